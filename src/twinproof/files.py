@@ -1,0 +1,46 @@
+"""Writing files so that a reader never sees half of one, and naming their content by digest."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+
+def canonical_json(value: Any) -> str:
+    """One text for one value: sorted keys, no spaces, no NaN. Digests are taken over this form."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes a rename or a new name in ``folder`` survive a power cut."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_atomic(path: Path, content: bytes) -> None:
+    """Replaces ``path`` by ``content`` in one step: a reader, or a killed writer, leaves the old or the new, never a mix."""
+    temporary = path.with_name(path.name + ".part")
+    with open(temporary, "wb") as handle:
+        handle.write(content)
+        handle.flush()
+        os.fsync(handle.fileno())
+    os.replace(temporary, path)
+    sync_folder(path.parent)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes ``value`` as indented, sorted JSON, atomically."""
+    text = json.dumps(value, sort_keys=True, indent=2, ensure_ascii=False, allow_nan=False)
+    write_atomic(path, (text + "\n").encode())
+
+
+def sha256_file(path: Path) -> str:
+    """Hexadecimal SHA-256 of a file's bytes."""
+    with open(path, "rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()

@@ -1,0 +1,41 @@
+"""Rounding in the safe direction: radii down, epsilons up, everywhere a person or a file sees them.
+
+Guarantees
+    ``round_down(x, d) <= x <= round_up(x, d)`` for every finite float, and both are the floats nearest to a decimal number
+    of ``d`` digits. Proof: the decimal value is found exactly (a float is a finite decimal), and the float nearest to a
+    decimal that lies at or below the float x is itself at or below x, because rounding to nearest is monotone and keeps x.
+"""
+
+from __future__ import annotations
+
+import math
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+
+RADIUS_DIGITS = 6
+EPSILON_DIGITS = 6
+
+_EXACT = Context(prec=1200)
+
+
+def _quantized(value: float, digits: int, rounding: str) -> Decimal:
+    return Decimal(value).quantize(Decimal(1).scaleb(-digits), rounding=rounding, context=_EXACT)
+
+
+def round_down(value: float, digits: int = RADIUS_DIGITS) -> float:
+    """The largest decimal with ``digits`` places that is not above ``value``; infinities stay as they are."""
+    return float(_quantized(value, digits, ROUND_FLOOR)) if math.isfinite(value) else value
+
+
+def round_up(value: float, digits: int = EPSILON_DIGITS) -> float:
+    """The smallest decimal with ``digits`` places that is not below ``value``; infinities stay as they are."""
+    return float(_quantized(value, digits, ROUND_CEILING)) if math.isfinite(value) else value
+
+
+def format_down(value: float, digits: int = RADIUS_DIGITS) -> str:
+    """``round_down`` as text with exactly ``digits`` places."""
+    return format(_quantized(value, digits, ROUND_FLOOR), "f") if math.isfinite(value) else str(value)
+
+
+def format_up(value: float, digits: int = EPSILON_DIGITS) -> str:
+    """``round_up`` as text with exactly ``digits`` places."""
+    return format(_quantized(value, digits, ROUND_CEILING), "f") if math.isfinite(value) else str(value)
