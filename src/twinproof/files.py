@@ -30,7 +30,7 @@ def write_atomic(path: Path, content: bytes) -> None:
         handle.write(content)
         handle.flush()
         os.fsync(handle.fileno())
-    os.replace(temporary, path)
+    temporary.replace(path)
     sync_folder(path.parent)
 
 

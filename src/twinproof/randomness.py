@@ -51,9 +51,7 @@ class Key:
 
     def words(self, purpose: str, *counters: int, count: int) -> NDArray[np.uint64]:
         """``count`` uniform 64-bit words."""
-        return np.frombuffer(self.stream(purpose, *counters, length=8 * count), dtype="<u8").astype(
-            np.uint64, copy=False
-        )
+        return np.frombuffer(self.stream(purpose, *counters, length=8 * count), dtype="<u8").astype(np.uint64, copy=False)
 
     def seed(self, purpose: str, *counters: int) -> int:
         """A 63-bit seed for a generator whose output need not be secret (initial weights, augmentation)."""

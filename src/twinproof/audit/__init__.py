@@ -1,0 +1,1 @@
+"""Tries to refute what a run claims."""

@@ -1,0 +1,1 @@
+"""Randomized smoothing and its certificates."""

@@ -84,7 +84,9 @@ class Dataset:
 
     def public_description(self) -> dict[str, Any]:
         """What a released file may say: nothing here is computed from the training records."""
-        scaling = self.scaling
+        scaling = None
+        if self.scaling is not None:
+            scaling = {"low": list(self.scaling.low), "high": list(self.scaling.high), "source": self.scaling.source}
         return {
             "name": self.name,
             "kind": str(self.kind),
@@ -100,9 +102,7 @@ class Dataset:
 
     def _check_split(self, where: str, split: Split) -> None:
         if split.inputs.dtype not in (np.uint8, np.uint16):
-            raise DataError(
-                "inputs are not stored as levels", where=where, got=split.inputs.dtype, wanted="uint8 or uint16"
-            )
+            raise DataError("inputs are not stored as levels", where=where, got=split.inputs.dtype, wanted="uint8 or uint16")
         if len(split) == 0:
             raise DataError("there are no records", where=where, got=0, wanted="at least one record of each class")
         if split.inputs.shape[0] != len(split):

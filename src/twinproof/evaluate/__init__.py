@@ -1,0 +1,1 @@
+"""Accuracies, certified radii and their confidence intervals."""

@@ -1,0 +1,1 @@
+"""Networks, and the check for layers that mix examples."""

@@ -1,0 +1,1 @@
+"""The plan, its accounting and the ledger."""

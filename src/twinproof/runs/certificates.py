@@ -1,0 +1,128 @@
+"""Certificates on disk: the settings they share, and one line per input, written as they are made."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import IO, Any
+
+from twinproof.errors import RunError
+from twinproof.files import write_json
+from twinproof.rounding import format_down
+from twinproof.runs.layout import FORMAT, RunLayout
+
+ABSTAIN = -1
+HEADER = ("index", "label", "prediction", "votes", "top", "radius", "correct")
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """One input's answer: ``prediction`` (or ``ABSTAIN``), the votes behind it, and a radius that is already rounded down."""
+
+    index: int
+    label: int
+    prediction: int
+    votes: int
+    top: int
+    radius: float
+
+    @property
+    def correct(self) -> bool:
+        """Whether the smoothed classifier answered, and answered with the true label."""
+        return self.prediction == self.label
+
+    def row(self) -> list[str]:
+        """The line of ``certificates.csv``."""
+        numbers = (self.index, self.label, self.prediction, self.votes, self.top)
+        return [*map(str, numbers), format_down(self.radius), str(int(self.correct))]
+
+    @classmethod
+    def from_row(cls, row: dict[str, str]) -> Certificate:
+        """Reads one line back; ValueError or KeyError where it is malformed."""
+        whole = {name: int(row[name]) for name in ("index", "label", "prediction", "votes", "top")}
+        return cls(radius=float(row["radius"]), **whole)
+
+
+@dataclass(frozen=True)
+class CertificateSettings:
+    """What all certificates of a run share; see docs/formats/run.md for each field."""
+
+    model_sha256: str
+    norm: str
+    sigma: float
+    grid: float
+    levels: int
+    dimension: int
+    tau: float
+    n0: int
+    n: int
+    alpha: float
+    key: str
+    largest_radius: float
+    inputs: int
+    state: str
+    device: str
+    versions: dict[str, str]
+    created: str
+    seconds: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """The content of ``certificates.json``."""
+        return {"format": FORMAT, **asdict(self)}
+
+
+def write_settings(root: Path, settings: CertificateSettings) -> None:
+    """Writes ``certificates.json`` in one step."""
+    write_json(RunLayout(root).certificates_json, settings.as_dict())
+
+
+def read_settings(root: Path) -> CertificateSettings | None:
+    """The settings of the run's certificates, or None where nothing was certified yet."""
+    path = RunLayout(root).certificates_json
+    if not path.is_file():
+        return None
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        return CertificateSettings(**{field.name: record[field.name] for field in fields(CertificateSettings)})
+    except (ValueError, KeyError, TypeError) as error:
+        raise RunError(
+            "certificates.json is broken", where=str(path), got=error, wanted="the format of docs/formats/run.md"
+        ) from error
+
+
+def read_certificates(root: Path) -> list[Certificate]:
+    """All complete lines of ``certificates.csv``; a last line that a kill cut short is passed over."""
+    path = RunLayout(root).certificates_csv
+    if not path.is_file():
+        return []
+    text = path.read_text(encoding="utf-8")
+    whole = text[: text.rfind("\n") + 1].splitlines()
+    try:
+        return [Certificate.from_row(row) for row in csv.DictReader(whole)]
+    except (ValueError, KeyError, TypeError) as error:
+        raise RunError("certificates.csv is broken", where=str(path), got=error, wanted=",".join(HEADER)) from error
+
+
+class CertificateWriter:
+    """Appends certificates and makes each batch durable before it is reported as done."""
+
+    def __init__(self, root: Path, *, keep: int = 0) -> None:
+        """Opens the file anew with the first ``keep`` certificates it already holds."""
+        kept = read_certificates(root)[:keep]
+        self._file: IO[str] = open(RunLayout(root).certificates_csv, "w", newline="", encoding="utf-8")
+        self._writer = csv.writer(self._file, lineterminator="\n")
+        self._writer.writerow(HEADER)
+        self.append(kept)
+
+    def append(self, certificates: list[Certificate]) -> None:
+        """Adds lines and flushes them to the disk."""
+        self._writer.writerows(certificate.row() for certificate in certificates)
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
