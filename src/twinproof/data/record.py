@@ -95,9 +95,7 @@ class Dataset:
             "levels": self.levels,
             "test_records": len(self.test),
             "feature_names": list(self.feature_names),
-            "scaling": None
-            if scaling is None
-            else {"low": list(scaling.low), "high": list(scaling.high), "source": scaling.source},
+            "scaling": scaling,
         }
 
     def _check_split(self, where: str, split: Split) -> None:

@@ -110,12 +110,16 @@ class CertificateWriter:
     """Appends certificates and makes each batch durable before it is reported as done."""
 
     def __init__(self, root: Path, *, keep: int = 0) -> None:
-        """Opens the file anew with the first ``keep`` certificates it already holds."""
-        kept = read_certificates(root)[:keep]
-        self._file: IO[str] = open(RunLayout(root).certificates_csv, "w", newline="", encoding="utf-8")
+        """Opens the file behind the first ``keep`` certificates it already holds; whatever follows them is cut off."""
+        path = RunLayout(root).certificates_csv
+        self._file: IO[str] = open(path, "r+" if keep else "w", newline="", encoding="utf-8")  # noqa: SIM115 (closed in close)
         self._writer = csv.writer(self._file, lineterminator="\n")
-        self._writer.writerow(HEADER)
-        self.append(kept)
+        if keep:
+            for _ in range(keep + 1):
+                self._file.readline()
+            self._file.truncate(self._file.tell())
+        else:
+            self._writer.writerow(HEADER)
 
     def append(self, certificates: list[Certificate]) -> None:
         """Adds lines and flushes them to the disk."""
