@@ -1,1 +1,22 @@
 """Data sets as typed records."""
+
+from twinproof.data.config import DataConfig, parse_data_config
+from twinproof.data.fingerprint import fingerprint
+from twinproof.data.load import load
+from twinproof.data.record import Dataset, InputKind, RangeSpending, Scaling, Split
+from twinproof.data.sources import SourceDescription, describe_sources, known_sources
+
+__all__ = [
+    "DataConfig",
+    "Dataset",
+    "InputKind",
+    "RangeSpending",
+    "Scaling",
+    "SourceDescription",
+    "Split",
+    "describe_sources",
+    "fingerprint",
+    "known_sources",
+    "load",
+    "parse_data_config",
+]

@@ -7,6 +7,8 @@ certificate exact (docs/decisions/0002-noise-on-a-grid.md): adding grid noise to
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -14,7 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from twinproof.errors import DataError
+from twinproof.errors import ConfigError, DataError
+
+RANGE_SOURCES = ("declared", "test", "private")
 
 
 class InputKind(StrEnum):
@@ -44,12 +48,65 @@ class RangeSpending:
 
 @dataclass(frozen=True)
 class Scaling:
-    """How raw features became levels: bounds per feature and where the bounds came from ('declared', 'test' or 'private')."""
+    """How raw features became levels: bounds per feature and where the bounds came from ('declared', 'test' or 'private').
+
+    Guarantees
+        Every pair of bounds is finite, ``low < high``, and their distance is finite: scaling divides by no zero and never
+        overflows. Bounds that came from the training records carry their price: ``source`` is 'private' exactly where
+        ``spending`` is set, so that nobody can hand them on as if they had been free.
+    """
 
     low: tuple[float, ...]
     high: tuple[float, ...]
     source: str
     spending: RangeSpending | None = None
+
+    def __post_init__(self) -> None:
+        if self.source not in RANGE_SOURCES:
+            raise ConfigError(
+                "unknown source of feature bounds", where="scaling", got=self.source, wanted=", ".join(RANGE_SOURCES)
+            )
+        if (self.source == "private") != (self.spending is not None):
+            raise ConfigError(
+                "the source of the feature bounds and the privacy spent on them disagree",
+                where="scaling",
+                got=f"source {self.source!r}, spending {self.spending}",
+                wanted="a spending for private bounds, and for no others",
+            )
+        if len(self.low) != len(self.high):
+            got = f"{len(self.low)} lower and {len(self.high)} upper bounds"
+            raise ConfigError(
+                "feature bounds do not come in pairs", where="scaling", got=got, wanted="one pair for each feature"
+            )
+        for index, (low, high) in enumerate(zip(self.low, self.high, strict=True)):
+            if not (low < high and math.isfinite(high - low)):
+                raise ConfigError(
+                    "a feature has no usable bounds",
+                    where=f"scaling, feature {index}",
+                    got=f"[{low}, {high}]",
+                    wanted="finite numbers, low below high",
+                    fix="declare the bounds of that feature under `ranges`",
+                )
+
+    def as_dict(self) -> dict[str, Any]:
+        """The record as plain JSON values; ``from_dict`` reads it back."""
+        record: dict[str, Any] = {"low": list(self.low), "high": list(self.high), "source": self.source}
+        if self.spending is not None:
+            record["noise_multiplier"] = self.spending.noise_multiplier
+        return record
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> Scaling:
+        """Reads ``as_dict`` back, so that a run's data can be loaded again without estimating (and paying) twice."""
+        try:
+            multiplier = record.get("noise_multiplier")
+            spending = None if multiplier is None else RangeSpending(float(multiplier))
+            low, high = (tuple(float(bound) for bound in record[name]) for name in ("low", "high"))
+            return cls(low=low, high=high, source=str(record["source"]), spending=spending)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigError(
+                "the record of the scaling is broken", where="scaling", got=repr(error), wanted="low, high, source"
+            ) from error
 
 
 @dataclass(frozen=True)
@@ -66,6 +123,14 @@ class Dataset:
     scaling: Scaling | None = None
 
     def __post_init__(self) -> None:
+        if len(self.classes) < 2 or len(set(self.classes)) != len(self.classes):
+            raise DataError(
+                "the classes cannot be told apart",
+                where=self.name,
+                got=", ".join(self.classes) or "no class",
+                wanted="two or more different class names",
+                fix="declare the class names under `classes`",
+            )
         for part, split in (("train", self.train), ("test", self.test)):
             self._check_split(f"{self.name}, {part} split", split)
         if self.train.inputs.shape[1:] != self.test.inputs.shape[1:]:
@@ -84,9 +149,6 @@ class Dataset:
 
     def public_description(self) -> dict[str, Any]:
         """What a released file may say: nothing here is computed from the training records."""
-        scaling = None
-        if self.scaling is not None:
-            scaling = {"low": list(self.scaling.low), "high": list(self.scaling.high), "source": self.scaling.source}
         return {
             "name": self.name,
             "kind": str(self.kind),
@@ -95,7 +157,7 @@ class Dataset:
             "levels": self.levels,
             "test_records": len(self.test),
             "feature_names": list(self.feature_names),
-            "scaling": scaling,
+            "scaling": None if self.scaling is None else self.scaling.as_dict(),
         }
 
     def _check_split(self, where: str, split: Split) -> None:

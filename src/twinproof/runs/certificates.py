@@ -14,7 +14,8 @@ from twinproof.files import write_json
 from twinproof.rounding import format_down
 from twinproof.runs.layout import FORMAT, RunLayout
 
-ABSTAIN = -1
+ABSTAIN = -1  # prediction: the votes do not allow an answer
+UNKNOWN = -2  # label: nobody said what the truth is
 HEADER = ("index", "label", "prediction", "votes", "top", "radius", "correct")
 
 

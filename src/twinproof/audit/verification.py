@@ -1,0 +1,67 @@
+"""What a verification found: problems, the checks that were made, and the numbers that were recomputed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is not as it must be: in which file, what, what was got and what was wanted."""
+
+    file: str
+    what: str
+    got: str
+    wanted: str
+
+
+@dataclass(frozen=True)
+class Check:
+    """One question that was asked of the run, and whether every answer was right."""
+
+    name: str
+    passed: bool
+    detail: str
+
+
+@dataclass(frozen=True)
+class Verification:
+    """The outcome for one run. Numbers that could not be recomputed are None; epsilons are rounded up."""
+
+    run: str
+    problems: tuple[Problem, ...]
+    checks: tuple[Check, ...]
+    epsilon: float | None
+    epsilon_rdp: float | None
+    delta: float | None
+    steps: int | None
+    certificates: int
+
+    @property
+    def ok(self) -> bool:
+        """Whether no problem was found."""
+        return not self.problems
+
+    def as_dict(self) -> dict[str, Any]:
+        """The outcome as plain JSON values; the keys never change their meaning."""
+        record = asdict(self)
+        record["problems"] = [asdict(problem) for problem in self.problems]
+        record["checks"] = [asdict(check) for check in self.checks]
+        return {"ok": self.ok, **record}
+
+
+@dataclass
+class Findings:
+    """Collects checks in the order they are made."""
+
+    problems: list[Problem] = field(default_factory=list)
+    checks: list[Check] = field(default_factory=list)
+
+    def check(self, name: str, problems: Iterable[Problem], detail: str) -> bool:
+        """Notes the check ``name``; it passed if ``problems`` is empty. ``detail`` says what was looked at."""
+        found = list(problems)
+        self.problems += found
+        self.checks.append(Check(name, not found, detail if not found else f"{detail}; problems: {len(found)}"))
+        return not found

@@ -1,0 +1,147 @@
+"""``verify_run``: asks every question of a run and reports every lie, trusting nothing that the run holds.
+
+Written from docs/formats/run.md alone; it shares no code with the writers except names, status words and error types.
+What it cannot see: whether the votes were really drawn from the model, or the noise really added. It shows that what the
+run says is consistent with itself, complete, and proves the numbers that are printed.
+
+Guarantees
+    Any content of the directory ends in a :class:`Verification`; the one error is :class:`RunError`, where there is no run.
+    Epsilons and radii are recomputed from the ledger's events and the votes, never from a printed epsilon or radius.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from twinproof.audit.evidence import RunFolder, parse_object, shown
+from twinproof.audit.verification import Findings, Problem, Verification
+from twinproof.audit.verify_certificate_lines import FILE as CERTIFICATE_LINES
+from twinproof.audit.verify_certificate_lines import line_problems, read_lines
+from twinproof.audit.verify_certificates import SETTINGS_FILE, settings_problems
+from twinproof.audit.verify_epsilon import Spent, close_problems, recompute
+from twinproof.audit.verify_files import CERTIFICATES, digest_problems, private_problems, unexpected_problems
+from twinproof.audit.verify_guarantees import epsilon_problems, guarantee_problems
+from twinproof.audit.verify_ledger import FILE as LEDGER
+from twinproof.audit.verify_ledger import Ledger, read_ledger
+from twinproof.audit.verify_metrics import FILE as METRICS
+from twinproof.audit.verify_metrics import metrics_problems
+from twinproof.audit.verify_model import FILE as MODEL
+from twinproof.audit.verify_model import identity_problems, weight_problems
+from twinproof.audit.verify_run_json import (
+    FILE as RUN_JSON,
+)
+from twinproof.audit.verify_run_json import (
+    accuracy_problems,
+    config_problems,
+    privacy_block,
+    public_data,
+    spending_problems,
+    steps_problems,
+    top_problems,
+)
+from twinproof.rounding import round_up
+
+
+def verify_run(root: Path) -> Verification:
+    """Checks the run in ``root`` and returns everything that was found; RunError only where there is no run."""
+    folder = RunFolder(root)
+    findings = Findings()
+    record = _read_object(folder, RUN_JSON, findings)
+    run = record or {}
+    findings.check("run.json", top_problems(run) if record is not None else (), "fields of run.json")
+    findings.check("digests", digest_problems(folder, run), "SHA-256 of every released file")
+    findings.check("no strangers", unexpected_problems(folder), "names of all files")
+    findings.check(
+        "private", private_problems(folder, complete=run.get("state") == "complete"), "mode and leftovers of private/"
+    )
+    ledger, spent = _verify_ledger(folder, findings)
+    _verify_promises(run, ledger, spent, findings)
+    _verify_metrics(folder, run, findings)
+    settings, certificates = _verify_certificates(folder, run, findings)
+    _verify_model(folder, ledger, settings, findings)
+    return Verification(
+        run=shown(str(root)),
+        problems=tuple(dict.fromkeys(findings.problems)),
+        checks=tuple(findings.checks),
+        epsilon=round_up(spent.epsilon) if spent else None,
+        epsilon_rdp=round_up(spent.epsilon_rdp) if spent else None,
+        delta=ledger.delta if ledger else None,
+        steps=ledger.steps if ledger else None,
+        certificates=certificates,
+    )
+
+
+def _read_object(folder: RunFolder, name: str, findings: Findings) -> dict[str, Any] | None:
+    """One JSON file, or None and a failed check."""
+    content = folder.content(name)
+    record = parse_object(content) if isinstance(content, bytes) else content
+    if isinstance(record, dict):
+        findings.check(f"{name} parses", (), "one JSON object")
+        return record
+    problem = Problem(name, "this is no JSON object", record, "one JSON object") if isinstance(record, str) else record
+    findings.check(f"{name} parses", (problem,), "one JSON object")
+    return None
+
+
+def _verify_ledger(folder: RunFolder, findings: Findings) -> tuple[Ledger | None, Spent | None]:
+    content = folder.content(LEDGER)
+    if isinstance(content, Problem):
+        findings.check("ledger", (content,), "hash chain and grammar")
+        return None, None
+    ledger = read_ledger(content)
+    findings.check("ledger", ledger.problems, f"hash chain and grammar of {ledger.lines} lines")
+    outcome = recompute(ledger)
+    spent = outcome if isinstance(outcome, Spent) else None
+    problems = [outcome] if isinstance(outcome, Problem) else list(close_problems(ledger, spent))
+    detail = f"PLD {spent.epsilon:.6g}, RDP {spent.epsilon_rdp:.6g}" if spent else "nothing recomputed"
+    findings.check("epsilon of the ledger", problems, detail)
+    return ledger, spent
+
+
+def _verify_promises(run: dict[str, Any], ledger: Ledger | None, spent: Spent | None, findings: Findings) -> None:
+    findings.check("config", config_problems(run, ledger), "digest and settings of config")
+    findings.check("privacy block", spending_problems(run, ledger), "noise, rate, steps and delta against the ledger")
+    findings.check("steps", steps_problems(run, ledger), "steps of config against the ledger")
+    findings.check("epsilon of run.json", epsilon_problems(run, spent), "printed against recomputed")
+    findings.check("guarantees", guarantee_problems(run, spent), "words, and whether the evidence carries them")
+    findings.check("accuracy", accuracy_problems(run), "value and interval from the counts")
+
+
+def _verify_metrics(folder: RunFolder, run: dict[str, Any], findings: Findings) -> None:
+    content = folder.content(METRICS)
+    problems = (content,) if isinstance(content, Problem) else metrics_problems(content, privacy=privacy_block(run))
+    findings.check("metrics", problems, "progress lines")
+
+
+def _verify_certificates(folder: RunFolder, run: dict[str, Any], findings: Findings) -> tuple[dict[str, Any], int]:
+    """The settings (empty where there are none) and the number of certificates that could be read."""
+    if not any(folder.exists(name) for name in CERTIFICATES):
+        return {}, 0
+    record, data = _read_object(folder, SETTINGS_FILE, findings), public_data(run)
+    settings = record or {}
+    findings.check(
+        "certificate settings",
+        settings_problems(settings, data) if record is not None else (),
+        "noise, tau, alpha, largest radius",
+    )
+    content = folder.content(CERTIFICATE_LINES)
+    if isinstance(content, Problem):
+        findings.check("certificates", (content,), "every radius from its votes")
+        return settings, 0
+    lines, problems = read_lines(content)
+
+    def all_problems() -> Iterator[Problem]:
+        yield from problems
+        yield from line_problems(lines, settings, data)
+
+    findings.check("certificates", all_problems(), f"{len(lines.rows)} radii from their votes")
+    return settings, len(lines.rows)
+
+
+def _verify_model(folder: RunFolder, ledger: Ledger | None, settings: dict[str, Any], findings: Findings) -> None:
+    content = folder.content(MODEL)
+    findings.check("weights", (content,) if isinstance(content, Problem) else weight_problems(content), "loads, all finite")
+    closing = ledger.closing if ledger else {}
+    findings.check("model identity", identity_problems(folder, closing, settings), "one model in ledger and certificates")

@@ -1,0 +1,145 @@
+"""Every certificate once more, from its own counts.
+
+Guarantees
+    A line passes only if its radius is not above sigma * Phi^-1(L - tau) for its own votes, where L is the one-sided
+    Clopper-Pearson bound, up to the error of two float64 special functions (1e-9 of the radius).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinproof.audit.evidence import shown
+from twinproof.audit.fields import is_count
+from twinproof.audit.verification import Problem
+from twinproof.audit.verify_certificates import ROUNDING_UNIT, SLACK, Rule, rule_of
+from twinproof.audit.verify_run_json import PublicData
+
+FILE = "certificates.csv"
+HEADER = b"index,label,prediction,votes,top,radius,correct"
+ABSTAIN = -1
+# p this close to 1/2 is on either side for two correct programs.
+UNDECIDED = 1e-12
+# Faults of one sort that are named line by line; the rest are counted, so that a broken file does not bury the others.
+NAMED_LINES = 20
+
+_COUNT = rb"(0|[1-9][0-9]{0,14})"
+_LINE = re.compile(
+    rb"%b,%b,(-1|0|[1-9][0-9]{0,14}),%b,%b,([0-9]{1,9}\.[0-9]{6}),([01])" % (_COUNT, _COUNT, _COUNT, _COUNT), re.ASCII
+)
+
+Whole = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Lines:
+    """The lines that could be read, column by column; ``rows`` are their line numbers in the file."""
+
+    rows: Whole
+    index: Whole
+    label: Whole
+    prediction: Whole
+    votes: Whole
+    top: Whole
+    correct: Whole
+    radius: NDArray[np.float64]
+
+
+def _text(raw: bytes) -> str:
+    return shown(raw.decode("ascii", "backslashreplace"))
+
+
+def _named(rows: Sequence[int], what: str, got: Callable[[int], str], wanted: Callable[[int], str]) -> Iterator[Problem]:
+    """One problem for each of the first lines of ``rows``; ``got`` and ``wanted`` are asked by position in ``rows``."""
+    for at, row in enumerate(rows[:NAMED_LINES]):
+        yield Problem(FILE, f"line {row}: {what}", got(at), wanted(at))
+    if len(rows) > NAMED_LINES:
+        yield Problem(FILE, f"{what}, also in {len(rows) - NAMED_LINES} more lines", f"up to line {rows[-1]}", "no such line")
+
+
+def read_lines(content: bytes) -> tuple[Lines, list[Problem]]:
+    """The columns of certificates.csv, and every line that is no certificate."""
+    raw = content.split(b"\n")
+    problems: list[Problem] = []
+    if raw[-1]:
+        problems.append(Problem(FILE, "the last line is cut off", _text(raw[-1]), "a final newline"))
+    if raw[0] != HEADER:
+        problems.append(Problem(FILE, "the header is wrong", _text(raw[0]), HEADER.decode()))
+    matches = [_LINE.fullmatch(text) for text in raw[1:-1]]
+    broken = [row for row, match in enumerate(matches, start=2) if match is None]
+    problems += _named(broken, "this is no certificate", lambda at: _text(raw[broken[at] - 1]), lambda at: HEADER.decode())
+    rows = [row for row, match in enumerate(matches, start=2) if match is not None]
+    columns = list(zip(*(match.groups() for match in matches if match is not None), strict=True)) or [()] * 7
+    whole = [np.array([int(cell) for cell in columns[at]], dtype=np.int64) for at in (0, 1, 2, 3, 4, 6)]
+    radius = np.array([float(cell) for cell in columns[5]], dtype=np.float64)
+    index, label, prediction, votes, top, correct = whole
+    return Lines(np.array(rows, dtype=np.int64), index, label, prediction, votes, top, correct, radius), problems
+
+
+def line_problems(lines: Lines, settings: dict[str, Any], data: PublicData) -> Iterator[Problem]:
+    """All that can be checked on the lines that could be read."""
+    yield from _index_problems(lines, settings.get("inputs"))
+    yield from _class_problems(lines, data.classes)
+    yield from _wrong(
+        lines,
+        lines.correct != (lines.prediction == lines.label),
+        "correct does not follow from prediction and label",
+        lines.correct,
+        lambda at: str(int(lines.prediction[at] == lines.label[at])),
+    )
+    rule = rule_of(settings)
+    if rule is not None:
+        yield from _vote_problems(lines, rule)
+
+
+def _wrong(
+    lines: Lines, mask: NDArray[np.bool_], what: str, column: NDArray[Any], wanted: Callable[[int], str]
+) -> Iterator[Problem]:
+    """A problem for each line under ``mask``; ``wanted`` is asked by position among all lines."""
+    places = np.flatnonzero(mask)
+    rows = lines.rows[places].tolist()
+    yield from _named(rows, what, lambda at: str(column[places[at]]), lambda at: wanted(int(places[at])))
+
+
+def _index_problems(lines: Lines, inputs: object) -> Iterator[Problem]:
+    expected = lines.rows - 2
+    yield from _wrong(lines, lines.index != expected, "the index is not consecutive", lines.index, lambda at: str(expected[at]))
+    if is_count(inputs) and len(lines.rows) != inputs:
+        yield Problem(
+            FILE, "the number of certificates is not the one of certificates.json", str(len(lines.rows)), shown(inputs)
+        )
+
+
+def _class_problems(lines: Lines, classes: int | None) -> Iterator[Problem]:
+    if classes is None:
+        return
+    wanted = f"0..{classes - 1}"
+    for name, column in (("label", lines.label), ("top", lines.top)):
+        yield from _wrong(lines, column >= classes, f"{name} is no class", column, lambda at: wanted)
+
+
+def _vote_problems(lines: Lines, rule: Rule) -> Iterator[Problem]:
+    """Votes within the draws, and prediction and radius as the votes command."""
+    yield from _wrong(lines, lines.votes > rule.n, "more votes than draws", lines.votes, lambda at: f"0..{rule.n}")
+    p, radius = rule.radii(np.minimum(lines.votes, rule.n))
+    unknown = ~np.isfinite(radius)
+    yield from _wrong(
+        lines, unknown, "the radius cannot be recomputed", lines.votes, lambda at: "votes that give a finite radius"
+    )
+    undecided = np.abs(p - 0.5) <= UNDECIDED
+    answers = p > 0.5
+    expected = np.where(answers, lines.top, ABSTAIN)
+    unruly = (lines.prediction != expected) & ~(undecided & ((lines.prediction == lines.top) | (lines.prediction == ABSTAIN)))
+    yield from _wrong(lines, unruly, "prediction is not what the votes command", lines.prediction, lambda at: str(expected[at]))
+    above = ~(lines.radius <= radius * (1 + SLACK) + UNDECIDED) & ~unknown
+    yield from _wrong(lines, above, "the radius is above what the votes prove", lines.radius, lambda at: f"{radius[at]:.9f}")
+    below = (lines.radius < radius - 2 * ROUNDING_UNIT) & ~unknown
+    yield from _wrong(lines, below, "the radius is below what the votes give", lines.radius, lambda at: f"{radius[at]:.9f}")
+    silent = (lines.prediction == ABSTAIN) & (lines.radius != 0)
+    yield from _wrong(lines, silent, "an abstention has a radius", lines.radius, lambda at: "0.000000")

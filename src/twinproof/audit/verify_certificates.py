@@ -1,0 +1,132 @@
+"""The settings that certificates share: sound, not understating the noise, and the rule that turns votes into a radius."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinproof.audit.evidence import shown
+from twinproof.audit.fields import (
+    Field,
+    exactly,
+    field_problems,
+    is_count,
+    is_digest,
+    is_not_negative,
+    is_open_probability,
+    is_positive,
+    is_positive_count,
+    is_text,
+    is_text_map,
+    is_utc_time,
+    number,
+    whole,
+)
+from twinproof.audit.verification import Problem
+from twinproof.audit.verify_run_json import PublicData
+
+SETTINGS_FILE = "certificates.json"
+MOST_DRAWS = 10**9
+ROUNDING_UNIT = 1e-6
+SLACK = 1e-9
+
+
+def is_grid(value: object) -> bool:
+    """A power of two, at most 1."""
+    got = number(value)
+    return got is not None and 0 < got <= 1 and math.frexp(got)[0] == 0.5
+
+
+def is_key(value: object) -> bool:
+    """Whole bytes in hexadecimal."""
+    return isinstance(value, str) and re.fullmatch(r"([0-9a-f]{2})+", value, re.ASCII) is not None
+
+
+SETTINGS = (
+    Field("format", exactly(1), "1"),
+    Field("model_sha256", is_digest, "64 lower-case hexadecimal digits"),
+    Field("norm", exactly("l2"), "l2"),
+    Field("sigma", is_positive, "a positive number"),
+    Field("grid", is_grid, "a power of two, at most 1"),
+    Field("levels", is_positive_count, "an integer from 1"),
+    Field("dimension", is_positive_count, "an integer from 1"),
+    Field("tau", is_not_negative, "a number from 0"),
+    Field("n0", is_positive_count, "an integer from 1"),
+    Field(
+        "n", lambda value: is_positive_count(value) and (whole(value) or 0) <= MOST_DRAWS, f"an integer from 1 to {MOST_DRAWS}"
+    ),
+    Field("alpha", is_open_probability, "a number between 0 and 1"),
+    Field("key", is_key, "hexadecimal bytes"),
+    Field("largest_radius", is_not_negative, "a number from 0"),
+    Field("inputs", is_count, "an integer from 0"),
+    Field("state", exactly("complete"), "complete"),
+    Field("device", is_text, "a description"),
+    Field("versions", is_text_map, "software versions by package name"),
+    Field("created", is_utc_time, "a UTC time"),
+    Field("seconds", is_not_negative, "a number from 0"),
+)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """The numbers that turn votes into a radius."""
+
+    sigma: float
+    tau: float
+    n: int
+    alpha: float
+
+    def radii(self, votes: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """For votes within 0..n: the lower bound p on the probability, and the radius (0 where p is at most 1/2)."""
+        from scipy.special import betaincinv, ndtri
+
+        distinct, places = np.unique(votes, return_inverse=True)
+        successes = np.maximum(distinct, 1).astype(np.float64)
+        bound = np.where(distinct > 0, betaincinv(successes, self.n - successes + 1, self.alpha), 0.0)
+        p = np.asarray(bound - self.tau, dtype=np.float64)
+        radius = np.where(p > 0.5, self.sigma * np.asarray(ndtri(np.clip(p, 0.5, 1.0))), 0.0)
+        return p[places], radius[places]
+
+
+def rule_of(settings: dict[str, Any]) -> Rule | None:
+    """The rule that the settings state, or None where one of its numbers cannot be used."""
+    sound = {f.name: settings[f.name] for f in SETTINGS if f.name in settings and f.accepts(settings[f.name])}
+    if not {"sigma", "tau", "n", "alpha"} <= sound.keys():
+        return None
+    return Rule(float(sound["sigma"]), float(sound["tau"]), sound["n"], float(sound["alpha"]))
+
+
+def smallest_tau(sigma: float, grid: float, levels: int, dimension: int) -> float:
+    """The least distance between grid noise and the Gaussian that can be stated (docs/decisions/0002-noise-on-a-grid.md)."""
+    return dimension * (17.0 * sigma * levels / grid * 2.0**-49 + 2.0**-50)
+
+
+def settings_problems(settings: dict[str, Any], data: PublicData) -> Iterator[Problem]:
+    """The settings on their own, against the data set, and what follows from them."""
+    faults = list(field_problems(SETTINGS_FILE, settings, SETTINGS))
+    yield from faults
+    for name, truth in (("levels", data.levels), ("dimension", data.dimension)):
+        said = whole(settings.get(name))
+        if said is not None and truth is not None and said != truth:
+            yield Problem(SETTINGS_FILE, f"{name} is not the one of the data in run.json", str(said), shown(truth))
+    inputs = whole(settings.get("inputs"))
+    if inputs is not None and data.test_records is not None and inputs > data.test_records:
+        yield Problem(SETTINGS_FILE, "inputs is more than the test set has", str(inputs), f"at most {data.test_records}")
+    rule = rule_of(settings)
+    if faults or rule is None:
+        return
+    least = smallest_tau(rule.sigma, float(settings["grid"]), settings["levels"], settings["dimension"])
+    if not rule.tau >= least * (1 - SLACK):
+        yield Problem(SETTINGS_FILE, "tau is understated", repr(rule.tau), f"at least {least!r}")
+    largest = float(rule.radii(np.array([rule.n]))[1][0])
+    printed = float(settings["largest_radius"])
+    if not printed <= largest + SLACK * max(1.0, largest):
+        yield Problem(SETTINGS_FILE, "largest_radius is above what n unanimous votes give", repr(printed), f"{largest:.9f}")
+    elif printed < largest - 2 * ROUNDING_UNIT:
+        yield Problem(SETTINGS_FILE, "largest_radius is below what n unanimous votes give", repr(printed), f"{largest:.9f}")

@@ -1,0 +1,109 @@
+"""The settings that say which data to load and what may be assumed about it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from twinproof.errors import ConfigError
+
+Ranges = dict[str, tuple[float, float]] | Literal["test", "private"]
+
+EVERY_OTHER_FEATURE = "*"
+"""Key of ``ranges`` whose bounds hold for every feature that is not named itself."""
+
+
+class DataConfig(BaseModel):
+    """Which data, and what is declared about it.
+
+    ``ranges`` decides what the bounds of features may be taken from: declared numbers (free), the test records (declared
+    public, free), or a private estimate from the training records, which the ledger counts.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    source: str = Field(min_length=1, description="name of a known data set, or path of a file or folder")
+    test: str | None = Field(default=None, min_length=1, description="path of the test records, where they lie apart")
+    test_fraction: float = Field(default=0.2, gt=0, lt=1, description="share of records set aside where there is no test part")
+    label: str | None = Field(default=None, min_length=1, description="label column of a table")
+    classes: tuple[str, ...] | None = Field(default=None, description="declared class names, in the order of their numbers")
+    ranges: Ranges | None = Field(default=None, description="bounds of the features: declared, 'test' or 'private'")
+    ranges_noise: float = Field(
+        default=20.0, gt=0, allow_inf_nan=False, description="noise multiplier of the private estimate of ranges"
+    )
+
+    @field_validator("classes")
+    @classmethod
+    def _different_names(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        if value is not None and (len(value) < 2 or len(set(value)) != len(value) or "" in value):
+            raise ValueError("two or more different, non-empty names")
+        return value
+
+    @field_validator("ranges", mode="before")
+    @classmethod
+    def _usable_ranges(cls, value: object) -> object:
+        """Checks by hand, because the errors of a union speak of its branches and not of the user's mistake."""
+        if value is None or value in ("test", "private"):
+            return value
+        if not isinstance(value, Mapping):
+            raise ValueError("'test', 'private', or a table of feature = [low, high]")
+        return {_feature_name(name): _bounds(name, pair) for name, pair in value.items()}
+
+
+def _feature_name(name: object) -> str:
+    if not isinstance(name, str):
+        raise ValueError(f"feature names as text (got {name!r})")
+    return name
+
+
+def _bounds(name: object, pair: object) -> tuple[float, float]:
+    message = f"two finite numbers [low, high] with low below high for feature {name!r}"
+    if not isinstance(pair, (list, tuple)) or len(pair) != 2:
+        raise ValueError(message)
+    if not all(isinstance(bound, (int, float)) and not isinstance(bound, bool) for bound in pair):
+        raise ValueError(message)
+    low, high = float(pair[0]), float(pair[1])
+    if not (low < high and math.isfinite(high - low)):
+        raise ValueError(message)
+    return low, high
+
+
+def parse_data_config(values: Mapping[str, Any]) -> DataConfig:
+    """A checked ``DataConfig``; otherwise one ``ConfigError`` that names every key with a problem."""
+    try:
+        return DataConfig.model_validate(dict(values))
+    except ValidationError as error:
+        raise _as_config_error(error) from error
+
+
+def refuse_settings(config: DataConfig, keys: tuple[str, ...], reason: str) -> None:
+    """Ends in one error where any of ``keys`` is set: a setting that would silently do nothing is a misunderstanding."""
+    given = [key for key in keys if getattr(config, key) is not None]
+    if given:
+        raise ConfigError(
+            "a setting does not apply to this data",
+            where=", ".join(given),
+            got="; ".join(f"{key} = {getattr(config, key)!r}" for key in given),
+            wanted=reason,
+            fix=f"leave out {' and '.join(given)}",
+        )
+
+
+def _as_config_error(error: ValidationError) -> ConfigError:
+    found = [(str(problem["loc"][0]), problem) for problem in error.errors(include_url=False)]
+    keys = list(dict.fromkeys(key for key, _ in found))
+    got = "; ".join(f"{key}: {'nothing' if p['type'] == 'missing' else repr(p['input'])}" for key, p in found)
+    wanted = "; ".join(f"{key}: {_wanted(p['type'], p['msg'])}" for key, p in found)
+    noun = "a data setting" if len(keys) == 1 else f"{len(keys)} data settings"
+    return ConfigError(
+        f"{noun} cannot be used", where=", ".join(keys), got=got, wanted=wanted, fix="correct the keys named above"
+    )
+
+
+def _wanted(kind: str, message: str) -> str:
+    if kind == "extra_forbidden":
+        return f"one of the known keys ({', '.join(DataConfig.model_fields)})"
+    return message.removeprefix("Value error, ")

@@ -1,0 +1,59 @@
+"""Loading a data set by name or path."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from pathlib import Path
+
+from twinproof.data.assemble import assemble
+from twinproof.data.config import DataConfig, parse_data_config, refuse_settings
+from twinproof.data.own_files import FORMS, read_path
+from twinproof.data.parts import Parts
+from twinproof.data.record import Dataset, Scaling
+from twinproof.data.sources import SOURCES, data_root, known_sources
+from twinproof.errors import ConfigError
+from twinproof.randomness import Key
+
+
+def load(
+    config: DataConfig | str, *, root: Path | None = None, key: Key | None = None, scaling: Scaling | None = None
+) -> Dataset:
+    """The data set that ``config`` names; a string stands for ``DataConfig(source=...)``.
+
+    ``root`` (else TWINPROOF_DATA) is where standard sets are looked for. ``key`` feeds a private estimate of ranges; without it
+    a fresh one is drawn. ``scaling`` replays bounds that were resolved earlier: nothing is estimated or spent again.
+
+    Guarantees
+        The same files and settings give equal arrays, apart from private ranges under another key.
+    """
+    if isinstance(config, str):
+        config = parse_data_config({"source": config})
+    return assemble(_read(config, root), config, key=key, scaling=scaling)
+
+
+def _read(config: DataConfig, root: Path | None) -> Parts:
+    source = SOURCES.get(config.source)
+    if source is not None:
+        refuse_settings(config, ("test", "label", "classes"), f"{source.name} has its own test part, labels and classes")
+        return source.read(data_root(root))
+    path = Path(config.source).expanduser()
+    if _looks_like_name(config.source) and not path.exists():
+        raise _unknown_name(config.source)
+    return read_path(path, config)
+
+
+def _looks_like_name(source: str) -> bool:
+    separators = {os.sep, os.altsep or os.sep, "/"}
+    return not any(separator in source for separator in separators) and not Path(source).suffix
+
+
+def _unknown_name(name: str) -> ConfigError:
+    close = difflib.get_close_matches(name.lower().replace("_", "-"), known_sources(), n=2)
+    return ConfigError(
+        "no data set has this name, and nothing lies at this path",
+        where="source",
+        got=repr(name),
+        wanted=f"one of {', '.join(known_sources())}; or a path: {FORMS}",
+        fix=f"did you mean {' or '.join(close)}?" if close else "choose a name from the list, or give a path",
+    )

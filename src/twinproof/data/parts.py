@@ -1,0 +1,59 @@
+"""What a reader returns: records as they lie in the files, before classes, splits and levels are settled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinproof.data.record import InputKind
+from twinproof.errors import DataError
+
+
+@dataclass(frozen=True)
+class Records:
+    """Inputs and raw labels (integers or text), row for row; ``rows`` are their positions in the file, for error messages."""
+
+    inputs: NDArray[Any]
+    labels: NDArray[Any]
+    where: str
+    rows: NDArray[np.int64] | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.inputs) != len(self.labels):
+            raise DataError(
+                "the number of inputs and labels differ",
+                where=self.where,
+                got=f"{len(self.inputs)} inputs, {len(self.labels)} labels",
+                wanted="one label for each input",
+                fix="check that the inputs and labels belong together",
+            )
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def row(self, index: int) -> int:
+        """Position in the file of the record that is now at ``index``."""
+        return index if self.rows is None else int(self.rows[index])
+
+    def take(self, chosen: NDArray[np.bool_]) -> Records:
+        """The chosen records, in their order."""
+        rows = np.flatnonzero(chosen) if self.rows is None else self.rows[chosen]
+        return replace(self, inputs=self.inputs[chosen], labels=self.labels[chosen], rows=rows)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """One data set as read. ``levels`` is None for raw features, which still have to be scaled between bounds."""
+
+    name: str
+    kind: InputKind
+    train: Records
+    test: Records | None
+    levels: int | None
+    classes: tuple[str, ...] | None = None
+    feature_names: tuple[str, ...] = ()
+    bounds: Mapping[str, tuple[float, float]] | None = None

@@ -1,0 +1,74 @@
+"""Conventional accuracy: how often the network itself, without smoothing, names the true class."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch.nn.functional import cross_entropy
+
+from twinproof.errors import ConfigError, DataError
+from twinproof.evaluate.intervals import Interval, binomial_interval
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """``correct`` of ``total`` test inputs, the share with its Clopper-Pearson interval, and the mean cross-entropy loss."""
+
+    interval: Interval
+    correct: int
+    total: int
+    loss: float
+
+    def as_dict(self) -> dict[str, float | int]:
+        """The entry ``accuracy`` of run.json."""
+        return {**self.interval.as_dict(), "correct": self.correct, "total": self.total}
+
+
+@contextmanager
+def evaluation_mode(model: torch.nn.Module) -> Iterator[None]:
+    """Puts every module in eval mode and, whatever happens inside, each one back to the mode it had by itself."""
+    before = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in before:
+            module.training = training  # not train(), which would overrule modules that the owner froze one by one
+
+
+def clean_accuracy(
+    model: torch.nn.Module, inputs: torch.Tensor, labels: torch.Tensor, *, batch_size: int = 4096, confidence: float = 0.95
+) -> Accuracy:
+    """Accuracy and loss of ``model`` on ``inputs`` (floats in [0, 1]); batches travel to the device of the model.
+
+    Guarantees
+        The model runs in eval mode without gradients and is left as it was found. The result is that of one batch of all
+        inputs: every input counts once, the loss is summed in double precision, an answer with a NaN counts as wrong.
+    """
+    _check(inputs, labels, batch_size)
+    parameter = next(model.parameters(), None)
+    device = inputs.device if parameter is None else parameter.device
+    correct, loss = 0, 0.0
+    with evaluation_mode(model), torch.inference_mode():
+        for start in range(0, len(labels), batch_size):
+            truth = labels[start : start + batch_size].to(device)
+            scores = model(inputs[start : start + batch_size].to(device))
+            right = (scores.argmax(dim=1) == truth) & ~scores.isnan().any(dim=1)
+            correct += int(right.sum())
+            loss += float(cross_entropy(scores.double(), truth, reduction="sum"))
+    total = len(labels)
+    return Accuracy(binomial_interval(correct, total, confidence), correct, total, loss / total)
+
+
+def _check(inputs: torch.Tensor, labels: torch.Tensor, batch_size: int) -> None:
+    if batch_size < 1:
+        raise ConfigError("the batch size is not usable", where="batch_size", got=batch_size, wanted="at least 1")
+    if len(inputs) != len(labels):
+        raise DataError(
+            "the number of inputs and labels differ", got=f"{len(inputs)} inputs, {len(labels)} labels", wanted="one label each"
+        )
+    if len(labels) == 0:
+        raise DataError("there is nothing to evaluate", got="no inputs", wanted="at least one")

@@ -1,0 +1,55 @@
+"""Networks by name, so that a run's weights can be loaded again from its settings alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import nn
+
+from twinproof.errors import ConfigError
+from twinproof.layers.models.mlp import mlp
+from twinproof.layers.models.small_cnn import small_cnn
+from twinproof.layers.models.tramer_boneh_cnn import tramer_boneh_cnn
+
+Builder = Callable[[tuple[int, ...], int, int], nn.Module]
+
+
+@dataclass(frozen=True)
+class NetworkInfo:
+    """One network: how to build it from (input shape, classes, width factor), and what it is."""
+
+    build: Builder
+    summary: str
+
+
+NETWORKS: dict[str, NetworkInfo] = {
+    "mlp": NetworkInfo(mlp, "one hidden layer of 64 x width tanh units; features or small images"),
+    "small-cnn": NetworkInfo(small_cnn, "two 3x3 convolutions and two linear layers, tanh; images from 8x8"),
+    "tramer-boneh-cnn": NetworkInfo(
+        tramer_boneh_cnn, "the four-layer tanh network of Tramer and Boneh (2021) and DP-CERT; images from 20x20"
+    ),
+}
+
+
+def default_network(shape: tuple[int, ...]) -> str:
+    """The network used when none is named: decided by the input's shape, which is public."""
+    if len(shape) != 3:
+        return "mlp"
+    return "tramer-boneh-cnn" if min(shape[1:]) >= 20 else "small-cnn"
+
+
+def build_network(name: str, shape: tuple[int, ...], classes: int, *, width: int = 1) -> nn.Module:
+    """Builds a network by name; its weights come from torch's global generator."""
+    if name not in NETWORKS:
+        raise ConfigError("there is no such network", where="model", got=name, wanted=" or ".join(sorted(NETWORKS)))
+    try:
+        return NETWORKS[name].build(shape, classes, width)
+    except (ValueError, RuntimeError) as error:
+        raise ConfigError(
+            "this network does not fit the input",
+            where="model",
+            got=f"{name} for inputs of shape {shape}: {error}",
+            wanted=NETWORKS[name].summary,
+            fix=f"use model={default_network(shape)}",
+        ) from error

@@ -1,0 +1,1 @@
+"""Noise calibration of single mechanisms, with the exact privacy profile beside each."""

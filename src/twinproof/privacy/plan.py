@@ -1,0 +1,164 @@
+"""Sampler, clipper, noise and accounting event, built only together.
+
+A ``Plan`` is the complete description of how gradients become private. A ``PrivateExecution`` carries it out for one run and
+writes the ledger itself, so that what runs and what is counted cannot differ.
+
+Why the noise is rounded to a grid (docs/decisions/0003-gradient-noise-on-a-grid.md). Floating-point addition of Gaussian noise
+leaves low bits from which noise and sum can be told apart. Here the clipped sum is rounded to a multiple of a step h, and so
+is the noise; their sum is exact. For a sum S on the grid, S + round(noise) = round(S + noise): the release is a function of
+S + noise, the textbook mechanism, whose theorem therefore covers it. Rounding S moves two neighbours apart by at most
+h sqrt(P) more (P parameters), which the clipping threshold gives back beforehand.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from twinproof.errors import ConfigError
+from twinproof.privacy.accounting import PoissonGaussianEvent, check_delta, check_event
+from twinproof.privacy.clipping import flat_clip_weights
+from twinproof.privacy.ledger import Ledger
+from twinproof.privacy.sampling import poisson_sample
+from twinproof.randomness import Key
+
+# Grid step relative to the clipping norm: fine enough that rounding costs less than 1e-6 of it up to a million parameters,
+# coarse enough that sums of millions of records stay exact in float64.
+_GRID_BITS = 30
+# How many steps one ledger line announces: a kill over-counts by at most this many, and lines stay few.
+LEDGER_BLOCK = 100
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How gradients become private: every field changes the guarantee, nothing else does.
+
+    ``divisor`` is a constant of the configuration. It is never the size of a drawn batch, nor computed from the data inside
+    a step: both differ between neighbours and would double the sensitivity (guarantees of DP-SGD assume neither).
+    """
+
+    sample_rate: float
+    noise_multiplier: float
+    clip_norm: float
+    divisor: float
+    steps: int
+    delta: float
+
+    def __post_init__(self) -> None:
+        check_event(self.event)
+        check_delta(self.delta)
+        for name in ("clip_norm", "divisor"):
+            value = getattr(self, name)
+            if not (value > 0 and math.isfinite(value)):
+                raise ConfigError(f"the {name} cannot be used", where=name, got=value, wanted="a finite number above 0")
+
+    @property
+    def event(self) -> PoissonGaussianEvent:
+        """What the accountants count for the whole plan."""
+        return PoissonGaussianEvent(self.sample_rate, self.noise_multiplier, self.steps)
+
+    @property
+    def grid(self) -> float:
+        """Step of the grid on which sum and noise meet: a power of two."""
+        return 2.0 ** (math.floor(math.log2(self.clip_norm)) - _GRID_BITS)
+
+    def clip_threshold(self, parameters: int) -> float:
+        """The norm to which records are clipped: the declared one less what rounding the sum may add."""
+        return self.clip_norm - self.grid * math.sqrt(parameters)
+
+
+@dataclass(frozen=True)
+class Draw:
+    """The records of one step. Only a ``PrivateExecution`` can make one that it will itself accept."""
+
+    step: int
+    indices: NDArray[np.int64]
+    _origin: object
+
+
+class PrivateExecution:
+    """Carries out a plan over one data set with one key, and keeps the ledger.
+
+    Guarantees
+        - Each step draws every record independently with probability at most ``plan.sample_rate`` (at most 2^-64 less).
+        - The sums of two data sets that differ in one record differ by at most ``plan.clip_norm`` in l2 norm, rounding
+          included, provided that the weights came from ``clip_weights`` (tests: a thousand generated neighbours).
+        - What ``release`` returns is that sum plus Gaussian noise of deviation noise_multiplier * clip_norm, rounded to the
+          grid, divided by the constant.
+        - A step is in the ledger before its records are drawn. One step's noise is used for one release only.
+    """
+
+    def __init__(self, plan: Plan, key: Key, ledger: Ledger, *, records: int, parameters: int) -> None:
+        self.plan = plan
+        self._key = key
+        self._ledger = ledger
+        self._records = records
+        self._parameters = parameters
+        self._released: set[int] = set()
+        self._reserved = ledger.reserved_steps
+
+    def draw(self, step: int) -> Draw:
+        """The records of ``step``: a Poisson sample, from the key alone."""
+        if not 0 <= step < self.plan.steps:
+            raise ConfigError("there is no such step in the plan", where="step", got=step, wanted=f"0..{self.plan.steps - 1}")
+        self._announce(step)
+        indices = poisson_sample(self._key, step, records=self._records, sample_rate=self.plan.sample_rate)
+        return Draw(step, indices, self)
+
+    def clip_weights(self, squared_norms: Tensor) -> Tensor:
+        """The factor for each record's gradient before the sum; 0 where the gradient is not finite."""
+        return flat_clip_weights(squared_norms, self.plan.clip_threshold(self._parameters))
+
+    def release(self, draw: Draw, sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The private gradient: clipped sums plus noise on the grid, over the constant divisor (float64)."""
+        if getattr(draw, "_origin", None) is not self:
+            raise ConfigError(
+                "these records were not drawn by the plan",
+                where="sampler",
+                got=type(draw).__name__,
+                wanted="the Poisson draw that this plan's accounting counts",
+                fix="let twinproof sample; a foreign sampler's privacy cannot be accounted for",
+            )
+        if draw.step in self._released:
+            raise ConfigError(
+                "a step's noise would be used twice", where=f"step {draw.step}", got="a second release", wanted="one release"
+            )
+        if sum(value.numel() for value in sums.values()) != self._parameters:
+            raise ConfigError(
+                "the sums do not cover the parameters that the plan was made for",
+                where=f"step {draw.step}",
+                got=sum(value.numel() for value in sums.values()),
+                wanted=f"{self._parameters} parameters",
+            )
+        self._released.add(draw.step)
+        return dict(self._noisy(draw.step, sums))
+
+    def _noisy(self, step: int, sums: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+        grid, deviation = self.plan.grid, self.plan.noise_multiplier * self.plan.clip_norm
+        noise = np.rint(self._key.normals("noise", step, count=self._parameters) * (deviation / grid))
+        position = 0
+        for name, value in sums.items():
+            share = torch.from_numpy(noise[position : position + value.numel()]).view(value.shape).to(value.device)
+            position += value.numel()
+            whole = torch.round(value.to(torch.float64) / grid) + share
+            yield name, whole * (grid / self.plan.divisor)
+
+    def _announce(self, step: int) -> None:
+        while self._reserved <= step:
+            block = min(LEDGER_BLOCK, self.plan.steps - self._reserved)
+            self._ledger.append(
+                "poisson-gaussian",
+                {
+                    "sample_rate": self.plan.sample_rate,
+                    "noise_multiplier": self.plan.noise_multiplier,
+                    "first_step": self._reserved,
+                    "steps": block,
+                },
+            )
+            self._reserved += block

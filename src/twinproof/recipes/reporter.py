@@ -1,0 +1,86 @@
+"""Progress of a run: lines about the test set for everybody, lines about the training records for the owner."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from torch import nn
+
+from twinproof.data.record import Dataset
+from twinproof.evaluate.accuracy import clean_accuracy
+from twinproof.files import canonical_json, write_atomic
+from twinproof.privacy.accounting import PoissonGaussianEvent, epsilon_pld
+from twinproof.recipes.config import TrainConfig
+from twinproof.recipes.registry import find_recipe
+from twinproof.recipes.resolve import spent_on_data
+from twinproof.rounding import round_up
+from twinproof.runs import private_files
+from twinproof.runs.layout import RunLayout, read_json_lines
+from twinproof.training.gradient_source import StepDiagnostics
+from twinproof.training.records import DeviceRecords
+
+_LINES = 20
+
+
+class Reporter:
+    """Writes ``metrics.jsonl`` (test set only) and ``private/diagnostics.jsonl``."""
+
+    def __init__(self, layout: RunLayout, config: TrainConfig, dataset: Dataset, device: torch.device) -> None:
+        self._layout = layout
+        self._config = config
+        self._dataset = dataset
+        self._steps = config.steps or 0
+        self._every = config.performance.report_every or math.ceil(self._steps / _LINES)
+        test = DeviceRecords(dataset.test, dataset.levels, device)
+        self._inputs, self._labels = test.inputs(slice(None)), test.labels
+        self._pending: list[dict[str, Any]] = []
+        self._mark = (0, time.monotonic())
+
+    def due(self, done: int) -> bool:
+        """Whether a line is due after ``done`` steps."""
+        return done % self._every == 0 or done == self._steps
+
+    def rewind(self, step: int) -> None:
+        """Forgets lines after the checkpoint that training goes on from; they will be written again."""
+        kept = [line for line in read_json_lines(self._layout.metrics) if line["step"] <= step]
+        write_atomic(self._layout.metrics, "".join(canonical_json(line) + "\n" for line in kept).encode())
+        self._mark = (step, time.monotonic())
+
+    def report(self, model: nn.Module, done: int) -> None:
+        """Adds a line about the test set, which is public, and the privacy spent, which depends on the plan alone."""
+        accuracy = clean_accuracy(model, self._inputs, self._labels)
+        then, clock = self._mark
+        now = time.monotonic()
+        self._mark = (done, now)
+        line = {
+            "step": done,
+            "epoch": done * self._config.batch_size / (self._config.records or 1),
+            "epsilon": self._spent(done),
+            "test_accuracy": accuracy.correct / accuracy.total,
+            "test_loss": accuracy.loss,
+            "rate": (done - then) / max(now - clock, 1e-9),
+        }
+        with open(self._layout.metrics, "a", encoding="utf-8") as handle:
+            handle.write(json.dumps(line) + "\n")
+
+    def diagnose(self, seen: StepDiagnostics) -> None:
+        """Remembers what a step saw of the training records, for the owner."""
+        self._pending.append(asdict(seen))
+
+    def flush(self) -> None:
+        """Writes the remembered lines into ``private/``."""
+        for line in self._pending:
+            private_files.append_diagnostics(self._layout.private, line)
+        self._pending.clear()
+
+    def _spent(self, done: int) -> float | None:
+        config = self._config
+        if not find_recipe(config.recipe).private or config.noise_multiplier is None or config.records is None:
+            return None
+        event = PoissonGaussianEvent(config.batch_size / config.records, config.noise_multiplier, done)
+        return round_up(epsilon_pld([*spent_on_data(self._dataset), event], config.delta))

@@ -1,0 +1,35 @@
+"""Settings as a released file shows them, and back: a local path is private, its last part is enough for readers."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+from typing import Any
+
+from twinproof.data.record import Scaling
+from twinproof.recipes.config import TrainConfig
+from twinproof.settings import parse_settings
+
+
+def _last_part(path: str | None) -> str | None:
+    return None if path is None else PurePath(path).name
+
+
+def public_config(config: TrainConfig) -> dict[str, Any]:
+    """The settings for ``run.json``: everything, but paths reduced to their last part."""
+    stored = config.model_dump(mode="json")
+    stored["data"]["source"] = _last_part(stored["data"]["source"])
+    stored["data"]["test"] = _last_part(stored["data"]["test"])
+    return stored
+
+
+def restore_config(stored: dict[str, Any], source: dict[str, Any] | None) -> TrainConfig:
+    """The settings of a run, with the data's place as the owner's private folder (or the caller) tells it."""
+    return parse_settings(TrainConfig, {**stored, "data": source if source is not None else stored["data"]})
+
+
+def stored_scaling(description: dict[str, Any]) -> Scaling | None:
+    """The bounds a run used, so that loading again neither estimates nor spends."""
+    scaling = description.get("scaling")
+    if scaling is None:
+        return None
+    return Scaling(tuple(scaling["low"]), tuple(scaling["high"]), scaling["source"])

@@ -1,0 +1,227 @@
+"""Training a run: data, settings, network, plan, loop, records on disk; resumable after a kill at any moment."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from twinproof.data.load import load
+from twinproof.data.record import Dataset
+from twinproof.errors import RunError
+from twinproof.layers.models.registry import build_network
+from twinproof.privacy.ledger import Ledger
+from twinproof.privacy.plan import PrivateExecution
+from twinproof.progress import Progress, Silent
+from twinproof.randomness import Key
+from twinproof.recipes.config import TrainConfig, parse_train_config
+from twinproof.recipes.finish import finish_run
+from twinproof.recipes.guarantees import not_yet_certified
+from twinproof.recipes.registry import find_recipe
+from twinproof.recipes.reporter import Reporter
+from twinproof.recipes.resolve import plan_of, resolve, spent_on_data
+from twinproof.recipes.stored_data import public_config, restore_config, stored_scaling
+from twinproof.runs import private_files
+from twinproof.runs.environment import software_versions, utc_now
+from twinproof.runs.layout import RunLayout, read_run_json
+from twinproof.runs.record import COMPLETE, TRAINING, config_digest, write_run_json
+from twinproof.runs.run import Run
+from twinproof.training.checkpoint import FILE as CHECKPOINT_FILE
+from twinproof.training.checkpoint import load_checkpoint, save_checkpoint
+from twinproof.training.device import describe_device, resolve_device
+from twinproof.training.gradient_source import Batching, GradientSource, PlainGradients, PrivateGradients
+from twinproof.training.loop import run_loop
+from twinproof.training.per_example.choose import choose_path
+from twinproof.training.performance import physical_batch_size
+from twinproof.training.records import DeviceRecords
+
+
+@dataclass(frozen=True)
+class Job:
+    """An unfinished run with everything it needs in memory."""
+
+    root: Path
+    config: TrainConfig
+    dataset: Dataset
+    key: Key
+    ledger: Ledger
+    digest: str
+    created: str
+
+    @property
+    def layout(self) -> RunLayout:
+        """Where its files lie."""
+        return RunLayout(self.root)
+
+
+def train(
+    settings: Mapping[str, Any] | TrainConfig,
+    out: Path | str,
+    *,
+    resume: bool = False,
+    data_root: Path | None = None,
+    progress: Progress | None = None,
+) -> Run:
+    """Trains a run into the directory ``out``; with ``resume`` continues one that was interrupted (or starts it).
+
+    Guarantees
+        - Every privacy-spending step is in the ledger, on the disk, before its records are drawn.
+        - A run killed at any moment and resumed on the same CPU with the same number of threads ends with the same bits.
+        - Outside ``private/`` nothing depends on the training records except through the plan.
+    """
+    root = Path(out)
+    config = settings if isinstance(settings, TrainConfig) else parse_train_config(settings) if settings else None
+    started = RunLayout(root).run_json.is_file()
+    if started and not resume:
+        raise RunError(
+            "there is a run in this directory already",
+            where=str(root),
+            got=f"state {read_run_json(root).get('state')!r}",
+            wanted="a new or empty directory",
+            fix="choose another directory, or continue this run with --resume",
+        )
+    if started:
+        if read_run_json(root).get("state") == COMPLETE:
+            private_files.forget_training_secrets(RunLayout(root).private, CHECKPOINT_FILE)
+            return Run.open(root)
+        job = _continue_job(root, config, data_root)
+    else:
+        if config is None:
+            raise RunError("there is nothing to resume", where=str(root), got="no run.json", wanted="an interrupted run")
+        job = _start_job(root, config, data_root, resume=resume)
+    _run(job, progress or Silent())
+    return Run.open(root)
+
+
+def _start_job(root: Path, config: TrainConfig, data_root: Path | None, *, resume: bool) -> Job:
+    layout = RunLayout(root)
+    if root.exists() and any(root.iterdir()):
+        if not resume:
+            raise RunError("the directory is not empty", where=str(root), got="files in it", wanted="a new or empty directory")
+        _clear_stillborn(layout)
+    key = Key.from_system() if config.seed is None else Key.from_seed(config.seed)
+    dataset = load(config.data, root=data_root, key=key)
+    resolved = resolve(config, dataset)
+    _network(resolved, dataset)  # a network that does not fit must be known before anything is written
+    root.mkdir(parents=True, exist_ok=True)
+    private_files.create_private_folder(layout.private)
+    private_files.save_source(layout.private, resolved.data.model_dump(mode="json"))
+    private_files.save_fingerprint(layout.private, dataset.train)
+    private_files.save_key(layout.private, key)
+    stored = public_config(resolved)
+    digest = config_digest(stored)
+    private = find_recipe(resolved.recipe).private
+    ledger = Ledger.create(layout.ledger, config_sha256=digest, delta=resolved.delta if private else None)
+    if private:
+        for event in spent_on_data(dataset):
+            ledger.append("gaussian", {"noise_multiplier": event.noise_multiplier, "purpose": "feature ranges"})
+    created = utc_now()
+    write_run_json(
+        root,
+        {
+            "state": TRAINING,
+            "created": created,
+            "config": stored,
+            "recipe": resolved.recipe,
+            "data": {**dataset.public_description(), "records": resolved.records},
+            "guarantees": {"robustness": not_yet_certified(resolved.sigma).as_dict()},
+            "versions": software_versions(),
+            "device": describe_device(resolve_device(resolved.performance.device)),
+        },
+    )
+    return Job(root, resolved, dataset, key, ledger, digest, created)
+
+
+def _clear_stillborn(layout: RunLayout) -> None:
+    """Removes what a start that was killed before ``run.json`` left; nothing had been spent or shown to anybody."""
+    leftovers = {layout.private.name, layout.ledger.name, layout.run_json.name + ".part"}
+    strangers = [path.name for path in layout.root.iterdir() if path.name not in leftovers]
+    if strangers:
+        raise RunError(
+            "the directory holds files that are not a run's",
+            where=str(layout.root),
+            got=", ".join(sorted(strangers)[:5]),
+            wanted="an interrupted run, or a new or empty directory",
+        )
+    shutil.rmtree(layout.private, ignore_errors=True)
+    layout.ledger.unlink(missing_ok=True)
+
+
+def _continue_job(root: Path, given: TrainConfig | None, data_root: Path | None) -> Job:
+    layout, record = RunLayout(root), read_run_json(root)
+    config = restore_config(record["config"], private_files.load_source(layout.private))
+    dataset = load(config.data, root=data_root, scaling=stored_scaling(record["data"]))
+    digest = config_digest(record["config"])
+    ledger = Ledger.load(layout.ledger)
+    if ledger.config_sha256 != digest or (given is not None and public_config(resolve(given, dataset)) != record["config"]):
+        raise RunError(
+            "these are not the settings the run was started with",
+            where=str(root),
+            got="other settings",
+            wanted="the settings in run.json",
+            fix="resume without settings (they are read from the run), or start a new run",
+        )
+    private_files.check_fingerprint(layout.private, dataset.train)
+    return Job(root, config, dataset, private_files.load_key(layout.private), ledger, digest, record["created"])
+
+
+def _network(config: TrainConfig, dataset: Dataset) -> nn.Module:
+    return build_network(config.model or "", dataset.shape, len(dataset.classes), width=config.width)
+
+
+def _run(job: Job, progress: Progress) -> None:
+    config, steps = job.config, job.config.steps or 0
+    device = resolve_device(config.performance.device)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(job.key.seed("initial weights"))
+        model = _network(config, job.dataset)
+    model.to(device).train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=config.learning_rate, momentum=config.momentum)
+    source = _gradient_source(job, model, device)
+    first = load_checkpoint(job.layout.private, model, optimizer, config_sha256=job.digest)
+    reporter = Reporter(job.layout, job.config, job.dataset, device)
+    reporter.rewind(first)
+    progress.start("training", steps, first)
+    began = time.monotonic()
+
+    def after_step(done: int) -> None:
+        progress.advance()
+        if source.last is not None:
+            reporter.diagnose(source.last)
+        if reporter.due(done):
+            reporter.report(model, done)
+        if done % config.performance.checkpoint_every == 0 or done == steps:
+            reporter.flush()
+            save_checkpoint(job.layout.private, model, optimizer, step=done, config_sha256=job.digest)
+
+    run_loop(model, optimizer, source, first=first, steps=steps, after_step=after_step)
+    finish_run(job.root, config, job.dataset, job.ledger, model, created=job.created, seconds=time.monotonic() - began)
+
+
+def _gradient_source(job: Job, model: nn.Module, device: torch.device) -> GradientSource:
+    config, recipe = job.config, find_recipe(job.config.recipe)
+    augmentation = recipe.augmentation(config)
+    rows = physical_batch_size(config.performance, config.batch_size, copies=augmentation.copies)
+    records = DeviceRecords(job.dataset.train, job.dataset.levels, device)
+    batching = Batching(records, augmentation, rows, job.key)
+    if not recipe.private:
+        rate = config.batch_size / (config.records or len(records))
+        return PlainGradients(model, recipe.loss, batching, sample_rate=rate, divisor=config.batch_size)
+    shapes = {name: value.detach() for name, value in model.named_parameters() if value.requires_grad}
+    path = choose_path(
+        model,
+        recipe.loss,
+        job.dataset.shape,
+        len(job.dataset.classes),
+        copies=augmentation.copies,
+        path=config.performance.path,
+    )
+    parameters = sum(value.numel() for value in shapes.values())
+    execution = PrivateExecution(plan_of(config), job.key, job.ledger, records=len(records), parameters=parameters)
+    return PrivateGradients(execution, path, batching, shapes)

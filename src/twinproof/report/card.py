@@ -1,0 +1,163 @@
+"""The guarantee card: what is promised, to whom, how far it may be trusted, and what it does not say."""
+
+from __future__ import annotations
+
+from twinproof.evaluate.certified import radius_at_accuracy
+from twinproof.guarantee import Guarantee, Status
+from twinproof.report.facts import RunFacts, number, section
+from twinproof.report.markup import Markup, definitions, element, join, listing
+from twinproof.report.numbers import epsilon_text, factor_text, probability_text, radius_text, setting_text, share_text
+
+SHARES = (0.9, 0.75, 0.5, 0.25)
+
+_BADGES = {
+    Status.PROVEN: ("✓", "proven", "a theorem, and tests that could refute it"),
+    Status.PUBLISHED: ("?", "published", "a paper's claim, not proven here"),
+    Status.REFUTED: ("✗", "refuted", "shown to be false"),
+    Status.NONE: ("–", "none", "nothing is promised"),
+}
+_PRIVACY_SILENCE = (
+    "Nothing about what can be inferred from the population as a whole: a pattern that holds without a person's record may "
+    "still be learned, and may still concern that person.",
+    "Nothing if the training was repeated, or its settings were tuned, on the same records outside this run's ledger: every "
+    "look spends.",
+    "One record is protected at a time: who contributed several has a weaker promise. The test set has none; it is public.",
+)
+_ROBUST_SILENCE = (
+    "Only changes measured in the l2 norm, smaller than the radius; nothing about larger changes or about changes of meaning "
+    "(a rotation, another background, another writer).",
+    "It speaks of the smoothed classifier, which votes over noisy copies, not of the network asked once; and it says that the "
+    "answer stays, not that it is right.",
+)
+
+
+def guarantee_card(facts: RunFacts) -> Markup:
+    """Both halves side by side."""
+    halves = element("div", _private_half(facts), _robust_half(facts), class_="card")
+    return element("section", element("h2", "What is guaranteed"), halves, id="guarantee")
+
+
+def badge(status: Status) -> Markup:
+    """The status as a sign and a word in its colour: the colour is never the only cue."""
+    sign, word, meaning = _BADGES[status]
+    return element(
+        "span", element("span", sign, aria_hidden="true", class_="sign"), word, class_=f"badge {status}", title=meaning
+    )
+
+
+def privacy_sentence(facts: RunFacts) -> str:
+    """The privacy promise in plain words; never one that the status does not carry."""
+    status, epsilon = facts.privacy.status, facts.epsilon
+    if status is Status.REFUTED:
+        return "The claim made for this way of training has been shown to be false. Treat the model as not private."
+    if status is Status.NONE:
+        return "No privacy is promised: whoever sees the model may learn about single training records."
+    if epsilon is None:
+        return facts.privacy.promise or "A promise is recorded, but not its numbers."
+    promise = (
+        "Adding or removing any one person's record changes the probability of any result of this training by at most a factor "
+        f"of {factor_text(epsilon)}, plus {probability_text(facts.delta)}."
+    )
+    return promise if status is Status.PROVEN else f"A paper claims the following; it is not proven here. {promise}"
+
+
+def robustness_sentence(facts: RunFacts) -> str:
+    """The robustness promise in plain words; without certificates there is none yet."""
+    status = facts.robustness.status
+    if status is Status.REFUTED:
+        return "The claim made for these certificates has been shown to be false. Treat the model as not robust."
+    if status is Status.NONE:
+        return "No robustness is promised: a small change of the input may change the answer."
+    if facts.settings is None or not facts.certificates:
+        return "No input has been certified yet, so no radius is promised."
+    promise = (
+        f"For each certified input, no change smaller than its radius ({facts.settings.norm} norm) can change the answer of "
+        "the smoothed classifier."
+    )
+    return promise if status is Status.PROVEN else f"A paper claims the following; it is not proven here. {promise}"
+
+
+def _private_half(facts: RunFacts) -> Markup:
+    records = facts.data.get("records")
+    declared = f" ({setting_text(records)} records, as declared)" if isinstance(records, int) else ""
+    whom = f"Each person whose record is in the training set{declared}."
+    return _half("Private", facts.privacy, privacy_sentence(facts), whom, _privacy_numbers(facts), _PRIVACY_SILENCE)
+
+
+def _robust_half(facts: RunFacts) -> Markup:
+    tested = f" ({len(facts.certificates):,} test inputs)" if facts.certificates else ""
+    alpha = probability_text(facts.settings.alpha) if facts.settings else "alpha"
+    silence = (
+        *_ROBUST_SILENCE,
+        f"Each certificate holds with probability at least 1 − {alpha} over the noise drawn for it; they do not hold jointly.",
+    )
+    whom = f"Each certified input{tested}."
+    return _half("Robust", facts.robustness, robustness_sentence(facts), whom, _robust_numbers(facts), silence)
+
+
+def _half(title: str, promise: Guarantee, sentence: str, whom: str, numbers: Markup, silence: tuple[str, ...]) -> Markup:
+    rows: list[tuple[object, object]] = [("To whom", whom)]
+    if promise.reason:
+        rows.append(("Why this status", promise.reason))
+    if promise.theorem:
+        rows.append(("By which theorem", promise.theorem))
+    if promise.assumptions:
+        rows.append(("Assuming", listing(promise.assumptions)))
+    rows.append(("It does not say", listing(silence)))
+    if promise.promise and promise.promise != sentence:
+        rows.append(("As recorded", promise.promise))
+    return element(
+        "article",
+        element("header", element("h3", title), badge(promise.status)),
+        element("p", sentence, class_="promise"),
+        numbers,
+        definitions(rows, "terms"),
+        class_=f"half {promise.status}",
+    )
+
+
+def _privacy_numbers(facts: RunFacts) -> Markup:
+    privacy = section(facts.run, "privacy")
+    if facts.epsilon is None:
+        return Markup()
+    kept = facts.privacy.status is Status.PROVEN
+    label = "epsilon" if kept else "epsilon, as accounted: not proven" if facts.privacy.status is Status.PUBLISHED else ""
+    rows: list[tuple[object, object]] = [(label or "epsilon, as accounted: not a promise", f"≤ {epsilon_text(facts.epsilon)}")]
+    rows.append(("delta", probability_text(facts.delta)))
+    multiplier = number(privacy.get("noise_multiplier"))
+    if multiplier is not None:
+        rows.append(("noise multiplier", radius_text(multiplier, 4)))
+    for key, name in (("sample_rate", "sampling rate"), ("steps", "steps"), ("clip_norm", "clipping norm")):
+        if privacy.get(key) is not None:
+            rows.append((name, setting_text(privacy[key])))
+    return definitions(rows, "numbers")
+
+
+def _robust_numbers(facts: RunFacts) -> Markup:
+    settings = facts.settings
+    if settings is None or not facts.certificates:
+        return Markup()
+    radii = [(share, radius_at_accuracy(facts.certificates, share)) for share in SHARES]
+    held: list[tuple[object, object]] = [
+        (f"radius held by {share_text(share, 0)}", "not reached" if radius is None else f"≥ {radius_text(radius)}")
+        for share, radius in radii
+    ]
+    rows: list[tuple[object, object]] = [
+        ("sigma of the noise", setting_text(settings.sigma)),
+        ("draws for each input", setting_text(settings.n)),
+        ("alpha for each input", probability_text(settings.alpha)),
+    ]
+    note = element(
+        "p",
+        join(
+            ["“Held by 75 %” means: 75 % of the test inputs are answered correctly with at least that radius. ", _unit(facts)]
+        ),
+        class_="note",
+    )
+    return join([definitions(held + rows, "numbers"), note])
+
+
+def _unit(facts: RunFacts) -> str:
+    if facts.data.get("kind") == "image":
+        return "Radii are in pixel values from 0 to 1: a single pixel that turns from black to white is a change of 1."
+    return "Radii are in features scaled to 0 to 1 between their declared bounds."

@@ -1,0 +1,106 @@
+"""The last section of a report: how anybody checks the run without trusting the report."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from twinproof.report.facts import RunFacts, number, section
+from twinproof.report.markup import Markup, definitions, element, listing, table
+from twinproof.report.numbers import duration_text, setting_text
+from twinproof.report.sections import section_of
+
+
+def check_line(facts: RunFacts) -> Markup:
+    """One line on whether the run was verified when the report was written, with a sign beside the colour."""
+    if facts.verification is None:
+        return _line("open", "○", "Not verified when this report was written.")
+    if facts.verification.get("ok") is True:
+        count = len(_texts(facts.verification.get("checks")))
+        return _line("passed", "✓", f"Verified: {count} checks passed." if count else "Verified: all checks passed.")
+    count = len(_texts(facts.verification.get("problems")))
+    return _line(
+        "failed", "✗", f"Verification FAILED with {count} {'problem' if count == 1 else 'problems'}: do not rely on this run."
+    )
+
+
+def evidence_section(facts: RunFacts) -> Markup:
+    """The command, its last outcome, the digests, and where and when the run was made."""
+    command = f"twinproof verify {shlex.quote(facts.name)}"
+    intro = (
+        "The report is not the evidence, the run is. This command, beside the run's folder, recomputes epsilon from the ledger "
+        "with two accountants and every radius from its votes, and checks all digests; it fails on the first lie."
+    )
+    return section_of(
+        "check",
+        "Check it yourself",
+        element("p", intro),
+        element("pre", element("code", command)),
+        check_line(facts),
+        _outcome(facts),
+        _digests(facts),
+        element("h3", "Where and when"),
+        definitions(_circumstances(facts), "facts"),
+    )
+
+
+def _line(kind: str, sign: str, text: str) -> Markup:
+    return element("p", element("span", sign, aria_hidden="true", class_="sign"), text, class_=f"checked {kind}")
+
+
+def _outcome(facts: RunFacts) -> Markup:
+    if facts.verification is None:
+        return Markup()
+    problems, checks = (_texts(facts.verification.get(key)) for key in ("problems", "checks"))
+    parts = []
+    if problems:
+        parts += [element("h3", "Problems found"), listing(problems)]
+    if checks:
+        parts.append(element("details", element("summary", f"What was checked ({len(checks)})"), listing(checks)))
+    return element("div", *parts)
+
+
+def _texts(items: object) -> list[str]:
+    """Problems and checks as lines of text, whether the verifier gives words or records."""
+    if not isinstance(items, list):
+        return []
+    return [_text(item) for item in items]
+
+
+def _text(item: object) -> str:
+    if not isinstance(item, Mapping):
+        return str(item)
+    words = [str(item[key]) for key in ("name", "what", "where", "got", "wanted", "detail") if item.get(key)]
+    return ": ".join(words) or str(dict(item))
+
+
+def _digests(facts: RunFacts) -> Markup:
+    files = {name: _digest(entry) for name, entry in section(facts.run, "files").items()}
+    rows = [(name, element("code", digest)) for name, digest in sorted({**files, "run.json": facts.run_sha256}.items())]
+    return element("div", element("h3", "Digests (SHA-256)"), table(("file", "digest"), rows), class_="digests")
+
+
+def _digest(entry: Any) -> str:
+    return str(entry.get("sha256", "–")) if isinstance(entry, Mapping) else str(entry)
+
+
+def _circumstances(facts: RunFacts) -> list[tuple[object, object]]:
+    run = facts.run
+    rows: list[tuple[object, object]] = [
+        (
+            "Training",
+            f"{_time(run.get('created'))} to {_time(run.get('finished'))}, {duration_text(number(run.get('seconds')))}",
+        ),
+        ("Device", setting_text(run.get("device"))),
+    ]
+    if facts.settings is not None:
+        settings = facts.settings
+        rows.append(("Certification", f"{_time(settings.created)}, {duration_text(settings.seconds)}, {settings.device}"))
+    versions = [f"{name} {version}" for name, version in sorted(section(run, "versions").items())]
+    rows.append(("Versions", ", ".join(versions) or "–"))
+    return rows
+
+
+def _time(value: object) -> str:
+    return str(value).replace("T", " ").replace("Z", " UTC") if value else "–"

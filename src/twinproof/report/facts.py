@@ -1,0 +1,163 @@
+"""Everything a report says about one run, read once from its released files; nothing in ``private/`` is opened."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from twinproof.errors import RunError
+from twinproof.evaluate.certified import CertifiedSummary, certified_curve, default_radii, summarize
+from twinproof.evaluate.intervals import Interval
+from twinproof.files import sha256_file
+from twinproof.guarantee import Guarantee, Kind, Status
+from twinproof.runs.certificates import Certificate, CertificateSettings, read_certificates, read_settings
+from twinproof.runs.layout import RunLayout, read_json_lines, read_run_json
+
+CURVE_POINTS = 200
+_STEPS = (5.0, 2.0, 1.0, 0.5, 0.25, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
+_TABLE_ROWS = 5
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One line of metrics.jsonl: what the test set showed after ``step`` steps and what had been spent by then."""
+
+    step: int
+    accuracy: float | None
+    epsilon: float | None
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """A run as the report sees it; what the run does not have (yet) is None or empty."""
+
+    name: str
+    run: Mapping[str, Any]
+    run_sha256: str
+    privacy: Guarantee
+    robustness: Guarantee
+    settings: CertificateSettings | None
+    certificates: tuple[Certificate, ...]
+    summary: CertifiedSummary | None
+    progress: tuple[Progress, ...]
+    verification: Mapping[str, Any] | None
+
+    @property
+    def epsilon(self) -> float | None:
+        """Epsilon as the accountant counted it; a promise only if the guarantee's status says so."""
+        return number(section(self.run, "privacy").get("epsilon"))
+
+    @property
+    def delta(self) -> float | None:
+        """The delta that belongs to epsilon."""
+        return number(section(self.run, "privacy").get("delta"))
+
+    @property
+    def clean(self) -> Interval | None:
+        """Accuracy of the network itself, without smoothing."""
+        ends = [number(section(self.run, "accuracy").get(key)) for key in ("value", "low", "high", "confidence")]
+        value, low, high, confidence = ends
+        if value is None or low is None or high is None or confidence is None:
+            return None
+        return Interval(value, low, high, confidence)
+
+    @property
+    def data(self) -> Mapping[str, Any]:
+        """The public description of the data set."""
+        return section(self.run, "data")
+
+    @property
+    def largest_shown(self) -> float:
+        """Right end of the axes: the largest radius found, or the largest possible one where none was."""
+        found = max((certificate.radius for certificate in self.certificates), default=0.0)
+        return found or (self.settings.largest_radius if self.settings else 0.0) or 1.0
+
+    def class_name(self, index: int) -> str:
+        """The name of a class, or its number where the run does not name it."""
+        classes = self.data.get("classes")
+        return str(classes[index]) if isinstance(classes, list) and 0 <= index < len(classes) else str(index)
+
+    def curve(self) -> list[tuple[float, Interval]]:
+        """Certified accuracy at evenly spaced radii; empty without certificates."""
+        if not self.certificates:
+            return []
+        step = self.largest_shown / CURVE_POINTS
+        return certified_curve(self.certificates, [index * step for index in range(CURVE_POINTS + 1)])
+
+
+def load_facts(root: Path, verification: Mapping[str, Any] | None = None) -> RunFacts:
+    """Reads the run in ``root``; a RunError where a file that exists is broken, never for one that is not there."""
+    run = read_run_json(root)
+    settings, certificates = read_settings(root), tuple(read_certificates(root))
+    guarantees = section(run, "guarantees")
+    return RunFacts(
+        name=root.resolve().name,
+        run=run,
+        run_sha256=sha256_file(RunLayout(root).run_json),
+        privacy=_guarantee(root, Kind.PRIVACY, section(guarantees, "privacy")),
+        robustness=_guarantee(root, Kind.ROBUSTNESS, section(guarantees, "robustness")),
+        settings=settings,
+        certificates=certificates if settings else (),
+        summary=summarize(certificates, settings) if settings and certificates else None,
+        progress=_progress(root),
+        verification=verification,
+    )
+
+
+def number(value: object) -> float | None:
+    """``value`` as a finite float, or None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return float(value) if math.isfinite(value) else None
+
+
+def section(record: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """The mapping at ``key``, empty where there is none (a null, an older file)."""
+    value = record.get(key)
+    return value if isinstance(value, Mapping) else {}
+
+
+def table_radii(largest: float) -> list[float]:
+    """A handful of round radii for a table: the multiples of 0.25 where they suffice, finer or coarser ones otherwise."""
+    if 1.0 <= largest < 2.5:
+        return default_radii(largest)
+    step = next((step for step in _STEPS if largest / step >= _TABLE_ROWS - 1), _STEPS[-1])
+    return [round(index * step, 6) for index in range(int(largest / step) + 1)][: 2 * _TABLE_ROWS]
+
+
+def _guarantee(root: Path, kind: Kind, record: Mapping[str, Any]) -> Guarantee:
+    try:
+        status = Status(record.get("status", Status.NONE))
+    except ValueError as error:
+        raise RunError(
+            "a guarantee has an unknown status",
+            where=f"{RunLayout(root).run_json}, guarantees.{kind}.status",
+            got=record.get("status"),
+            wanted=", ".join(Status),
+        ) from error
+    assumptions, values = record.get("assumptions"), section(record, "values")
+    return Guarantee(
+        kind=kind,
+        status=status,
+        promise=str(record.get("promise") or ""),
+        theorem=str(record.get("theorem") or ""),
+        assumptions=tuple(map(str, assumptions)) if isinstance(assumptions, list) else (),
+        reason=str(record.get("reason") or ""),
+        values=tuple((str(name), value) for name, value in values.items()),
+    )
+
+
+def _progress(root: Path) -> tuple[Progress, ...]:
+    path = RunLayout(root).metrics
+    try:
+        lines = read_json_lines(path)
+        return tuple(
+            Progress(int(line["step"]), number(line.get("test_accuracy")), number(line.get("epsilon"))) for line in lines
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RunError(
+            "metrics.jsonl is broken", where=str(path), got=error, wanted="one JSON object with `step` a line"
+        ) from error

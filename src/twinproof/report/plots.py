@@ -1,0 +1,146 @@
+"""The four plots of a report: certified accuracy, radii, progress, and several runs in one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from twinproof.evaluate.intervals import Interval
+from twinproof.report.canvas import BAD, GOOD, INK, MUTED, SERIES, SILENT, Frame, plot, style_axes
+from twinproof.report.facts import Progress
+from twinproof.report.markup import Markup
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Curve = Sequence[tuple[float, Interval]]
+DASHES: tuple[tuple[float, ...], ...] = ((), (6, 2), (1.5, 1.5), (6, 2, 1.5, 2), (3, 1.5), (8, 2, 2, 2, 2, 2))
+_MOST_BANDS = 3
+
+
+@dataclass(frozen=True)
+class RadiusCounts:
+    """How many inputs fall in each bin of radii, and how many got no answer; ``edges`` has one entry more than the counts."""
+
+    edges: tuple[float, ...]
+    correct: tuple[int, ...]
+    wrong: tuple[int, ...]
+    abstained: int
+
+
+def curve_plot(name: str, curve: Curve, clean: Interval | None) -> Markup:
+    """Certified accuracy against radius with its band, and the network's own accuracy as a dashed line."""
+
+    def draw(figure: Figure, frame: Frame) -> None:
+        axes = figure.subplots()
+        _draw_curve(axes, curve, GOOD, (), band=True)
+        if clean is not None:
+            axes.axhline(clean.value, color=INK, linewidth=1.1, linestyle=(0, (4, 3)))
+        _share_axes(axes, frame, "certified l2 radius", "share of test inputs", curve[-1][0])
+
+    return plot(name, "Certified accuracy against radius, falling from the left", draw)
+
+
+def comparison_plot(name: str, curves: Sequence[Curve]) -> Markup:
+    """Certified accuracy of several runs in one plot, told apart by colour and by dashes."""
+    right = max(curve[-1][0] for curve in curves)
+
+    def draw(figure: Figure, frame: Frame) -> None:
+        axes = figure.subplots()
+        for index, curve in enumerate(curves):
+            colour, dashes = SERIES[index % len(SERIES)], DASHES[index % len(DASHES)]
+            _draw_curve(axes, curve, colour, dashes, band=len(curves) <= _MOST_BANDS)
+        _share_axes(axes, frame, "certified l2 radius", "share of test inputs", right)
+
+    return plot(name, f"Certified accuracy against radius of {len(curves)} runs", draw)
+
+
+def histogram_plot(name: str, counts: RadiusCounts) -> Markup:
+    """Radii of correct and wrong answers, stacked; abstentions, which have no radius, stand apart on the left."""
+    lefts, width = counts.edges[:-1], counts.edges[1] - counts.edges[0]
+
+    def draw(figure: Figure, frame: Frame) -> None:
+        axes = figure.subplots()
+        axes.bar(lefts, counts.correct, width=0.88 * width, align="edge", color=GOOD)
+        axes.bar(
+            lefts,
+            counts.wrong,
+            bottom=counts.correct,
+            width=0.88 * width,
+            align="edge",
+            facecolor="none",
+            edgecolor=BAD,
+            hatch="/////",
+            linewidth=1,
+        )
+        axes.bar([-1.8 * width], [counts.abstained], width=0.88 * width, align="edge", color=SILENT)
+        _count_axes(axes, frame, counts)
+
+    return plot(name, "Number of test inputs by certified radius", draw)
+
+
+def progress_plot(name: str, progress: Sequence[Progress]) -> Markup:
+    """Test accuracy and epsilon spent against training steps, in two panels; only the first where nothing was spent."""
+    accuracy = [(line.step, line.accuracy) for line in progress if line.accuracy is not None]
+    epsilon = [(line.step, line.epsilon) for line in progress if line.epsilon is not None]
+    panels = [panel for panel in ((accuracy, "accuracy on the test set", GOOD), (epsilon, "epsilon spent", BAD)) if panel[0]]
+
+    def draw(figure: Figure, frame: Frame) -> None:
+        rows, columns = (len(panels), 1) if frame.narrow else (1, len(panels))
+        grid = figure.subplots(rows, columns, squeeze=False)
+        for axes, (points, title, colour) in zip(grid.flat, panels, strict=True):
+            _draw_progress(axes, frame, points, title, colour)
+
+    return plot(name, "Test accuracy and epsilon spent against training steps", draw, taller=1.6 if len(panels) > 1 else 1.0)
+
+
+def _draw_curve(axes: Axes, curve: Curve, colour: str, dashes: tuple[float, ...], *, band: bool) -> None:
+    """Steps that drop to the value at the right end of each stretch: between two radii the drawing never shows too much."""
+    radii = [radius for radius, _ in curve]
+    if band:
+        lows, highs = [interval.low for _, interval in curve], [interval.high for _, interval in curve]
+        axes.fill_between(radii, lows, highs, step="pre", color=colour, alpha=0.18, linewidth=0)
+    line = axes.step(radii, [interval.value for _, interval in curve], where="pre", color=colour, linewidth=1.8)[0]
+    if dashes:
+        line.set_dashes(dashes)
+
+
+def _draw_progress(axes: Axes, frame: Frame, points: Sequence[tuple[int, float]], title: str, colour: str) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    steps, values = [step for step, _ in points], [value for _, value in points]
+    style_axes(axes, frame, "training steps", title)
+    axes.plot(steps, values, color=colour, linewidth=1.6, marker="o", markersize=3)
+    axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+    axes.set_xlim(left=0)
+    axes.set_ylim(bottom=0)
+    if colour == GOOD:
+        _percent_ticks(axes)
+
+
+def _share_axes(axes: Axes, frame: Frame, x_label: str, y_label: str, right: float) -> None:
+    style_axes(axes, frame, x_label, y_label)
+    axes.set_xlim(0, right)
+    _percent_ticks(axes)
+    axes.locator_params(axis="x", nbins=4 if frame.narrow else 8)
+
+
+def _percent_ticks(axes: Axes) -> None:
+    axes.set_ylim(0, 1)
+    axes.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0 %", "25 %", "50 %", "75 %", "100 %"])
+
+
+def _count_axes(axes: Axes, frame: Frame, counts: RadiusCounts) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    style_axes(axes, frame, "certified l2 radius", "test inputs")
+    axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
+    right, width = counts.edges[-1], counts.edges[1] - counts.edges[0]
+    ticks = [tick for tick in MaxNLocator(3 if frame.narrow else 7).tick_values(0, right) if 0 <= tick <= right]
+    places = max(1, 1 - math.floor(math.log10(right)))
+    axes.set_xticks([-1.36 * width, *ticks], ["none", *(f"{tick:.{places}f}" for tick in ticks)])
+    axes.set_xlim(-2.2 * width, right)
+    axes.axvline(-0.46 * width, color=MUTED, linewidth=0.8, linestyle=(0, (1, 2)))

@@ -1,0 +1,170 @@
+"""The measured part of a report: headline numbers, certified accuracy, radii, progress."""
+
+from __future__ import annotations
+
+from twinproof.evaluate.certified import answered_correctly, certified_curve, radius_name
+from twinproof.guarantee import Status
+from twinproof.report.canvas import BAD, GOOD, INK, SILENT, colour_variable
+from twinproof.report.facts import RunFacts, table_radii
+from twinproof.report.markup import Markup, element, join, table
+from twinproof.report.numbers import (
+    epsilon_text,
+    probability_text,
+    radius_range,
+    radius_text,
+    share_range,
+    share_text,
+    share_text_up,
+)
+from twinproof.report.plots import RadiusCounts, curve_plot, histogram_plot, progress_plot
+from twinproof.runs.certificates import ABSTAIN
+
+BINS = 24
+NOT_CERTIFIED = "No test input has been certified yet. `twinproof certify RUN` makes the certificates that belong here."
+
+
+def section_of(name: str, title: str, *content: object) -> Markup:
+    """A section of the page with its heading."""
+    return element("section", element("h2", title), *content, id=name)
+
+
+def missing(text: str) -> Markup:
+    """A sentence where a part cannot be shown; words between backticks are set as code."""
+    pieces = text.split("`")
+    shown = (element("code", piece) if index % 2 else piece for index, piece in enumerate(pieces))
+    return element("p", *shown, class_="missing")
+
+
+def legend(entries: list[tuple[str, str, str]]) -> Markup:
+    """What the marks of a plot mean: (shape, colour, words); the shapes are drawn by the style sheet."""
+    items = (
+        element("li", element("span", class_=f"swatch {shape}", style=f"color: {colour_variable(colour)}"), words)
+        for shape, colour, words in entries
+    )
+    return element("ul", *items, class_="legend")
+
+
+def figure(drawing: Markup, marks: Markup, caption: str) -> Markup:
+    """A plot with the meaning of its marks above and a sentence below."""
+    return element("figure", marks, drawing, element("figcaption", caption))
+
+
+def headline(facts: RunFacts) -> Markup:
+    """The few numbers that people quote, each with the interval it lies in."""
+    tiles = [_epsilon_tile(facts)]
+    if facts.clean is not None:
+        tiles.append(
+            _tile("Clean accuracy", share_text(facts.clean.value), share_range(facts.clean), "the network itself, no noise")
+        )
+    if facts.summary is not None:
+        summary = facts.summary
+        tiles += [
+            _tile(
+                "Smoothed accuracy", share_text(summary.smoothed.value), share_range(summary.smoothed), "vote over noisy copies"
+            ),
+            _tile(
+                "Average certified radius",
+                radius_text(summary.acr.value),
+                radius_range(summary.acr),
+                "wrong and silent count as 0",
+            ),
+            _tile("Abstained", share_text_up(summary.abstained.value), share_range(summary.abstained), "no answer given"),
+        ]
+    note = (
+        "Intervals hold with 95 % over the draw of the test inputs (Clopper-Pearson for shares; empirical Bernstein and "
+        "Hoeffding for the mean radius). Below them lies a second layer of confidence: each certificate is wrong with "
+        "probability at most alpha."
+    )
+    return section_of("numbers", "Headline numbers", element("div", *tiles, class_="tiles"), element("p", note, class_="note"))
+
+
+def certified_section(facts: RunFacts) -> Markup:
+    """Certified accuracy against radius, drawn and as a table."""
+    title = "Certified accuracy"
+    if not facts.certificates or facts.settings is None:
+        return section_of("certified", title, missing(NOT_CERTIFIED))
+    marks = [("line", GOOD, "certified accuracy"), ("band", GOOD, "95 % interval at each radius")]
+    if facts.clean is not None:
+        marks.append(("dashes", INK, f"clean accuracy {share_text(facts.clean.value)}"))
+    caption = (
+        "Share of test inputs that are answered correctly and whose answer cannot be changed by any perturbation smaller than "
+        "the radius. The band holds at each radius by itself, not for the whole curve at once."
+    )
+    drawing = curve_plot("certified-curve", facts.curve(), facts.clean)
+    rows = [
+        (radius_name(radius), share_text(interval.value), share_range(interval))
+        for radius, interval in certified_curve(facts.certificates, table_radii(facts.largest_shown))
+    ]
+    numbers = table(("radius", "certified accuracy", "95 % interval"), rows)
+    return section_of("certified", title, _unfinished(facts), figure(drawing, legend(marks), caption), numbers)
+
+
+def radius_section(facts: RunFacts) -> Markup:
+    """How the radii are spread over correct and wrong answers."""
+    title = "Radii of the test inputs"
+    if not facts.certificates:
+        return section_of("radii", title, missing(NOT_CERTIFIED))
+    counts = radius_counts(facts)
+    marks = [
+        ("bar", GOOD, f"correct ({sum(counts.correct):,})"),
+        ("hatched", BAD, f"wrong ({sum(counts.wrong):,})"),
+        ("bar", SILENT, f"abstained ({counts.abstained:,}), without a radius"),
+    ]
+    caption = "A wrong answer with a radius is certified, too: no small change can turn it into the right one."
+    return section_of("radii", title, figure(histogram_plot("radius-histogram", counts), legend(marks), caption))
+
+
+def radius_counts(facts: RunFacts) -> RadiusCounts:
+    """The histogram's numbers; the last bin includes its right edge."""
+    width = facts.largest_shown / BINS
+    correct, wrong = [0] * BINS, [0] * BINS
+    silent = 0
+    for certificate in facts.certificates:
+        if certificate.prediction == ABSTAIN:
+            silent += 1
+            continue
+        place = min(int(certificate.radius / width), BINS - 1)
+        (correct if answered_correctly(certificate) else wrong)[place] += 1
+    return RadiusCounts(tuple(width * edge for edge in range(BINS + 1)), tuple(correct), tuple(wrong), silent)
+
+
+def progress_section(facts: RunFacts) -> Markup:
+    """What training showed on the test set while it ran."""
+    title = "Progress"
+    if not any(line.accuracy is not None for line in facts.progress):
+        return section_of(
+            "progress", title, missing("The run kept no progress on the test set (`metrics.jsonl` is absent or empty).")
+        )
+    caption = "Measured on the public test set while training; what training itself saw stays private."
+    spent = [line.epsilon for line in facts.progress if line.epsilon is not None]
+    marks = [("line", GOOD, "accuracy on the test set")]
+    if spent:
+        marks.append(("line", BAD, f"epsilon spent, {epsilon_text(spent[-1])} at the end"))
+    return section_of("progress", title, figure(progress_plot("progress", facts.progress), legend(marks), caption))
+
+
+def _epsilon_tile(facts: RunFacts) -> Markup:
+    if facts.epsilon is None:
+        return _tile("Epsilon", "∞", "", "not private")
+    promised = facts.privacy.status in (Status.PROVEN, Status.PUBLISHED)
+    note = str(facts.privacy.status) if promised else "accounted, but not a promise"
+    return _tile("Epsilon", epsilon_text(facts.epsilon), f"at delta {probability_text(facts.delta)}", note)
+
+
+def _tile(label: str, value: str, interval: str, note: str) -> Markup:
+    return element(
+        "div",
+        element("div", label, class_="label"),
+        element("div", value, class_="value"),
+        element("div", interval, class_="interval") if interval else Markup(),
+        element("div", note, class_="aside"),
+        class_="tile",
+    )
+
+
+def _unfinished(facts: RunFacts) -> Markup:
+    done, wanted = len(facts.certificates), facts.settings.inputs if facts.settings else 0
+    if done >= wanted:
+        return Markup()
+    text = f"The certification is not finished: {done:,} of {wanted:,} inputs so far. All numbers here speak of these only."
+    return join([missing(text)])

@@ -1,0 +1,95 @@
+"""What a run keeps in ``private/``: it depends on the training records, is readable by the owner alone and never released."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from twinproof.data.fingerprint import fingerprint
+from twinproof.data.record import Split
+from twinproof.errors import RunError
+from twinproof.files import write_atomic, write_json
+from twinproof.randomness import Key
+
+_KEY, _FINGERPRINT, _SOURCE, _DIAGNOSTICS = "key", "fingerprint.json", "source.json", "diagnostics.jsonl"
+
+
+def create_private_folder(folder: Path) -> None:
+    """Makes the folder with mode 0700, whatever the process's umask is."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    folder.chmod(0o700)
+
+
+def save_key(folder: Path, key: Key) -> None:
+    """Keeps the noise key for as long as training lasts."""
+    write_atomic(folder / _KEY, key.secret.hex().encode())
+    (folder / _KEY).chmod(0o600)
+
+
+def load_key(folder: Path) -> Key:
+    """The noise key of an unfinished run."""
+    try:
+        return Key(bytes.fromhex((folder / _KEY).read_text()))
+    except (OSError, ValueError) as error:
+        raise RunError(
+            "the noise key of this run cannot be read",
+            where=str(folder / _KEY),
+            got=error,
+            wanted="the key that the run was started with",
+            fix="start a new run; this one cannot be continued without its key",
+        ) from error
+
+
+def save_fingerprint(folder: Path, training: Split) -> None:
+    """Keeps a keyed digest of the training records, with its key: it lets the owner recognise them, and nobody else."""
+    key = secrets.token_bytes(32)
+    write_json(folder / _FINGERPRINT, {"key": key.hex(), "hmac_sha256": fingerprint(training, key)})
+
+
+def check_fingerprint(folder: Path, training: Split) -> None:
+    """Refuses to go on with other records: the same noise on two data sets would let one subtract it."""
+    try:
+        kept = json.loads((folder / _FINGERPRINT).read_text())
+        same = hmac.compare_digest(fingerprint(training, bytes.fromhex(kept["key"])), kept["hmac_sha256"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError(
+            "the fingerprint of the training records cannot be read", where=str(folder / _FINGERPRINT), got=error
+        ) from error
+    if not same:
+        raise RunError(
+            "the training records are not the ones this run was started with",
+            where=str(folder / _FINGERPRINT),
+            got="another fingerprint",
+            wanted="the same records in the same order",
+            fix="restore the data, or start a new run: reusing noise on other records would reveal both",
+        )
+
+
+def save_source(folder: Path, settings: Mapping[str, Any]) -> None:
+    """Keeps where the data lie on the owner's machine, so that later commands find them."""
+    write_json(folder / _SOURCE, dict(settings))
+
+
+def load_source(folder: Path) -> dict[str, Any] | None:
+    """Where the data lay, or None where the run came without its private folder."""
+    try:
+        return dict(json.loads((folder / _SOURCE).read_text()))
+    except (OSError, ValueError):
+        return None
+
+
+def append_diagnostics(folder: Path, line: Mapping[str, Any]) -> None:
+    """Adds a line of sensitive numbers (batch sizes, clipping, broken gradients)."""
+    with open(folder / _DIAGNOSTICS, "a", encoding="utf-8") as handle:
+        handle.write(json.dumps(dict(line)) + os.linesep)
+
+
+def forget_training_secrets(folder: Path, checkpoint: str) -> None:
+    """Removes the noise key and the checkpoint; whoever had the key could subtract the noise."""
+    for name in (_KEY, checkpoint):
+        (folder / name).unlink(missing_ok=True)

@@ -1,0 +1,38 @@
+"""Writing ``run.json``: started before training, completed after it, extended by later commands."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from twinproof.files import canonical_json, sha256_file, write_json
+from twinproof.runs.layout import FORMAT, RunLayout, read_run_json
+
+TRAINING, COMPLETE = "training", "complete"
+
+
+def config_digest(config: dict[str, Any]) -> str:
+    """The digest that binds a ledger and a checkpoint to their settings."""
+    return hashlib.sha256(canonical_json(config).encode()).hexdigest()
+
+
+def write_run_json(root: Path, record: dict[str, Any]) -> None:
+    """Replaces ``run.json`` in one step."""
+    write_json(RunLayout(root).run_json, {"format": FORMAT, **record})
+
+
+def file_digests(root: Path, names: Iterable[str]) -> dict[str, dict[str, str]]:
+    """The entry ``files`` for those names that exist."""
+    return {name: {"sha256": sha256_file(root / name)} for name in names if (root / name).is_file()}
+
+
+def update_run_json(root: Path, *, files: Iterable[str] = (), **changes: Any) -> dict[str, Any]:
+    """Changes some entries of ``run.json`` and renews the digests of ``files``; returns the new content."""
+    record = read_run_json(root)
+    record.update(changes)
+    record["files"] = {**record.get("files", {}), **file_digests(root, files)}
+    record.pop("format")
+    write_run_json(root, record)
+    return read_run_json(root)

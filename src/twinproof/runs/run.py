@@ -1,0 +1,98 @@
+"""A run, read back: its records, its promises, its network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import nn
+
+from twinproof.errors import RunError
+from twinproof.files import sha256_file
+from twinproof.guarantee import Guarantee, Kind, Status
+from twinproof.layers.models.registry import build_network
+from twinproof.runs.layout import RunLayout, read_run_json
+from twinproof.runs.record import COMPLETE
+
+
+@dataclass(frozen=True)
+class Run:
+    """A complete run directory."""
+
+    root: Path
+    record: dict[str, Any]
+
+    @classmethod
+    def open(cls, root: Path) -> Run:
+        """Opens a finished run; an unfinished one is an error that says how to go on."""
+        record = read_run_json(root)
+        if record.get("state") != COMPLETE:
+            raise RunError(
+                "the run is not finished",
+                where=str(root),
+                got=f"state {record.get('state')!r}",
+                wanted="a complete run",
+                fix=f"twinproof train --out {root} --resume",
+            )
+        return cls(root, record)
+
+    @property
+    def layout(self) -> RunLayout:
+        """Where its files lie."""
+        return RunLayout(self.root)
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What is promised about the training records."""
+        return self._guarantee(Kind.PRIVACY)
+
+    @property
+    def robustness(self) -> Guarantee:
+        """What is promised about predictions."""
+        return self._guarantee(Kind.ROBUSTNESS)
+
+    @property
+    def epsilon(self) -> float | None:
+        """Epsilon of the run, rounded up; None for a recipe without privacy."""
+        privacy = self.record.get("privacy")
+        return None if privacy is None else float(privacy["epsilon"])
+
+    @property
+    def model_sha256(self) -> str:
+        """Digest of the weights as they lie on the disk now."""
+        return sha256_file(self.layout.model)
+
+    def model(self, device: torch.device | str = "cpu") -> nn.Module:
+        """The trained network in eval mode; its weights must be the ones the run recorded."""
+        expected = self.record["files"]["model.safetensors"]["sha256"]
+        if self.model_sha256 != expected:
+            raise RunError(
+                "the weights are not the ones this run made",
+                where=str(self.layout.model),
+                got=self.model_sha256[:12],
+                wanted=expected[:12],
+                fix="restore model.safetensors; `twinproof verify` shows everything that changed",
+            )
+        config, data = self.record["config"], self.record["data"]
+        model = build_network(config["model"], tuple(data["shape"]), len(data["classes"]), width=config["width"])
+        try:
+            model.load_state_dict(load_file(self.layout.model))
+        except (SafetensorError, RuntimeError) as error:
+            raise RunError("the weights do not fit the network", where=str(self.layout.model), got=error) from error
+        return model.to(device).eval()
+
+    def _guarantee(self, kind: Kind) -> Guarantee:
+        record = self.record["guarantees"][str(kind)]
+        return Guarantee(
+            kind,
+            Status(record["status"]),
+            record["promise"],
+            theorem=record["theorem"],
+            assumptions=tuple(record["assumptions"]),
+            reason=record["reason"],
+            values=tuple(record["values"].items()),
+        )

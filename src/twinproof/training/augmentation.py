@@ -1,0 +1,56 @@
+"""How copies of one record are made before its gradient is taken; all copies are averaged before clipping."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+class Augmentation(ABC):
+    """Makes the copies of each record from that record and fresh noise, never from another record."""
+
+    @property
+    @abstractmethod
+    def copies(self) -> int:
+        """How many copies of each record the network sees."""
+
+    @abstractmethod
+    def __call__(self, inputs: Tensor, generator: torch.Generator) -> Tensor:
+        """(records, *shape) -> (records, copies, *shape)."""
+
+
+@dataclass(frozen=True)
+class OriginalOnly(Augmentation):
+    """The record as it is."""
+
+    @property
+    def copies(self) -> int:
+        """One."""
+        return 1
+
+    def __call__(self, inputs: Tensor, generator: torch.Generator) -> Tensor:
+        """Adds the axis of copies."""
+        return inputs.unsqueeze(1)
+
+
+@dataclass(frozen=True)
+class GaussianCopies(Augmentation):
+    """The record and ``noisy`` copies of it with N(0, sigma^2) noise on every coordinate, not clipped back to the range."""
+
+    noisy: int
+    sigma: float
+
+    @property
+    def copies(self) -> int:
+        """The original and its noisy copies."""
+        return self.noisy + 1
+
+    def __call__(self, inputs: Tensor, generator: torch.Generator) -> Tensor:
+        """Draws fresh noise for every record and copy."""
+        shape = (inputs.shape[0], self.noisy, *inputs.shape[1:])
+        noise = torch.randn(shape, generator=generator, device=inputs.device, dtype=inputs.dtype)
+        original = inputs.unsqueeze(1)
+        return torch.cat([original, original + self.sigma * noise], dim=1)

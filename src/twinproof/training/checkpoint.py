@@ -1,0 +1,76 @@
+"""Checkpoints in ``private/``: one file, replaced in one step, never pickled.
+
+Everything random follows from the run's key and the step number, so weights, optimiser state and the step are the whole
+state of training.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from twinproof.errors import RunError
+from twinproof.files import write_atomic
+
+FILE = "checkpoint.safetensors"
+
+
+def _optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    tensors = {}
+    for name, parameter in model.named_parameters():
+        for key, value in optimizer.state.get(parameter, {}).items():
+            if isinstance(value, Tensor):
+                tensors[f"optimizer/{name}/{key}"] = value.detach().contiguous()
+    return tensors
+
+
+def save_checkpoint(
+    private: Path, model: nn.Module, optimizer: torch.optim.Optimizer, *, step: int, config_sha256: str
+) -> None:
+    """Writes the state after ``step`` steps; a kill leaves the previous checkpoint or this one, never a mix."""
+    tensors = {f"model/{name}": value.detach().contiguous() for name, value in model.state_dict().items()}
+    tensors |= _optimizer_tensors(model, optimizer)
+    content = save(tensors, metadata={"step": str(step), "config_sha256": config_sha256})
+    write_atomic(private / FILE, content)
+
+
+def load_checkpoint(private: Path, model: nn.Module, optimizer: torch.optim.Optimizer, *, config_sha256: str) -> int:
+    """Restores the last checkpoint and returns its step; 0, and nothing changed, where there is none yet."""
+    path = private / FILE
+    if not path.is_file():
+        return 0
+    try:
+        with safe_open(path, framework="pt") as handle:
+            metadata = handle.metadata()
+            tensors = {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118 (not a mapping)
+        step, bound_to = int(metadata["step"]), metadata["config_sha256"]
+    except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
+        raise RunError(
+            "the checkpoint cannot be read", where=str(path), got=error, wanted="a checkpoint of this run"
+        ) from error
+    if bound_to != config_sha256:
+        raise RunError(
+            "the checkpoint belongs to other settings",
+            where=str(path),
+            got=f"settings {bound_to[:12]}",
+            wanted=f"settings {config_sha256[:12]}",
+            fix="resume with the settings the run was started with, or start a new run",
+        )
+    model.load_state_dict({name.removeprefix("model/"): v for name, v in tensors.items() if name.startswith("model/")})
+    _restore_optimizer(model, optimizer, tensors)
+    return step
+
+
+def _restore_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+    for name, parameter in model.named_parameters():
+        prefix = f"optimizer/{name}/"
+        state: dict[str, Any] = {
+            k.removeprefix(prefix): v.to(parameter.device) for k, v in tensors.items() if k.startswith(prefix)
+        }
+        if state:
+            optimizer.state[parameter] = state

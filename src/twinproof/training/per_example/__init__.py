@@ -1,0 +1,30 @@
+"""Per-example gradients with copies: a fast path by layer, a vmap path for any module, and the choice between them.
+
+Importing the package registers the handlers of the supported layers.
+"""
+
+from twinproof.training.per_example import conv, embedding, linear, norms
+from twinproof.training.per_example.choose import choose_path
+from twinproof.training.per_example.fast import FastPath
+from twinproof.training.per_example.gradients import EmbeddingFactors, Instantiated, LinearFactors, PerExampleGradient
+from twinproof.training.per_example.path import PerExamplePath, RecordGradients, RecordLoss
+from twinproof.training.per_example.registry import handles
+from twinproof.training.per_example.vmap import VmapPath
+
+__all__ = [
+    "EmbeddingFactors",
+    "FastPath",
+    "Instantiated",
+    "LinearFactors",
+    "PerExampleGradient",
+    "PerExamplePath",
+    "RecordGradients",
+    "RecordLoss",
+    "VmapPath",
+    "choose_path",
+    "conv",
+    "embedding",
+    "handles",
+    "linear",
+    "norms",
+]

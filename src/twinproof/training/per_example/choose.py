@@ -1,0 +1,92 @@
+"""Chooses the path for a model: the fast one where it is proven on a trial, otherwise vmap."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from torch import Tensor, nn
+
+from twinproof.errors import ConfigError, ModelError
+from twinproof.layers.cross_example import refuse_cross_example_layers
+from twinproof.training.per_example.fast import FastPath, supported_layers
+from twinproof.training.per_example.path import PerExamplePath, RecordGradients, RecordLoss, trainable_parameters
+from twinproof.training.per_example.trial import Trial, check_forward, difference, make_trial
+from twinproof.training.per_example.vmap import VmapPath
+
+PathName = Literal["auto", "fast", "vmap"]
+
+
+def choose_path(
+    model: nn.Module,
+    loss: RecordLoss,
+    input_shape: tuple[int, ...],
+    classes: int,
+    *,
+    copies: int,
+    path: PathName = "auto",
+    example: Tensor | None = None,
+) -> PerExamplePath:
+    """The path for this model and loss; ``example`` (1, *input_shape) gives the input's dtype (integer for token ids).
+
+    Guarantees
+        A model with layers that mix examples is refused. The fast path is returned only if, on random records, it agreed
+        with the vmap path and one record's gradient did not change by one bit with the others. The model, its mode, its
+        buffers and the global random state are left as they were.
+    """
+    refuse_cross_example_layers(model)
+    _check_arguments(model, copies, path)
+    trial = make_trial(model, input_shape, classes, copies, example)
+    check_forward(model, trial, classes)
+    vmap_path = VmapPath(model, loss)
+    oracle = trial.run(model, vmap_path)
+    if path == "vmap":
+        return vmap_path
+    candidates = [FastPath(model, loss)]
+    if _gains_from_channels_last(model, input_shape):
+        candidates.insert(0, FastPath(model, loss, channels_last=True))
+    reason = ""
+    for fast in candidates:
+        reason = _why_not(fast, model, trial, oracle)
+        if not reason:
+            return fast
+    if path == "fast":
+        raise ModelError(
+            "the fast path cannot be used for this network",
+            where="trial on random records",
+            got=reason,
+            wanted="layers that are called, and rows of the batch that do not meet",
+            fix="path='auto' or path='vmap'",
+        )
+    return VmapPath(model, loss, reason=reason)
+
+
+def _check_arguments(model: nn.Module, copies: int, path: str) -> None:
+    if path not in ("auto", "fast", "vmap"):
+        raise ConfigError("unknown path for per-example gradients", where="path", got=path, wanted="auto, fast or vmap")
+    if copies < 1:
+        raise ConfigError("a record needs at least one copy", where="copies", got=copies, wanted="1 or more")
+    if not trainable_parameters(model):
+        raise ModelError(
+            "the network has no parameter to train",
+            where="parameters",
+            got="none that requires a gradient",
+            wanted="at least one",
+            fix="unfreeze a layer with requires_grad_(True)",
+        )
+
+
+def _gains_from_channels_last(model: nn.Module, input_shape: tuple[int, ...]) -> bool:
+    """Two-dimensional convolutions on a CPU: there the layout is the largest single gain."""
+    on_cpu = all(parameter.device.type == "cpu" for parameter in model.parameters())
+    return on_cpu and len(input_shape) == 3 and any(isinstance(layer, nn.Conv2d) for layer in model.modules())
+
+
+def _why_not(fast: FastPath, model: nn.Module, trial: Trial, oracle: RecordGradients) -> str:
+    """Why this fast path may not be used; empty if it may. A forward that cannot take the layout (``view``) is a reason."""
+    try:
+        supported_layers(model)
+        return difference(trial.run(model, fast), oracle) or trial.mixes(model, fast)
+    except ModelError as error:
+        return f"{error.what} ({error.where}: {error.got})"
+    except RuntimeError as error:
+        return str(error).strip().split("\n")[0]

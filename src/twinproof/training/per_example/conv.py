@@ -1,0 +1,133 @@
+"""Convolutions of one, two and three dimensions: a linear layer over patches.
+
+Patches are a strided view of the padded input, copied once into the order that the matrix product needs. ``unfold`` of torch
+is not used: it knows only two dimensions and runs over the batch one by one on a GPU.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from twinproof.training.per_example.gradients import Instantiated, LinearFactors, PerExampleGradient, Rearranged
+from twinproof.training.per_example.linear import factors_are_cheaper
+from twinproof.training.per_example.registry import Call, added, handles, joined, trainable
+
+_BLOCK_ELEMENTS = 1 << 18  # of patches formed at a time on a CPU: one MiB of float32, inside a second-level cache
+
+Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
+
+
+@handles(nn.Conv1d, nn.Conv2d, nn.Conv3d)
+def convolution(layer: Convolution, calls: Sequence[Call], records: int) -> dict[str, PerExampleGradient]:
+    """Weight and bias, for any stride, padding and its mode, dilation, groups and memory layout."""
+    found: dict[str, PerExampleGradient] = {}
+    if "weight" in trainable(layer):
+        found["weight"] = _weight_gradient(layer, calls, records)
+    if "bias" in trainable(layer):
+        copies = calls[0].errors.shape[0] // records
+        parts = [call.errors.reshape(records, copies, layer.out_channels, -1).sum((1, 3)) for call in calls]
+        found["bias"] = Instantiated(added(parts))
+    return found
+
+
+def _weight_gradient(layer: Convolution, calls: Sequence[Call], records: int) -> PerExampleGradient:
+    views = [patches(layer, call.inputs) for call in calls]
+    # The copy follows the memory: with channels innermost it moves runs of channels, otherwise runs of the kernel's last axis.
+    channels_inner = all(view.stride(1) <= view.stride(-1) for view in views)
+    in_shape = (layer.in_channels // layer.groups, *layer.kernel_size)
+    axes = tuple(range(len(in_shape) + 1))
+    if channels_inner:
+        in_shape, axes = (*in_shape[1:], in_shape[0]), (0, axes[-1], *axes[1:-1])
+
+    def factors(start: int, stop: int) -> LinearFactors:
+        """The factors of some records, each group of channels as a record of its own."""
+        features = [_features(layer, _records(view, records, start, stop), channels_inner) for view in views]
+        errors = [_errors(layer, _records(call.errors, records, start, stop)) for call in calls]
+        return LinearFactors(joined(features), joined(errors))
+
+    positions = sum(math.prod(view.shape[: -len(layer.kernel_size)]) // layer.in_channels for view in views) // records
+    if layer.groups == 1 and factors_are_cheaper(positions, math.prod(in_shape), layer.out_channels):
+        inner: PerExampleGradient = factors(0, records)
+    else:
+        inner = Instantiated(_products(layer, factors, records, positions))
+    return Rearranged(inner, (layer.out_channels, *in_shape), axes)
+
+
+def _products(layer: Convolution, factors: Callable[[int, int], LinearFactors], records: int, positions: int) -> Tensor:
+    """The gradients (m, out channels, features), some records at a time.
+
+    On a CPU the patches of a block then stay in the cache between being copied and being read, and those of the whole batch
+    never take memory; on a GPU one large product is faster.
+    """
+    size = layer.weight.numel() // layer.out_channels
+    values = layer.weight.new_empty(records, layer.out_channels, size)
+    patch_elements = max(1, positions * size * layer.groups)
+    step = records if values.is_cuda else max(1, _BLOCK_ELEMENTS // patch_elements)
+    for start in range(0, records, step):
+        stop = min(start + step, records)
+        block = factors(start, stop)
+        out = values[start:stop].view(-1, layer.out_channels // layer.groups, size)
+        torch.bmm(block.errors.transpose(1, 2), block.inputs, out=out)
+    return values
+
+
+def patches(layer: Convolution, inputs: Tensor) -> Tensor:
+    """A view (N, channels, *positions, *kernel) of the padded inputs: what each output position is computed from."""
+    padded = _padded(layer, inputs)
+    sizes, strides = padded.shape[2:], padded.stride()[2:]
+    positions = [
+        (size - dilation * (kernel - 1) - 1) // stride + 1
+        for size, kernel, stride, dilation in zip(sizes, layer.kernel_size, layer.stride, layer.dilation, strict=True)
+    ]
+    steps = [memory * stride for memory, stride in zip(strides, layer.stride, strict=True)]
+    inner_steps = [memory * dilation for memory, dilation in zip(strides, layer.dilation, strict=True)]
+    return padded.as_strided(
+        (*padded.shape[:2], *positions, *layer.kernel_size),
+        (*padded.stride()[:2], *steps, *inner_steps),
+        padded.storage_offset(),
+    )
+
+
+def _padded(layer: Convolution, inputs: Tensor) -> Tensor:
+    """The inputs with the layer's own padding around them."""
+    if layer.padding == "valid":
+        return inputs
+    if layer.padding == "same":  # an odd total has its extra element at the end
+        totals = [dilation * (kernel - 1) for kernel, dilation in zip(layer.kernel_size, layer.dilation, strict=True)]
+        pairs = [(total // 2, total - total // 2) for total in totals]
+    else:
+        pairs = [(int(size), int(size)) for size in layer.padding]
+    if not any(size for pair in pairs for size in pair):
+        return inputs
+    amounts = [size for pair in reversed(pairs) for size in pair]  # torch wants the last axis first
+    return functional.pad(inputs, amounts, mode="constant" if layer.padding_mode == "zeros" else layer.padding_mode)
+
+
+def _records(values: Tensor, records: int, start: int, stop: int) -> Tensor:
+    """Records ``start`` to ``stop`` of rows that hold all copies: (records, copies, ...)."""
+    copies = values.shape[0] // records
+    return values[start * copies : stop * copies].view(stop - start, copies, *values.shape[1:])
+
+
+def _features(layer: Convolution, view: Tensor, channels_inner: bool) -> Tensor:
+    """Patches (m, copies, channels, *positions, *kernel) as (m * groups, copies * positions, features): the one copy."""
+    dims, groups = len(layer.kernel_size), layer.groups
+    channels = layer.in_channels // groups
+    split = view.view(*view.shape[:2], groups, channels, *view.shape[3:])
+    spots = range(4, 4 + dims)
+    kernel = range(4 + dims, 4 + 2 * dims)
+    inner = (*kernel, 3) if channels_inner else (3, *kernel)
+    ordered = split.permute(0, 2, 1, *spots, *inner)
+    return ordered.reshape(view.shape[0] * groups, -1, channels * math.prod(layer.kernel_size))
+
+
+def _errors(layer: Convolution, errors: Tensor) -> Tensor:
+    """Errors (m, copies, channels, *positions) as (m * groups, copies * positions, out channels of a group)."""
+    width = layer.out_channels // layer.groups
+    split = errors.reshape(*errors.shape[:2], layer.groups, width, -1)
+    return split.permute(0, 2, 1, 4, 3).reshape(errors.shape[0] * layer.groups, -1, width)

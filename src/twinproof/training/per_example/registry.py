@@ -1,0 +1,84 @@
+"""Which layers the fast path knows, by type; a project adds its own with the same decorator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from twinproof.training.per_example.gradients import PerExampleGradient
+
+Layer = TypeVar("Layer", bound=nn.Module)
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One use of a layer in a forward pass: its ``inputs`` and the loss's gradient at its output, ``errors``.
+
+    The first axis of both counts the copies of all records, record by record: rows ``r * copies`` to ``(r + 1) * copies``
+    belong to record r. Neither carries an autograd graph.
+    """
+
+    inputs: Tensor
+    errors: Tensor
+
+
+Handler = Callable[[Any, Sequence[Call], int], dict[str, PerExampleGradient]]
+"""(layer, its calls, number of records) -> the gradient of each of the layer's own trainable parameters, by local name."""
+
+_HANDLERS: dict[type[nn.Module], Handler] = {}
+
+
+def handles(
+    *kinds: type[nn.Module],
+) -> Callable[
+    [Callable[[Layer, Sequence[Call], int], dict[str, PerExampleGradient]]],
+    Callable[[Layer, Sequence[Call], int], dict[str, PerExampleGradient]],
+]:
+    """Registers the decorated function as the handler of these layer types.
+
+    Types are matched exactly: a subclass may compute something else in its ``forward``.
+    """
+
+    def register(
+        handler: Callable[[Layer, Sequence[Call], int], dict[str, PerExampleGradient]],
+    ) -> Callable[[Layer, Sequence[Call], int], dict[str, PerExampleGradient]]:
+        for kind in kinds:
+            _HANDLERS[kind] = handler
+        return handler
+
+    return register
+
+
+def handler_of(layer: nn.Module) -> Handler | None:
+    """The handler of this layer's exact type, if there is one."""
+    return _HANDLERS.get(type(layer))
+
+
+def forget(kind: type[nn.Module]) -> None:
+    """Takes a registered type out again; its models then use the vmap path."""
+    _HANDLERS.pop(kind, None)
+
+
+def trainable(layer: nn.Module) -> dict[str, nn.Parameter]:
+    """The layer's own parameters that require a gradient, by local name: those a handler must answer for."""
+    own = layer.named_parameters(recurse=False, remove_duplicate=False)
+    return {local: parameter for local, parameter in own if parameter.requires_grad}
+
+
+def by_record(values: Tensor, records: int, *last: int) -> Tensor:
+    """(m * copies, ...) as (m, T, *last): copies and all middle axes become the one axis a gradient is summed over."""
+    return values.reshape(records, -1, *last)
+
+
+def added(parts: Sequence[Tensor]) -> Tensor:
+    """The sum over the calls of a shared layer."""
+    return parts[0] if len(parts) == 1 else torch.stack(list(parts)).sum(0)
+
+
+def joined(parts: Sequence[Tensor]) -> Tensor:
+    """The calls of a shared layer one after the other along T: sums over T then add them up."""
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim=1)

@@ -1,0 +1,140 @@
+"""The trial of a path on random records before any training record is seen.
+
+A model can step around the fast path's assumptions (using a layer's weight without calling the layer, mixing the rows of the
+batch), and no inspection of its modules would show it. So its gradients are compared with the vmap path's, and record 0's
+gradient is computed twice beside different neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from twinproof.errors import ModelError
+from twinproof.training.per_example.buffers import restored_buffers
+from twinproof.training.per_example.path import PerExamplePath, RecordGradients
+
+_RECORDS = 3
+_SEED = 20_240_229
+_RELATIVE = {torch.float32: 1e-4, torch.float64: 1e-8}
+_DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """Random records in the model's input format: ``inputs`` (3, copies, *shape), ``others`` with records 1 and 2 changed."""
+
+    inputs: Tensor
+    labels: Tensor
+    others: Tensor
+    other_labels: Tensor
+
+    def run(self, model: nn.Module, path: PerExamplePath) -> RecordGradients:
+        """One run of a path on the records, with dropout off so that two paths can be compared."""
+        with _undisturbed(model), _without_dropout(model):
+            return path.gradients(self.inputs, self.labels)
+
+    def mixes(self, model: nn.Module, path: PerExamplePath) -> str:
+        """Where record 0's gradient changes with the other records, in the model's own mode; empty if nowhere."""
+        with _undisturbed(model):
+            first = path.gradients(self.inputs, self.labels).by_name
+        with _undisturbed(model):
+            second = path.gradients(self.others, self.other_labels).by_name
+        for name, gradient in first.items():
+            if not torch.equal(gradient.instantiate()[0], second[name].instantiate()[0]):
+                return f"the gradient of {name} for one record changes with the other records of the batch"
+        return ""
+
+
+def make_trial(model: nn.Module, input_shape: tuple[int, ...], classes: int, copies: int, example: Tensor | None) -> Trial:
+    """Records from a generator of their own: floats in [0, 1), or valid ids where ``example`` holds integers."""
+    reference = next(model.parameters())
+    generator = torch.Generator().manual_seed(_SEED)
+    shape = (_RECORDS, copies, *input_shape)
+
+    def draw() -> Tensor:
+        if example is None or example.is_floating_point():
+            dtype = reference.dtype if example is None else example.dtype
+            return torch.rand(shape, generator=generator, dtype=torch.float64).to(reference.device, dtype)
+        return torch.randint(0, _ids(model, example), shape, generator=generator).to(reference.device, example.dtype)
+
+    labels = torch.randint(0, classes, (_RECORDS,), generator=generator)
+    other_labels = labels.clone()
+    other_labels[1:] = (labels[1:] + 1) % classes
+    inputs, others = draw(), draw()
+    others[0] = inputs[0]
+    return Trial(inputs, labels.to(reference.device), others, other_labels.to(reference.device))
+
+
+def difference(found: RecordGradients, wanted: RecordGradients) -> str:
+    """Where two paths disagree by more than rounding; empty if nowhere.
+
+    A gradient that is zero but for rounding (a bias before a normalisation) is compared on the scale of the whole gradient.
+    """
+    values = {name: gradient.instantiate().double() for name, gradient in wanted.by_name.items()}
+    largest = max((_largest(value) for value in values.values()), default=0.0)
+    for name, value in values.items():
+        actual = found.by_name[name].instantiate()
+        relative = _RELATIVE.get(actual.dtype, 1e-2)
+        error = _largest(actual.double() - value)
+        if not error <= relative * (_largest(value) + 1e-2 * largest):
+            return f"the gradient of {name} differs from the vmap path's by {error:.3g} (largest entry {_largest(value):.3g})"
+    return ""
+
+
+def check_forward(model: nn.Module, trial: Trial, classes: int) -> None:
+    """ModelError unless the model turns the trial's records into logits of ``classes`` columns."""
+    rows = trial.inputs.flatten(0, 1)
+    try:
+        with _undisturbed(model), torch.no_grad():
+            logits = model(rows)
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        raise ModelError(
+            "the network cannot process a record of the declared shape",
+            where="forward pass",
+            got=str(error).strip().split("\n")[0],
+            wanted=f"a network for inputs of shape {tuple(rows.shape)} and dtype {rows.dtype}",
+            fix="give the right input shape, or an example with the right dtype",
+        ) from error
+    if not isinstance(logits, Tensor) or logits.shape != (rows.shape[0], classes):
+        raise ModelError(
+            "the network's output does not fit the classes",
+            where="forward pass",
+            got=f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__,
+            wanted=f"({rows.shape[0]}, {classes}): one row of logits for each input",
+        )
+
+
+def _ids(model: nn.Module, example: Tensor) -> int:
+    """One more than the largest id that is safe to draw."""
+    tables = [layer.num_embeddings for layer in model.modules() if isinstance(layer, nn.Embedding)]
+    return min(tables) if tables else int(example.max()) + 1
+
+
+def _largest(values: Tensor) -> float:
+    return float(values.abs().max()) if values.numel() else 0.0
+
+
+@contextmanager
+def _undisturbed(model: nn.Module) -> Iterator[None]:
+    """A fixed seed inside, and the global random state and the model's buffers as before afterwards."""
+    devices = sorted({parameter.device.index or 0 for parameter in model.parameters() if parameter.is_cuda})
+    with torch.random.fork_rng(devices=devices), restored_buffers(model):
+        torch.manual_seed(_SEED)
+        yield
+
+
+@contextmanager
+def _without_dropout(model: nn.Module) -> Iterator[None]:
+    active = [layer for layer in model.modules() if isinstance(layer, _DROPOUTS) and layer.training]
+    try:
+        for layer in active:
+            layer.training = False
+        yield
+    finally:
+        for layer in active:
+            layer.training = True
