@@ -40,26 +40,30 @@ class RunFolder:
     """The files of one run by name, each read at most once."""
 
     def __init__(self, root: Path) -> None:
-        """Refuses what is not a run directory; looks at nothing else yet."""
+        """Lists what is there; refuses what is not a run directory."""
         self.root = root
-        layout = RunLayout(root)
-        if not os.path.isdir(root) or not os.path.lexists(layout.run_json):  # noqa: PTH112 (Path.is_dir raises on some names)
+        main = RunLayout(root).run_json.name
+        try:
+            self.names = tuple(sorted(os.listdir(root)))  # noqa: PTH208 (names, also of a path that holds a NUL)
+            got = f"no {main} in it"
+        except (OSError, ValueError) as error:
+            self.names, got = (), shown(str(error))
+        if main not in self.names:
             raise RunError(
                 "this is not a run directory",
                 where=shown(str(root)),
-                got=f"no {layout.run_json.name} in it",
+                got=got,
                 wanted="a directory made by `twinproof train` or `twinproof demo`",
                 fix="check the path",
             )
         self._read: dict[str, bytes | Problem] = {}
 
-    def names(self) -> list[str]:
-        """Everything that lies directly in the run, sorted."""
-        return sorted(entry.name for entry in self.root.iterdir())
-
-    def exists(self, name: str) -> bool:
-        """Whether anything, even a dangling link, has this name."""
-        return os.path.lexists(self.root / name)
+    def mode(self, name: str) -> int:
+        """Type and permission bits of ``name`` itself, not of what a link points to; 0 where it cannot be asked."""
+        try:
+            return (self.root / name).lstat().st_mode
+        except OSError:
+            return 0
 
     def content(self, name: str) -> bytes | Problem:
         """The bytes of the file ``name``, or why they cannot be had."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -28,7 +29,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Verification:
-    """The outcome for one run. Numbers that could not be recomputed are None; epsilons are rounded up."""
+    """The outcome for one run. Numbers that could not be recomputed are None; epsilons are rounded up and may be infinite."""
 
     run: str
     problems: tuple[Problem, ...]
@@ -45,8 +46,10 @@ class Verification:
         return not self.problems
 
     def as_dict(self) -> dict[str, Any]:
-        """The outcome as plain JSON values; the keys never change their meaning."""
+        """The outcome as plain JSON values (an infinite epsilon is null); the keys never change their meaning."""
         record = asdict(self)
+        for name in ("epsilon", "epsilon_rdp"):
+            record[name] = record[name] if record[name] is not None and math.isfinite(record[name]) else None
         record["problems"] = [asdict(problem) for problem in self.problems]
         record["checks"] = [asdict(check) for check in self.checks]
         return {"ok": self.ok, **record}

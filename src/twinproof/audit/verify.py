@@ -37,6 +37,7 @@ from twinproof.audit.verify_run_json import (
     config_problems,
     privacy_block,
     public_data,
+    scaling_problems,
     spending_problems,
     steps_problems,
     top_problems,
@@ -103,6 +104,7 @@ def _verify_ledger(folder: RunFolder, findings: Findings) -> tuple[Ledger | None
 def _verify_promises(run: dict[str, Any], ledger: Ledger | None, spent: Spent | None, findings: Findings) -> None:
     findings.check("config", config_problems(run, ledger), "digest and settings of config")
     findings.check("privacy block", spending_problems(run, ledger), "noise, rate, steps and delta against the ledger")
+    findings.check("feature ranges", scaling_problems(run, ledger), "their source, and what it cost")
     findings.check("steps", steps_problems(run, ledger), "steps of config against the ledger")
     findings.check("epsilon of run.json", epsilon_problems(run, spent), "printed against recomputed")
     findings.check("guarantees", guarantee_problems(run, spent), "words, and whether the evidence carries them")
@@ -117,7 +119,7 @@ def _verify_metrics(folder: RunFolder, run: dict[str, Any], findings: Findings) 
 
 def _verify_certificates(folder: RunFolder, run: dict[str, Any], findings: Findings) -> tuple[dict[str, Any], int]:
     """The settings (empty where there are none) and the number of certificates that could be read."""
-    if not any(folder.exists(name) for name in CERTIFICATES):
+    if not any(name in folder.names for name in CERTIFICATES):
         return {}, 0
     record, data = _read_object(folder, SETTINGS_FILE, findings), public_data(run)
     settings = record or {}

@@ -23,8 +23,8 @@ _BOUND = re.compile(
     r"model\.safetensors|(ledger|metrics)\.jsonl|certificates\.(json|csv)|audit\.json|attacks\.[a-z]+", re.ASCII
 )
 _REPORT = re.compile(r"report\.[a-z]+", re.ASCII)
-# Also catches what a killed writer leaves beside them ("key.part").
-_SECRET = re.compile(r"(key|checkpoint)\b.*", re.ASCII | re.DOTALL)
+# How their names begin: a killed writer may have left a "key.part" beside them.
+_SECRETS = ("key", "checkpoint")
 
 
 def digest_problems(folder: RunFolder, run: dict[str, Any]) -> Iterator[Problem]:
@@ -35,8 +35,8 @@ def digest_problems(folder: RunFolder, run: dict[str, Any]) -> Iterator[Problem]
         files = {}
     for name, entry in files.items():
         yield from _entry_problems(folder, name, entry)
-    certified = any(folder.exists(name) for name in CERTIFICATES)
-    present = [name for name in folder.names() if _BOUND.fullmatch(name)]
+    certified = any(name in folder.names for name in CERTIFICATES)
+    present = [name for name in folder.names if _BOUND.fullmatch(name)]
     for name in sorted({*REQUIRED, *(CERTIFICATES if certified else ()), *present}):
         if name not in files:
             yield Problem(name, "run.json holds no digest of this file", "no entry in files", "its SHA-256")
@@ -62,29 +62,27 @@ def _entry_problems(folder: RunFolder, name: str, entry: object) -> Iterator[Pro
 
 def unexpected_problems(folder: RunFolder) -> Iterator[Problem]:
     """What lies in the run but belongs to no part of the format: a release would carry it along."""
-    for name in folder.names():
+    for name in folder.names:
         if name in (RUN_JSON, PRIVATE) or _BOUND.fullmatch(name):
             continue
         if not _REPORT.fullmatch(name):
             yield Problem(shown(name), "this file is no part of a run", "an unknown name", "the names of docs/formats/run.md")
-        elif not stat.S_ISREG((folder.root / name).lstat().st_mode):
+        elif not stat.S_ISREG(folder.mode(name)):
             yield Problem(shown(name), "this is not a regular file", "a link, folder or device", "a file")
 
 
 def private_problems(folder: RunFolder, *, complete: bool) -> Iterator[Problem]:
     """The private folder: closed to others, and without key and checkpoint once training has ended. A release lacks it."""
-    path = folder.root / PRIVATE
-    try:
-        mode = path.lstat().st_mode
-    except FileNotFoundError:
+    if PRIVATE not in folder.names:
         return
+    mode = folder.mode(PRIVATE)
     if not stat.S_ISDIR(mode):
         yield Problem(PRIVATE, "private is not a folder", stat.filemode(mode), "a folder, not a link")
         return
     if os.name == "posix" and stat.S_IMODE(mode) != PRIVATE_MODE:
         yield Problem(PRIVATE, "others may look into the private folder", oct(stat.S_IMODE(mode)), oct(PRIVATE_MODE))
     if complete:
-        yield from _leftovers(path)
+        yield from _leftovers(folder.root / PRIVATE)
 
 
 def _leftovers(path: Path) -> Iterator[Problem]:
@@ -94,6 +92,6 @@ def _leftovers(path: Path) -> Iterator[Problem]:
         yield Problem(PRIVATE, "the private folder cannot be read", shown(str(error)), "a folder that its owner can read")
         return
     for name in names:
-        if _SECRET.fullmatch(name):
+        if name.startswith(_SECRETS):
             what = "a secret of the training was left behind: whoever has it can undo the noise"
             yield Problem(f"{PRIVATE}/{shown(name)}", what, "the file exists", "gone when the run is complete")

@@ -40,7 +40,7 @@ def metrics_problems(content: bytes, *, privacy: dict[str, Any] | None) -> Itera
             yield Problem(FILE, f"{where}steps do not grow", str(line["step"]), f"above {last_step}")
         last_step = line["step"]
         yield from _epsilon_problems(where, line, last_epsilon, privacy)
-        last_epsilon = number(line["epsilon"]) or last_epsilon
+        last_epsilon = max(last_epsilon, number(line["epsilon"]) or 0.0)
 
 
 def _epsilon_problems(where: str, line: dict[str, Any], last: float, privacy: dict[str, Any] | None) -> Iterator[Problem]:

@@ -14,6 +14,7 @@ from twinproof.audit.fields import (
     field_problems,
     is_count,
     is_not_negative,
+    is_number,
     is_object,
     is_open_probability,
     is_positive,
@@ -35,6 +36,15 @@ from twinproof.audit.verify_ledger import Ledger
 FILE = "run.json"
 INTERVAL_SLACK = 1e-3
 
+
+def _is_shape(value: object) -> bool:
+    return isinstance(value, list) and 1 <= len(value) <= 8 and all(map(is_positive_count, value))
+
+
+def _is_numbers(value: object) -> bool:
+    return isinstance(value, list) and all(map(is_number, value))
+
+
 TOP = (
     Field("format", exactly(1), "1"),
     Field("state", exactly("complete"), "complete"),
@@ -54,15 +64,18 @@ TOP = (
 DATA = (
     Field("name", is_text, "the name of the data set"),
     Field("kind", lambda value: value in ("image", "features"), "image or features"),
-    Field(
-        "shape", lambda value: isinstance(value, list) and bool(value) and all(map(is_positive_count, value)), "sizes from 1"
-    ),
+    Field("shape", _is_shape, "one to eight sizes from 1"),
     Field("classes", lambda value: is_texts(value) and bool(value), "the names of the classes"),
     Field("levels", is_positive_count, "an integer from 1"),
     Field("test_records", is_positive_count, "an integer from 1"),
     Field("records", is_positive_count, "the declared number of training records"),
     Field("feature_names", is_texts, "a list of names"),
     Field("scaling", or_null(is_object), "an object, or null"),
+)
+SCALING = (
+    Field("low", _is_numbers, "a list of numbers"),
+    Field("high", _is_numbers, "a list of numbers"),
+    Field("source", lambda value: value in ("declared", "test", "private"), "declared, test or private"),
 )
 ACCURACY = (
     Field("value", is_probability, "a number from 0 to 1"),
@@ -166,6 +179,23 @@ def spending_problems(run: dict[str, Any], ledger: Ledger | None) -> Iterator[Pr
         if said is not None and truths != {said}:
             wanted = ", ".join(sorted(repr(truth) for truth in truths)[:5]) or "no such event"
             yield Problem(FILE, f"privacy.{name} is not what the ledger says", repr(said), f"{wanted} (ledger)")
+
+
+def scaling_problems(run: dict[str, Any], ledger: Ledger | None) -> Iterator[Problem]:
+    """Feature ranges: from a known source, and paid for in the ledger where they came from the training records."""
+    data = run.get("data")
+    scaling = data.get("scaling") if isinstance(data, dict) else None
+    if not isinstance(scaling, dict):
+        return
+    faults = list(field_problems(FILE, scaling, SCALING, where="data.scaling."))
+    yield from faults
+    if faults or scaling["source"] != "private" or privacy_block(run) is None or ledger is None:
+        return
+    noise = number(scaling.get("noise_multiplier"))
+    paid = {spending.noise_multiplier for spending in ledger.spendings if not spending.sampled}
+    if noise not in paid:
+        what = "feature ranges were estimated from the training records, but no event of the ledger pays for it"
+        yield Problem(LEDGER, what, shown(sorted(paid)), f"gaussian with noise_multiplier {shown(noise)} (data.scaling)")
 
 
 def accuracy_problems(run: dict[str, Any]) -> Iterator[Problem]:

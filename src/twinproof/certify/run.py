@@ -151,7 +151,8 @@ def _sample(
 ) -> None:
     model = run.model(device)
     if len(dataset.shape) == 3:
-        model = model.to(memory_format=torch.channels_last)  # the largest single gain on a CPU; same function, same weights
+        # The largest single gain on a CPU; the same function of the same weights.
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     smoothed = SmoothedClassifier(model, noise)
     key = Key(bytes.fromhex(settings.key))
     progress.start("certifying", settings.inputs, done)

@@ -61,9 +61,8 @@ def _resolve_scaling(parts: Parts, config: DataConfig, train: Records, test: Rec
     if ranges == "test":
         return scaling_of_test(test.inputs)
     if ranges == "private":
-        return private_scaling(
-            train.inputs, parts.feature_names, config.ranges_noise, Key.from_system() if key is None else key
-        )
+        secret = Key.from_system() if key is None else key
+        return private_scaling(train.inputs, parts.feature_names, config.ranges_noise, secret)
     return declared_scaling(dict(ranges), parts.feature_names)
 
 

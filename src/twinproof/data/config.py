@@ -6,9 +6,10 @@ import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from twinproof.errors import ConfigError
+from twinproof.settings import parse_settings
 
 Ranges = dict[str, tuple[float, float]] | Literal["test", "private"]
 
@@ -73,10 +74,7 @@ def _bounds(name: object, pair: object) -> tuple[float, float]:
 
 def parse_data_config(values: Mapping[str, Any]) -> DataConfig:
     """A checked ``DataConfig``; otherwise one ``ConfigError`` that names every key with a problem."""
-    try:
-        return DataConfig.model_validate(dict(values))
-    except ValidationError as error:
-        raise _as_config_error(error) from error
+    return parse_settings(DataConfig, values)
 
 
 def refuse_settings(config: DataConfig, keys: tuple[str, ...], reason: str) -> None:
@@ -90,20 +88,3 @@ def refuse_settings(config: DataConfig, keys: tuple[str, ...], reason: str) -> N
             wanted=reason,
             fix=f"leave out {' and '.join(given)}",
         )
-
-
-def _as_config_error(error: ValidationError) -> ConfigError:
-    found = [(str(problem["loc"][0]), problem) for problem in error.errors(include_url=False)]
-    keys = list(dict.fromkeys(key for key, _ in found))
-    got = "; ".join(f"{key}: {'nothing' if p['type'] == 'missing' else repr(p['input'])}" for key, p in found)
-    wanted = "; ".join(f"{key}: {_wanted(p['type'], p['msg'])}" for key, p in found)
-    noun = "a data setting" if len(keys) == 1 else f"{len(keys)} data settings"
-    return ConfigError(
-        f"{noun} cannot be used", where=", ".join(keys), got=got, wanted=wanted, fix="correct the keys named above"
-    )
-
-
-def _wanted(kind: str, message: str) -> str:
-    if kind == "extra_forbidden":
-        return f"one of the known keys ({', '.join(DataConfig.model_fields)})"
-    return message.removeprefix("Value error, ")

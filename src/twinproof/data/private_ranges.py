@@ -2,7 +2,8 @@
 
 Every feature has a histogram over the same bins, which no data decides: zero, and for each sign the magnitudes
 [2^e, 2^(e+1)). Gaussian noise goes on every count; a feature's bounds are the outer edges of the bins that stand out of the
-noise. The bounds are at most a factor of two wider than the data: the price of bins that nobody had to look at the data for.
+noise. Each bound lies within a factor of two of values that were there, and values too rare to stand out are clipped: the
+price of bins that nobody had to look at the data for.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -11,6 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from twinproof.errors import ConfigError, DataError
 from twinproof.evaluate.intervals import Interval, binomial_interval
+from twinproof.layers.modes import evaluation_mode
 
 
 @dataclass(frozen=True)
@@ -25,18 +24,6 @@ class Accuracy:
     def as_dict(self) -> dict[str, float | int]:
         """The entry ``accuracy`` of run.json."""
         return {**self.interval.as_dict(), "correct": self.correct, "total": self.total}
-
-
-@contextmanager
-def evaluation_mode(model: torch.nn.Module) -> Iterator[None]:
-    """Puts every module in eval mode and, whatever happens inside, each one back to the mode it had by itself."""
-    before = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in before:
-            module.training = training  # not train(), which would overrule modules that the owner froze one by one
 
 
 def clean_accuracy(

@@ -12,6 +12,7 @@ A reader who wants the share of inputs that are truly robust takes the lower end
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -44,15 +45,17 @@ def certified_accuracy(certificates: Sequence[Certificate], radius: float, confi
         Never grows with ``radius``; abstentions and wrong answers never count. The interval is the second layer of
         confidence (over test inputs, at this one radius); each counted certificate fails with probability at most its alpha.
     """
-    certified = sum(answered_correctly(certificate) and certificate.radius >= radius for certificate in certificates)
-    return binomial_interval(certified, _count(certificates), confidence)
+    return certified_curve(certificates, [radius], confidence)[0][1]
 
 
 def certified_curve(
     certificates: Sequence[Certificate], radii: Sequence[float], confidence: float = 0.95
 ) -> list[tuple[float, Interval]]:
     """Certified accuracy at each of ``radii``; the band of intervals holds point by point, not for all radii at once."""
-    return [(radius, certified_accuracy(certificates, radius, confidence)) for radius in radii]
+    total = _count(certificates)
+    held = sorted(certificate.radius for certificate in certificates if answered_correctly(certificate))
+    counts = [len(held) - bisect_left(held, radius) for radius in radii]  # those with radius >= the one asked for
+    return [(radius, binomial_interval(count, total, confidence)) for radius, count in zip(radii, counts, strict=True)]
 
 
 def average_certified_radius(certificates: Sequence[Certificate], largest_radius: float, confidence: float = 0.95) -> Interval:

@@ -32,4 +32,4 @@ def stored_scaling(description: dict[str, Any]) -> Scaling | None:
     scaling = description.get("scaling")
     if scaling is None:
         return None
-    return Scaling(tuple(scaling["low"]), tuple(scaling["high"]), scaling["source"])
+    return Scaling.from_dict(scaling)

@@ -61,7 +61,7 @@ class Job:
 
 
 def train(
-    settings: Mapping[str, Any] | TrainConfig,
+    settings: Mapping[str, Any] | TrainConfig | None,
     out: Path | str,
     *,
     resume: bool = False,
@@ -76,7 +76,7 @@ def train(
         - Outside ``private/`` nothing depends on the training records except through the plan.
     """
     root = Path(out)
-    config = settings if isinstance(settings, TrainConfig) else parse_train_config(settings) if settings else None
+    config = parse_train_config(settings) if isinstance(settings, Mapping) else settings
     started = RunLayout(root).run_json.is_file()
     if started and not resume:
         raise RunError(

@@ -16,6 +16,8 @@ _BADGES = {
     Status.REFUTED: ("✗", "refuted", "shown to be false"),
     Status.NONE: ("–", "none", "nothing is promised"),
 }
+_REFUSED = "This run failed its verification: the promise recorded with it may not be relied on."
+_CLAIMED = "A paper claims the following; it is not proven here."
 _PRIVACY_SILENCE = (
     "Nothing about what can be inferred from the population as a whole: a pattern that holds without a person's record may "
     "still be learned, and may still concern that person.",
@@ -37,11 +39,12 @@ def guarantee_card(facts: RunFacts) -> Markup:
     return element("section", element("h2", "What is guaranteed"), halves, id="guarantee")
 
 
-def badge(status: Status) -> Markup:
+def badge(status: Status, *, refused: bool = False) -> Markup:
     """The status as a sign and a word in its colour: the colour is never the only cue."""
-    sign, word, meaning = _BADGES[status]
+    sign, word, meaning = ("✗", "check failed", "the run failed its verification") if refused else _BADGES[status]
+    colour = Status.REFUTED if refused else status
     return element(
-        "span", element("span", sign, aria_hidden="true", class_="sign"), word, class_=f"badge {status}", title=meaning
+        "span", element("span", sign, aria_hidden="true", class_="sign"), word, class_=f"badge {colour}", title=meaning
     )
 
 
@@ -52,13 +55,15 @@ def privacy_sentence(facts: RunFacts) -> str:
         return "The claim made for this way of training has been shown to be false. Treat the model as not private."
     if status is Status.NONE:
         return "No privacy is promised: whoever sees the model may learn about single training records."
+    if facts.refused:
+        return _REFUSED
     if epsilon is None:
         return facts.privacy.promise or "A promise is recorded, but not its numbers."
     promise = (
         "Adding or removing any one person's record changes the probability of any result of this training by at most a factor "
         f"of {factor_text(epsilon)}, plus {probability_text(facts.delta)}."
     )
-    return promise if status is Status.PROVEN else f"A paper claims the following; it is not proven here. {promise}"
+    return promise if status is Status.PROVEN else f"{_CLAIMED} {promise}"
 
 
 def robustness_sentence(facts: RunFacts) -> str:
@@ -68,61 +73,68 @@ def robustness_sentence(facts: RunFacts) -> str:
         return "The claim made for these certificates has been shown to be false. Treat the model as not robust."
     if status is Status.NONE:
         return "No robustness is promised: a small change of the input may change the answer."
+    if facts.refused:
+        return _REFUSED
     if facts.settings is None or not facts.certificates:
         return "No input has been certified yet, so no radius is promised."
     promise = (
         f"For each certified input, no change smaller than its radius ({facts.settings.norm} norm) can change the answer of "
         "the smoothed classifier."
     )
-    return promise if status is Status.PROVEN else f"A paper claims the following; it is not proven here. {promise}"
+    return promise if status is Status.PROVEN else f"{_CLAIMED} {promise}"
 
 
 def _private_half(facts: RunFacts) -> Markup:
     records = facts.data.get("records")
     declared = f" ({setting_text(records)} records, as declared)" if isinstance(records, int) else ""
     whom = f"Each person whose record is in the training set{declared}."
-    return _half("Private", facts.privacy, privacy_sentence(facts), whom, _privacy_numbers(facts), _PRIVACY_SILENCE)
+    return _half("Private", facts, facts.privacy, privacy_sentence(facts), whom, _privacy_numbers(facts), _PRIVACY_SILENCE)
 
 
 def _robust_half(facts: RunFacts) -> Markup:
     tested = f" ({len(facts.certificates):,} test inputs)" if facts.certificates else ""
     alpha = probability_text(facts.settings.alpha) if facts.settings else "alpha"
-    silence = (
-        *_ROBUST_SILENCE,
-        f"Each certificate holds with probability at least 1 − {alpha} over the noise drawn for it; they do not hold jointly.",
+    separate = (
+        f"Each certificate holds with probability at least 1\u00a0−\u00a0{alpha} over the noise drawn for it; they do not hold "
+        "jointly."
     )
     whom = f"Each certified input{tested}."
-    return _half("Robust", facts.robustness, robustness_sentence(facts), whom, _robust_numbers(facts), silence)
+    silence = (*_ROBUST_SILENCE, separate)
+    return _half("Robust", facts, facts.robustness, robustness_sentence(facts), whom, _robust_numbers(facts), silence)
 
 
-def _half(title: str, promise: Guarantee, sentence: str, whom: str, numbers: Markup, silence: tuple[str, ...]) -> Markup:
-    rows: list[tuple[object, object]] = [("To whom", whom)]
+def _half(
+    title: str, facts: RunFacts, promise: Guarantee, sentence: str, whom: str, numbers: Markup, silence: tuple[str, ...]
+) -> Markup:
+    """One half of the card; where nothing is promised it says so to nobody and needs no list of limits."""
+    promised = facts.promises(promise)
+    rows: list[tuple[object, object]] = [("To whom", whom if promised else "Nobody.")]
     if promise.reason:
         rows.append(("Why this status", promise.reason))
     if promise.theorem:
         rows.append(("By which theorem", promise.theorem))
     if promise.assumptions:
         rows.append(("Assuming", listing(promise.assumptions)))
-    rows.append(("It does not say", listing(silence)))
+    if promised:
+        rows.append(("It does not say", listing(silence)))
     if promise.promise and promise.promise != sentence:
-        rows.append(("As recorded", promise.promise))
+        rows.append(("As recorded" if promised else "Claim as recorded", promise.promise))
     return element(
         "article",
-        element("header", element("h3", title), badge(promise.status)),
-        element("p", sentence, class_="promise"),
-        numbers,
+        element("header", element("h3", title), badge(promise.status, refused=facts.refused)),
+        element("p", sentence.replace("e-", "e\u2060-\u2060"), class_="promise"),  # no line break inside 1e-5
+        numbers if promised else Markup(),
         definitions(rows, "terms"),
-        class_=f"half {promise.status}",
+        class_=f"half {Status.REFUTED if facts.refused else promise.status}",
     )
 
 
 def _privacy_numbers(facts: RunFacts) -> Markup:
     privacy = section(facts.run, "privacy")
-    if facts.epsilon is None:
+    if facts.promised_epsilon is None:
         return Markup()
-    kept = facts.privacy.status is Status.PROVEN
-    label = "epsilon" if kept else "epsilon, as accounted: not proven" if facts.privacy.status is Status.PUBLISHED else ""
-    rows: list[tuple[object, object]] = [(label or "epsilon, as accounted: not a promise", f"≤ {epsilon_text(facts.epsilon)}")]
+    label = "epsilon" if facts.privacy.status is Status.PROVEN else "epsilon, as claimed"
+    rows: list[tuple[object, object]] = [(label, f"≤ {epsilon_text(facts.promised_epsilon)}")]
     rows.append(("delta", probability_text(facts.delta)))
     multiplier = number(privacy.get("noise_multiplier"))
     if multiplier is not None:

@@ -68,16 +68,18 @@ def _guarantees(runs: Sequence[RunFacts], names: Sequence[str]) -> Markup:
             name,
             setting_text(run.run.get("recipe")),
             setting_text(run.data.get("name")),
-            badge(run.privacy.status),
-            epsilon_text(run.epsilon) if run.epsilon is not None else "∞",
-            probability_text(run.delta),
-            badge(run.robustness.status),
+            badge(run.privacy.status, refused=run.refused),
+            epsilon_text(run.promised_epsilon),
+            probability_text(run.delta if run.promised_epsilon is not None else None),
+            badge(run.robustness.status, refused=run.refused),
             setting_text(run.settings.sigma if run.settings else None),
         )
         for name, run in zip(names, runs, strict=True)
     ]
     head = ("run", "recipe", "data", "private", "epsilon", "delta", "robust", "sigma")
-    note = "Epsilon is a promise only where the status beside it says so."
+    note = (
+        "Epsilon is shown only where it is a promise; “published” means that a paper claims it and nobody here has proven it."
+    )
     return section_of("guarantees", "Guarantees", table(head, rows), element("p", note, class_="note"))
 
 
@@ -88,7 +90,10 @@ def _numbers(runs: Sequence[RunFacts], names: Sequence[str]) -> Markup:
     unequal = differences(runs)
     if unequal:
         parts.append(missing(f"Compare with care: the runs differ in {', '.join(unequal)}."))
-    note = "Second lines are 95 % intervals over the draw of the test inputs; each certificate fails with at most alpha."
+    note = (
+        "Second lines are 95 % intervals over the draw of the test inputs. Below them lies a second layer of confidence: each "
+        "certificate is wrong with probability at most alpha."
+    )
     return section_of("numbers", "Numbers", *parts, element("p", note, class_="note"))
 
 

@@ -63,7 +63,7 @@ def _outcome(facts: RunFacts) -> Markup:
 
 def _texts(items: object) -> list[str]:
     """Problems and checks as lines of text, whether the verifier gives words or records."""
-    if not isinstance(items, list):
+    if not isinstance(items, (list, tuple)):
         return []
     return [_text(item) for item in items]
 
@@ -71,8 +71,10 @@ def _texts(items: object) -> list[str]:
 def _text(item: object) -> str:
     if not isinstance(item, Mapping):
         return str(item)
-    words = [str(item[key]) for key in ("name", "what", "where", "got", "wanted", "detail") if item.get(key)]
-    return ": ".join(words) or str(dict(item))
+    words = ": ".join(str(item[key]) for key in ("file", "name", "what", "detail") if item.get(key))
+    ends = ", ".join(f"{key} {item[key]}" for key in ("got", "wanted") if item.get(key))
+    sign = "✗ " if item.get("passed") is False else ""
+    return f"{sign}{words} ({ends})" if ends else f"{sign}{words}"
 
 
 def _digests(facts: RunFacts) -> Markup:

@@ -13,6 +13,7 @@ from twinproof.evaluate.certified import CertifiedSummary, certified_curve, defa
 from twinproof.evaluate.intervals import Interval
 from twinproof.files import sha256_file
 from twinproof.guarantee import Guarantee, Kind, Status
+from twinproof.report.numbers import radius_number
 from twinproof.runs.certificates import Certificate, CertificateSettings, read_certificates, read_settings
 from twinproof.runs.layout import RunLayout, read_json_lines, read_run_json
 
@@ -51,6 +52,20 @@ class RunFacts:
         return number(section(self.run, "privacy").get("epsilon"))
 
     @property
+    def refused(self) -> bool:
+        """Whether a verification was made and failed: then nothing the run says may be relied on."""
+        return self.verification is not None and self.verification.get("ok") is not True
+
+    def promises(self, guarantee: Guarantee) -> bool:
+        """Whether a guarantee may be shown as a promise: claimed by its status and not undone by a failed verification."""
+        return guarantee.status in (Status.PROVEN, Status.PUBLISHED) and not self.refused
+
+    @property
+    def promised_epsilon(self) -> float | None:
+        """Epsilon where it is a promise; an epsilon that means nothing is not shown, however it was computed."""
+        return self.epsilon if self.promises(self.privacy) else None
+
+    @property
     def delta(self) -> float | None:
         """The delta that belongs to epsilon."""
         return number(section(self.run, "privacy").get("delta"))
@@ -81,11 +96,11 @@ class RunFacts:
         return str(classes[index]) if isinstance(classes, list) and 0 <= index < len(classes) else str(index)
 
     def curve(self) -> list[tuple[float, Interval]]:
-        """Certified accuracy at evenly spaced radii; empty without certificates."""
+        """Certified accuracy at evenly spaced radii of six places, up to the largest; empty without certificates."""
         if not self.certificates:
             return []
-        step = self.largest_shown / CURVE_POINTS
-        return certified_curve(self.certificates, [index * step for index in range(CURVE_POINTS + 1)])
+        radii = [radius_number(index / CURVE_POINTS * self.largest_shown) for index in range(CURVE_POINTS + 1)]
+        return certified_curve(self.certificates, radii)
 
 
 def load_facts(root: Path, verification: Mapping[str, Any] | None = None) -> RunFacts:
@@ -125,7 +140,7 @@ def table_radii(largest: float) -> list[float]:
     if 1.0 <= largest < 2.5:
         return default_radii(largest)
     step = next((step for step in _STEPS if largest / step >= _TABLE_ROWS - 1), _STEPS[-1])
-    return [round(index * step, 6) for index in range(int(largest / step) + 1)][: 2 * _TABLE_ROWS]
+    return [round(index * step, 6) for index in range(int(largest / step + 1e-9) + 1)][: 2 * _TABLE_ROWS]
 
 
 def _guarantee(root: Path, kind: Kind, record: Mapping[str, Any]) -> Guarantee:

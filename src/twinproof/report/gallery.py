@@ -13,7 +13,10 @@ from twinproof.report.sections import NOT_CERTIFIED, missing, section_of
 from twinproof.runs.certificates import ABSTAIN, Certificate
 
 FEATURES_SHOWN = 10
-_WITHOUT_DATA = "The data set was not at hand when this report was written, so no test input can be shown. Training inputs never appear in a report."
+_WITHOUT_DATA = (
+    "The data set was not at hand when this report was written, so no test input can be shown. Training inputs never appear "
+    "in a report."
+)
 
 
 def example_section(facts: RunFacts, dataset: Dataset | None) -> Markup:

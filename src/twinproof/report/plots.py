@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from twinproof.evaluate.certified import radius_name
 from twinproof.evaluate.intervals import Interval
 from twinproof.report.canvas import BAD, GOOD, INK, MUTED, SERIES, SILENT, Frame, plot, style_axes
 from twinproof.report.facts import Progress
@@ -65,10 +65,11 @@ def histogram_plot(name: str, counts: RadiusCounts) -> Markup:
     def draw(figure: Figure, frame: Frame) -> None:
         axes = figure.subplots()
         axes.bar(lefts, counts.correct, width=0.88 * width, align="edge", color=GOOD)
+        wrong = [index for index, count in enumerate(counts.wrong) if count]  # a bar of height 0 would draw its edge
         axes.bar(
-            lefts,
-            counts.wrong,
-            bottom=counts.correct,
+            [lefts[index] for index in wrong],
+            [counts.wrong[index] for index in wrong],
+            bottom=[counts.correct[index] for index in wrong],
             width=0.88 * width,
             align="edge",
             facecolor="none",
@@ -76,7 +77,7 @@ def histogram_plot(name: str, counts: RadiusCounts) -> Markup:
             hatch="/////",
             linewidth=1,
         )
-        axes.bar([-1.8 * width], [counts.abstained], width=0.88 * width, align="edge", color=SILENT)
+        axes.bar([-_apart(frame) * width], [counts.abstained], width=0.88 * width, align="edge", color=SILENT)
         _count_axes(axes, frame, counts)
 
     return plot(name, "Number of test inputs by certified radius", draw)
@@ -89,12 +90,14 @@ def progress_plot(name: str, progress: Sequence[Progress]) -> Markup:
     panels = [panel for panel in ((accuracy, "accuracy on the test set", GOOD), (epsilon, "epsilon spent", BAD)) if panel[0]]
 
     def draw(figure: Figure, frame: Frame) -> None:
+        figure.set_layout_engine("constrained", wspace=0.08, hspace=0.08)
         rows, columns = (len(panels), 1) if frame.narrow else (1, len(panels))
         grid = figure.subplots(rows, columns, squeeze=False)
         for axes, (points, title, colour) in zip(grid.flat, panels, strict=True):
             _draw_progress(axes, frame, points, title, colour)
 
-    return plot(name, "Test accuracy and epsilon spent against training steps", draw, taller=1.6 if len(panels) > 1 else 1.0)
+    description = f"{' and '.join(title for _, title, _ in panels)} against training steps"
+    return plot(name, description.capitalize(), draw, taller=1.6 if len(panels) > 1 else 1.0)
 
 
 def _draw_curve(axes: Axes, curve: Curve, colour: str, dashes: tuple[float, ...], *, band: bool) -> None:
@@ -133,6 +136,11 @@ def _percent_ticks(axes: Axes) -> None:
     axes.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0 %", "25 %", "50 %", "75 %", "100 %"])
 
 
+def _apart(frame: Frame) -> float:
+    """How many bins left of zero the abstentions stand, so that their label does not touch the zero."""
+    return 3.4 if frame.narrow else 1.8
+
+
 def _count_axes(axes: Axes, frame: Frame, counts: RadiusCounts) -> None:
     from matplotlib.ticker import MaxNLocator
 
@@ -140,7 +148,7 @@ def _count_axes(axes: Axes, frame: Frame, counts: RadiusCounts) -> None:
     axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
     right, width = counts.edges[-1], counts.edges[1] - counts.edges[0]
     ticks = [tick for tick in MaxNLocator(3 if frame.narrow else 7).tick_values(0, right) if 0 <= tick <= right]
-    places = max(1, 1 - math.floor(math.log10(right)))
-    axes.set_xticks([-1.36 * width, *ticks], ["none", *(f"{tick:.{places}f}" for tick in ticks)])
-    axes.set_xlim(-2.2 * width, right)
-    axes.axvline(-0.46 * width, color=MUTED, linewidth=0.8, linestyle=(0, (1, 2)))
+    apart = _apart(frame)
+    axes.set_xticks([(0.44 - apart) * width, *ticks], ["none", *map(radius_name, ticks)])
+    axes.set_xlim(-(apart + 0.5) * width, right)
+    axes.axvline((0.44 - apart / 2) * width, color=MUTED, linewidth=0.8, linestyle=(0, (1, 2)))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from twinproof.evaluate.certified import answered_correctly, certified_curve, radius_name
+from dataclasses import replace
+
+from twinproof.evaluate.certified import answered_correctly, certified_accuracy, certified_curve, radius_name
 from twinproof.guarantee import Status
 from twinproof.report.canvas import BAD, GOOD, INK, SILENT, colour_variable
 from twinproof.report.facts import RunFacts, table_radii
@@ -68,6 +70,7 @@ def headline(facts: RunFacts) -> Markup:
                 radius_range(summary.acr),
                 "wrong and silent count as 0",
             ),
+            _certified_tile(facts),
             _tile("Abstained", share_text_up(summary.abstained.value), share_range(summary.abstained), "no answer given"),
         ]
     note = (
@@ -135,20 +138,30 @@ def progress_section(facts: RunFacts) -> Markup:
         return section_of(
             "progress", title, missing("The run kept no progress on the test set (`metrics.jsonl` is absent or empty).")
         )
-    caption = "Measured on the public test set while training; what training itself saw stays private."
-    spent = [line.epsilon for line in facts.progress if line.epsilon is not None]
-    marks = [("line", GOOD, "accuracy on the test set")]
-    if spent:
-        marks.append(("line", BAD, f"epsilon spent, {epsilon_text(spent[-1])} at the end"))
-    return section_of("progress", title, figure(progress_plot("progress", facts.progress), legend(marks), caption))
+    progress = facts.progress
+    if facts.promised_epsilon is None:
+        progress = tuple(replace(line, epsilon=None) for line in progress)  # what is no promise is not drawn as one
+    spent = [line.epsilon for line in progress if line.epsilon is not None]
+    end = f" At the last report {epsilon_text(spent[-1])} of epsilon had been spent." if spent else ""
+    caption = f"Measured on the public test set while training; what training itself saw stays private.{end}"
+    return section_of("progress", title, figure(progress_plot("progress", progress), Markup(), caption))
 
 
 def _epsilon_tile(facts: RunFacts) -> Markup:
-    if facts.epsilon is None:
-        return _tile("Epsilon", "∞", "", "not private")
-    promised = facts.privacy.status in (Status.PROVEN, Status.PUBLISHED)
-    note = str(facts.privacy.status) if promised else "accounted, but not a promise"
-    return _tile("Epsilon", epsilon_text(facts.epsilon), f"at delta {probability_text(facts.delta)}", note)
+    epsilon = facts.promised_epsilon
+    if epsilon is None:
+        return _tile("Epsilon", "none", "", "no privacy is promised")
+    note = "proven" if facts.privacy.status is Status.PROVEN else "as a paper claims, not proven"
+    return _tile("Epsilon", epsilon_text(epsilon), f"at delta {probability_text(facts.delta)}", note)
+
+
+def _certified_tile(facts: RunFacts) -> Markup:
+    """Certified accuracy at the middle one of the radii that the table below shows."""
+    radii = table_radii(facts.largest_shown)
+    radius = radii[len(radii) // 2]
+    interval = certified_accuracy(facts.certificates, radius)
+    label = f"Certified at radius {radius_name(radius)}"
+    return _tile(label, share_text(interval.value), share_range(interval), "correct, and no smaller change matters")
 
 
 def _tile(label: str, value: str, interval: str, note: str) -> Markup:
@@ -156,7 +169,7 @@ def _tile(label: str, value: str, interval: str, note: str) -> Markup:
         "div",
         element("div", label, class_="label"),
         element("div", value, class_="value"),
-        element("div", interval, class_="interval") if interval else Markup(),
+        element("div", interval, class_="interval"),
         element("div", note, class_="aside"),
         class_="tile",
     )

@@ -39,17 +39,24 @@ def twin(facts: RunFacts, dataset: Dataset | None = None) -> dict[str, Any]:
         "certified": facts.summary.as_dict() if facts.summary else None,
         "certified_inputs": len(facts.certificates),
         "radius_at_accuracy": _held(facts),
-        "curve": [{"radius": radius_number(radius), **interval.as_dict()} for radius, interval in facts.curve()],
+        "curve": [{"radius": radius, **interval.as_dict()} for radius, interval in facts.curve()],
         "histogram": _histogram(facts),
         "progress": [_progress(line.step, line.accuracy, line.epsilon) for line in facts.progress],
         "examples": _examples(facts, dataset),
-        "verification": facts.verification,
+        "verification": _outcome(facts),
         "versions": run.get("versions"),
         "device": run.get("device"),
         "files": run.get("files"),
         "run_sha256": facts.run_sha256,
     }
     return {key: _plain(value) for key, value in record.items()}
+
+
+def _outcome(facts: RunFacts) -> dict[str, Any] | None:
+    """Only what was found: the verifier's record may also name the folder it ran in, which is nobody's business."""
+    if facts.verification is None:
+        return None
+    return {key: facts.verification.get(key) for key in ("ok", "problems", "checks")}
 
 
 def _privacy(recorded: Any) -> dict[str, Any] | None:

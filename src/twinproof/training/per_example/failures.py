@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,10 +28,15 @@ def naming_the_operation(subject: str) -> Iterator[None]:
         raise ModelError(
             f"{subject} cannot be computed record by record",
             where=_user_line(error.__traceback__),
-            got=str(error).strip().split("\n")[0],
+            got=first_line(error),
             wanted="operations on tensors that torch.func.vmap can map over records",
             fix="replace the operation: no .item(), no Python branch on a tensor's value, no writing into fixed tensors",
         ) from error
+
+
+def first_line(error: Exception) -> str:
+    """The start of an error's message: torch explains at length."""
+    return textwrap.shorten(str(error).strip().partition("\n")[0], 240, placeholder=" ...")
 
 
 def _user_line(trace: TracebackType | None) -> str:

@@ -107,7 +107,8 @@ def _calls(losses: Tensor, passages: Sequence[Passage]) -> dict[str, list[Call]]
     """The passages with their errors, by layer; one that the losses do not depend on is left out."""
     if not passages or not losses.requires_grad:
         return {}
-    errors = torch.autograd.grad(losses.sum(), [passage.edge for passage in passages], allow_unused=True)
+    edges = [passage.edge for passage in passages]
+    errors = torch.autograd.grad(losses, edges, grad_outputs=torch.ones_like(losses), allow_unused=True)
     calls: dict[str, list[Call]] = {}
     for passage, error in zip(passages, errors, strict=True):
         if error is not None:

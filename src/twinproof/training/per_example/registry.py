@@ -58,11 +58,6 @@ def handler_of(layer: nn.Module) -> Handler | None:
     return _HANDLERS.get(type(layer))
 
 
-def forget(kind: type[nn.Module]) -> None:
-    """Takes a registered type out again; its models then use the vmap path."""
-    _HANDLERS.pop(kind, None)
-
-
 def trainable(layer: nn.Module) -> dict[str, nn.Parameter]:
     """The layer's own parameters that require a gradient, by local name: those a handler must answer for."""
     own = layer.named_parameters(recurse=False, remove_duplicate=False)

@@ -15,10 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from twinproof.errors import ModelError
-from twinproof.training.per_example.buffers import restored_buffers
+from twinproof.training.per_example.buffers import restored_buffers, watched_buffers
+from twinproof.training.per_example.failures import first_line
 from twinproof.training.per_example.path import PerExamplePath, RecordGradients
 
 _RECORDS = 3
+ATTEMPTS = 3
 _SEED = 20_240_229
 _RELATIVE = {torch.float32: 1e-4, torch.float64: 1e-8}
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
@@ -50,11 +52,22 @@ class Trial:
         return ""
 
 
-def make_trial(model: nn.Module, input_shape: tuple[int, ...], classes: int, copies: int, example: Tensor | None) -> Trial:
-    """Records from a generator of their own: floats in [0, 1), or valid ids where ``example`` holds integers."""
+@dataclass(frozen=True)
+class TrialFormat:
+    """How the trial's records look; ``example`` gives their dtype, the model's own otherwise."""
+
+    input_shape: tuple[int, ...]
+    classes: int
+    copies: int
+    example: Tensor | None = None
+
+
+def make_trial(model: nn.Module, form: TrialFormat, attempt: int = 0) -> Trial:
+    """Records from a generator of their own: floats in [0, 1), or valid ids where the example holds integers."""
     reference = next(model.parameters())
-    generator = torch.Generator().manual_seed(_SEED)
-    shape = (_RECORDS, copies, *input_shape)
+    generator = torch.Generator().manual_seed(_SEED + attempt)
+    shape = (_RECORDS, form.copies, *form.input_shape)
+    example = form.example
 
     def draw() -> Tensor:
         if example is None or example.is_floating_point():
@@ -62,9 +75,9 @@ def make_trial(model: nn.Module, input_shape: tuple[int, ...], classes: int, cop
             return torch.rand(shape, generator=generator, dtype=torch.float64).to(reference.device, dtype)
         return torch.randint(0, _ids(model, example), shape, generator=generator).to(reference.device, example.dtype)
 
-    labels = torch.randint(0, classes, (_RECORDS,), generator=generator)
+    labels = torch.randint(0, form.classes, (_RECORDS,), generator=generator)
     other_labels = labels.clone()
-    other_labels[1:] = (labels[1:] + 1) % classes
+    other_labels[1:] = (labels[1:] + 1) % form.classes
     inputs, others = draw(), draw()
     others[0] = inputs[0]
     return Trial(inputs, labels.to(reference.device), others, other_labels.to(reference.device))
@@ -87,16 +100,16 @@ def difference(found: RecordGradients, wanted: RecordGradients) -> str:
 
 
 def check_forward(model: nn.Module, trial: Trial, classes: int) -> None:
-    """ModelError unless the model turns the trial's records into logits of ``classes`` columns."""
+    """ModelError unless the model turns the trial's records into logits of ``classes`` columns and keeps its buffers."""
     rows = trial.inputs.flatten(0, 1)
     try:
-        with _undisturbed(model), torch.no_grad():
+        with _undisturbed(model), watched_buffers(model), torch.no_grad():
             logits = model(rows)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise ModelError(
             "the network cannot process a record of the declared shape",
             where="forward pass",
-            got=str(error).strip().split("\n")[0],
+            got=first_line(error),
             wanted=f"a network for inputs of shape {tuple(rows.shape)} and dtype {rows.dtype}",
             fix="give the right input shape, or an example with the right dtype",
         ) from error

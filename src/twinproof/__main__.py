@@ -1,0 +1,5 @@
+"""``python -m twinproof``."""
+
+from twinproof.cli.main import run
+
+run()

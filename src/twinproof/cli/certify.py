@@ -1,0 +1,57 @@
+"""``twinproof certify``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from twinproof.cli.options import DataRoot, Device, Json, RunPath
+
+
+def certify(
+    run: RunPath,
+    norm: Annotated[str, typer.Option(help="l2 (the norm that Gaussian smoothing certifies).")] = "l2",
+    n: Annotated[int, typer.Option(help="Draws that bound the class's probability.")] = 10_000,
+    n0: Annotated[int, typer.Option(help="Draws that choose the class.")] = 100,
+    alpha: Annotated[float, typer.Option(help="Failure probability for each input.")] = 0.001,
+    sigma: Annotated[float | None, typer.Option(help="Noise at inference; default: the run's.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Only the first inputs of the test set.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace certificates with other settings.")] = False,
+    data: Annotated[str | None, typer.Option(help="Where the data lie, if they moved.")] = None,
+    device: Device = None,
+    data_root: DataRoot = None,
+    as_json: Json = False,
+) -> None:
+    """Certifies the test set of a run by randomized smoothing.
+
+    Example: twinproof certify runs/mnist --n 10000 --alpha 0.001
+    """
+    from twinproof.certify.run import certify_run
+    from twinproof.certify.smoothed import NORM, Sampling
+    from twinproof.cli.bars import Bars
+    from twinproof.cli.output import print_json
+    from twinproof.cli.summaries import certified_answer, show_certified
+    from twinproof.errors import ConfigError
+    from twinproof.recipes.run_data import load_run_data
+    from twinproof.runs.run import Run
+
+    if norm != NORM:
+        raise ConfigError("this norm cannot be certified", where="--norm", got=norm, wanted=NORM)
+    opened = Run.open(run)
+    dataset = load_run_data(opened, source=data, data_root=data_root)
+    with Bars() as bars:
+        result = certify_run(
+            opened,
+            dataset,
+            sampling=Sampling(n0, n, alpha),
+            sigma=sigma,
+            limit=limit,
+            device=device or "auto",
+            overwrite=overwrite,
+            progress=bars,
+        )
+    if as_json:
+        print_json({"run": str(run), **certified_answer(result)})
+    else:
+        show_certified(result)

@@ -1,0 +1,56 @@
+"""``twinproof recipes`` and ``twinproof data``: what there is."""
+
+from __future__ import annotations
+
+import typer
+
+from twinproof.cli.options import DataRoot, Json
+
+
+def recipes(as_json: Json = False) -> None:
+    """Lists the recipes with the guarantee each gives.
+
+    Example: twinproof recipes
+    """
+    from twinproof.cli.output import print_json, print_rows
+    from twinproof.recipes.registry import RECIPES
+
+    if as_json:
+        rows = [
+            {
+                "name": recipe.name,
+                "summary": recipe.summary,
+                "privacy_status": str(recipe.privacy_status),
+                "robustness": recipe.robustness,
+                "paper": recipe.paper,
+            }
+            for recipe in RECIPES.values()
+        ]
+        print_json({"recipes": rows})
+        return
+    for recipe in RECIPES.values():
+        typer.echo(recipe.name)
+        print_rows(
+            [
+                ("  does", recipe.summary),
+                ("  privacy", str(recipe.privacy_status)),
+                ("  robustness", recipe.robustness),
+                ("  paper", recipe.paper),
+            ]
+        )
+
+
+def data(data_root: DataRoot = None, as_json: Json = False) -> None:
+    """Lists the data sets that can be named; any path works too.
+
+    Example: twinproof data
+    """
+    from twinproof.cli.output import print_json, print_rows
+    from twinproof.data.sources import describe_sources
+
+    sources = describe_sources(data_root)
+    if as_json:
+        print_json({"data": [source.as_dict() for source in sources]})
+        return
+    print_rows([(source.name, f"{source.description}{'' if source.available else '  (not found)'}") for source in sources])
+    typer.echo("or a path: an image folder, .npz, .csv or .parquet")

@@ -1,0 +1,61 @@
+"""The command ``twinproof``: collects the verbs, and turns every error into one message and an exit code.
+
+Exit codes: 0 success, 1 a check failed, 2 a user's mistake. With ``--json`` one JSON object is on stdout and nothing else.
+Verbs import what they need when they run, so that ``--help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from twinproof.cli import calculators, certify, demo, listings, report, train, verify
+from twinproof.cli.output import print_error, wants_json
+from twinproof.errors import TwinproofError, UserError
+
+# typer re-exports only the leaves of its error classes; their common base is what a mistyped command line raises.
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+
+app = typer.Typer(
+    name="twinproof",
+    help="Train classifiers that are differentially private and certifiably robust at once, and check both proofs.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+)
+for verb in (demo.demo, train.train, certify.certify, verify.verify, report.report):
+    app.command()(verb)
+app.command("sigma")(calculators.sigma)
+app.command("epsilon")(calculators.epsilon)
+app.command("recipes")(listings.recipes)
+app.command("data")(listings.data)
+
+
+@app.callback()
+def _main() -> None:
+    """Every verb takes --json. Start with: twinproof demo."""
+
+
+def run(arguments: list[str] | None = None) -> None:
+    """Entry point of the console script."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        code = app(arguments, standalone_mode=False)
+    except TwinproofError as error:
+        print_error(error, as_json=wants_json(arguments))
+        code = 2 if isinstance(error, UserError) else 1
+    except _UsageError as error:
+        message = getattr(error, "format_message", error.__str__)()
+        mistake = UserError(
+            message or "the command line is incomplete",
+            where="command line",
+            got=" ".join(["twinproof", *arguments]),
+            fix="see `twinproof --help`, or `--help` after the verb",
+        )
+        print_error(mistake, as_json=wants_json(arguments))
+        code = 2
+    except (KeyboardInterrupt, typer.Abort):
+        typer.echo("interrupted; a run that was being trained can be continued with --resume", err=True)
+        code = 130
+    sys.exit(code if isinstance(code, int) else 0)

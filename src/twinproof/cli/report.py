@@ -1,0 +1,40 @@
+"""``twinproof report``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from twinproof.cli.options import DataRoot, Json
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="One run, or several to compare.")],
+    out: Annotated[Path | None, typer.Option(help="Where the comparison of several runs goes.")] = None,
+    data: Annotated[str | None, typer.Option(help="Where the data lie, if they moved.")] = None,
+    data_root: DataRoot = None,
+    as_json: Json = False,
+) -> None:
+    """Writes one self-contained HTML file with the guarantee card first, and its JSON twin.
+
+    Example: twinproof report runs/mnist
+    """
+    from twinproof.cli.output import print_json, print_rows
+    from twinproof.errors import ConfigError
+    from twinproof.report.run import report_run
+    from twinproof.report.write import write_comparison
+
+    if len(runs) > 1:
+        if out is None:
+            raise ConfigError("a comparison needs a place", where="--out", got="nothing", wanted="the name of an HTML file")
+        files = write_comparison(runs, out)
+    else:
+        if out is not None:
+            raise ConfigError("one run's report lies in the run", where="--out", got=out, wanted="no --out, or several runs")
+        files = report_run(runs[0], source=data, data_root=data_root)
+    if as_json:
+        print_json({"html": str(files.html), "json": str(files.json)})
+    else:
+        print_rows([("report", str(files.html)), ("for machines", str(files.json))])

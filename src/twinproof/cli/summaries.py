@@ -1,0 +1,76 @@
+"""What verbs say about a run, for people and for machines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from twinproof.cli.output import print_rows
+from twinproof.rounding import format_down, format_up
+
+if TYPE_CHECKING:
+    from twinproof.audit.verification import Verification
+    from twinproof.certify.run import CertifiedRun
+    from twinproof.runs.run import Run
+
+
+def training_answer(run: Run) -> dict[str, Any]:
+    """The answer of ``train --json``."""
+    privacy = run.record["privacy"] or {}
+    return {
+        "run": str(run.root),
+        "epsilon": privacy.get("epsilon"),
+        "epsilon_rdp": privacy.get("epsilon_rdp"),
+        "delta": privacy.get("delta"),
+        "status": str(run.guarantee.status),
+        "reason": run.guarantee.reason,
+        "accuracy": run.record["accuracy"]["value"],
+        "accuracy_interval": [run.record["accuracy"]["low"], run.record["accuracy"]["high"]],
+        "seconds": run.record["seconds"],
+    }
+
+
+def show_training(run: Run) -> None:
+    """The result of training as a short table."""
+    accuracy, guarantee = run.record["accuracy"], run.guarantee
+    rows = [
+        ("run", str(run.root)),
+        ("privacy", f"{guarantee.status}: {guarantee.promise}"),
+        ("accuracy", f"{accuracy['value']:.4f}  (95 % interval {accuracy['low']:.4f} to {accuracy['high']:.4f})"),
+        ("next", f"twinproof certify {run.root}"),
+    ]
+    if guarantee.reason:
+        rows.insert(2, ("reason", guarantee.reason))
+    print_rows(rows)
+
+
+def certified_answer(result: CertifiedRun) -> dict[str, Any]:
+    """The answer of ``certify --json``."""
+    from twinproof.evaluate.certified import summarize
+
+    summary = summarize(result.certificates, result.settings).as_dict()
+    return {**summary, "images_per_second": result.images_per_second, "largest_radius": result.settings.largest_radius}
+
+
+def show_certified(result: CertifiedRun) -> None:
+    """The result of certification as a short table."""
+    answer, intervals = certified_answer(result), certified_answer(result)["intervals"]
+    low, high = intervals["acr"]["low"], intervals["acr"]["high"]
+    rows = [
+        ("inputs", f"{result.settings.inputs} at sigma {result.settings.sigma:g}, n {answer['n']}, alpha {answer['alpha']:g}"),
+        ("average radius", f"{format_down(answer['acr'], 4)}  (95 % interval {format_down(low, 4)} to {format_up(high, 4)})"),
+        ("smoothed accuracy", f"{answer['smoothed_accuracy']:.4f}"),
+        *((f"certified at {radius}", f"{share:.4f}") for radius, share in answer["certified_accuracy"].items()),
+        ("abstained", f"{answer['abstained']:.4f}"),
+    ]
+    print_rows(rows)
+
+
+def show_verification(result: Verification) -> None:
+    """Checks and problems, one line each."""
+    for check in result.checks:
+        typer.echo(f"{'ok  ' if check.passed else 'FAIL'}  {check.name}: {check.detail}")
+    for problem in result.problems:
+        typer.echo(f"problem  {problem.file}: {problem.what}; got {problem.got}, wanted {problem.wanted}")
+    typer.echo("everything checks out" if result.ok else f"{len(result.problems)} problems")

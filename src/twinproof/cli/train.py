@@ -1,0 +1,90 @@
+"""``twinproof train``."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from twinproof.cli.options import DataRoot, Device, Json
+from twinproof.errors import ConfigError
+
+
+def train(
+    out: Annotated[Path, typer.Option(help="New directory for the run.")],
+    data: Annotated[str | None, typer.Option(help="A known data set (see `twinproof data`) or a path.")] = None,
+    recipe: Annotated[str | None, typer.Option(help="See `twinproof recipes`.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Target epsilon; sets the noise.")] = None,
+    delta: Annotated[float | None, typer.Option(help="Target delta, far below 1/records.")] = None,
+    sigma: Annotated[float | None, typer.Option(help="Smoothing noise in input units ([0, 1]).")] = None,
+    config: Annotated[Path | None, typer.Option(help="Settings in a TOML file.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="key=value, e.g. --set learning_rate=0.5 or --set data.label=outcome.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Repeatable, and therefore NOT private.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run in --out.")] = False,
+    device: Device = None,
+    data_root: DataRoot = None,
+    as_json: Json = False,
+) -> None:
+    """Trains a model under a privacy plan and writes a run directory.
+
+    Example: twinproof train --data mnist --recipe dpcert-gaussian --epsilon 3 --delta 1e-5 --sigma 0.5 --out runs/mnist
+    """
+    from twinproof.cli.bars import Bars
+    from twinproof.cli.output import print_json
+    from twinproof.cli.summaries import show_training, training_answer
+    from twinproof.recipes.config import parse_train_config
+    from twinproof.recipes.train import train as train_run
+
+    flags: dict[str, Any] = {
+        "data": None if data is None else {"source": data},
+        "recipe": recipe,
+        "epsilon": epsilon,
+        "delta": delta,
+        "sigma": sigma,
+        "seed": seed,
+        "performance": None if device is None else {"device": device},
+    }
+    layers = [_read_toml(config), _assignments(set_ or []), {key: value for key, value in flags.items() if value is not None}]
+    settings = parse_train_config(*layers) if any(layers) else None
+    if settings is None and not resume:
+        raise ConfigError(
+            "no data are named", where="--data", got="nothing", wanted="a data set or a path", fix="e.g. --data digits"
+        )
+    with Bars() as bars:
+        run = train_run(settings, out, resume=resume, data_root=data_root, progress=bars)
+    if as_json:
+        print_json(training_answer(run))
+    else:
+        show_training(run)
+
+
+def _read_toml(path: Path | None) -> dict[str, Any]:
+    if path is None:
+        return {}
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError("the settings file cannot be read", where=str(path), got=error, wanted="a TOML file") from error
+
+
+def _assignments(items: list[str]) -> dict[str, Any]:
+    """key=value pairs as nested settings; a value is read as TOML where it is valid TOML, else as text."""
+    settings: dict[str, Any] = {}
+    for item in items:
+        key, separator, text = item.partition("=")
+        if not separator or not key:
+            raise ConfigError("a setting has no value", where="--set", got=item, wanted="key=value")
+        try:
+            value = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            value = text
+        place = settings
+        *sections, last = key.split(".")
+        for section in sections:
+            place = place.setdefault(section, {})
+        place[last] = value
+    return settings

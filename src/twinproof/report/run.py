@@ -1,0 +1,29 @@
+"""The report of a run on disk: verified anew, with examples where the data can be found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from twinproof.audit.verify import verify_run
+from twinproof.data.record import Dataset
+from twinproof.errors import UserError
+from twinproof.recipes.run_data import load_run_data
+from twinproof.report.write import ReportFiles, write_report
+from twinproof.runs.layout import read_run_json
+from twinproof.runs.record import COMPLETE
+from twinproof.runs.run import Run
+
+
+def report_run(root: Path, *, source: str | None = None, data_root: Path | None = None) -> ReportFiles:
+    """Verifies the run and writes its report. Examples need the test data; without them the report says so."""
+    complete = read_run_json(root).get("state") == COMPLETE
+    dataset: Dataset | None = None
+    if complete:
+        try:
+            dataset = load_run_data(Run.open(root), source=source, data_root=data_root)
+        except UserError:
+            # The report is about the evidence in the run; absent data cost it the example images only. A source that the
+            # user named by hand must work.
+            if source is not None:
+                raise
+    return write_report(root, dataset=dataset, verification=verify_run(root).as_dict() if complete else None)

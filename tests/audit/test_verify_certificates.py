@@ -1,0 +1,87 @@
+"""Radii against the definition of the bound, not against another inverse of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import binom, norm
+
+from twinproof.audit.verify_certificate_lines import HEADER, line_problems, read_lines
+from twinproof.audit.verify_certificates import Rule, is_grid, is_key, smallest_tau
+from twinproof.audit.verify_run_json import PublicData
+
+ANY = PublicData(None, None, None, None)
+
+
+@pytest.mark.parametrize(("n", "alpha"), [(100, 0.001), (1000, 0.05), (100_000, 0.001)])
+def test_the_bound_is_the_probability_at_which_so_many_votes_are_just_unlikely(n: int, alpha: float) -> None:
+    votes = np.array([0, 1, n // 2, int(0.9 * n), n - 1, n])
+    p, _ = Rule(sigma=1.0, tau=0.0, n=n, alpha=alpha).radii(votes)
+    assert p[0] == 0.0
+    np.testing.assert_allclose(binom.sf(votes[1:] - 1, n, p[1:]), alpha, rtol=1e-9)
+
+
+def test_the_radius_pays_tau_and_scales_with_sigma() -> None:
+    votes = np.array([999, 700, 999])
+    p, radius = Rule(sigma=0.5, tau=0.01, n=1000, alpha=0.001).radii(votes)
+    free, _ = Rule(sigma=0.5, tau=0.0, n=1000, alpha=0.001).radii(votes)
+    np.testing.assert_allclose(p, free - 0.01)
+    np.testing.assert_allclose(norm.cdf(radius / 0.5), p, rtol=1e-12)
+    assert radius[0] == radius[2]
+
+
+def test_no_answer_at_or_below_one_half() -> None:
+    _, radius = Rule(sigma=0.5, tau=0.0, n=1000, alpha=0.001).radii(np.arange(0, 545))
+    assert not radius.any()
+
+
+@pytest.mark.parametrize("tau", [0.6, 1e300])
+def test_a_hopeless_tau_leaves_no_radius(tau: float) -> None:
+    assert not Rule(sigma=0.5, tau=tau, n=1000, alpha=0.001).radii(np.array([1000]))[1].any()
+
+
+def test_tau_grows_with_all_that_makes_cells() -> None:
+    base = smallest_tau(0.25, 0.0625, 255, 784)
+    assert base == pytest.approx(784 * (17 * 0.25 * 255 * 16 / 2**49 + 2**-50))
+    assert smallest_tau(0.5, 0.0625, 255, 784) > base
+    assert smallest_tau(0.25, 0.125, 255, 784) < base
+
+
+def test_settings_predicates() -> None:
+    assert all(map(is_grid, (1, 1.0, 0.5, 2.0**-20)))
+    assert not any(map(is_grid, (2, 0, -0.5, 0.3, True, None, float("nan"))))
+    assert is_key("00ff")
+    assert not any(map(is_key, ("", "0", "0G", "00\n", 0, None)))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "0,0,0,1,0,0.1,0",
+        "0,0,0,1,0,0.1000000,0",
+        "0,0,0,1,0,1e-10000,0",
+        "0,0,0,1,0,inf,0",
+        "00,0,0,1,0,0.100000,0",
+        "0,0,-2,1,0,0.100000,0",
+        "0,0,0,1,0,0.100000,2",
+        "0,0,0,9999999999999999999,0,0.100000,0",
+        "0,0,0,1,0,0.100000,0,0",
+        "0,0,0,1,0,0.100000,0\r",
+        " 0,0,0,1,0,0.100000,0",
+        "٠,0,0,1,0,0.100000,0",
+        "",
+    ],
+)
+def test_lines_that_are_no_certificates(line: str) -> None:
+    lines, problems = read_lines(HEADER + b"\n" + line.encode() + b"\n")
+    assert len(lines.rows) == 0
+    assert [problem.what for problem in problems] == ["line 2: this is no certificate"]
+
+
+def test_an_unrecomputable_radius_is_a_problem_not_a_pass() -> None:
+    settings = {"sigma": 1e308, "tau": 0.0, "n": 10, "alpha": 1 - 1e-16, "inputs": 1}
+    lines, _ = read_lines(HEADER + b"\n0,0,0,10,0,5.000000,1\n")
+    radius = Rule(1e308, 0.0, 10, 1 - 1e-16).radii(np.array([10]))[1]
+    found = [problem.what for problem in line_problems(lines, settings, ANY)]
+    assert np.isinf(radius).all()
+    assert any("cannot be recomputed" in what for what in found)

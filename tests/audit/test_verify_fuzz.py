@@ -1,0 +1,136 @@
+"""No bytes whatever make the verifier raise; fixed seed, thousands of mutations over every file of a run."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from synthetic_run import EVERY_FILE, bind, write_run
+
+from twinproof.audit import verify_epsilon
+from twinproof.audit.verify import verify_run
+from twinproof.audit.verify_epsilon import Spent
+
+MUTATIONS = 250
+SNIPPETS = (
+    b"NaN",
+    b"-1",
+    b"1e999",
+    b"9" * 5000,
+    b"null",
+    b'"\\ud800"',
+    b"\xff\xfe",
+    b"\x00",
+    b"[",
+    b"{",
+    b"\n",
+    b",",
+    b"true",
+    b"",
+)
+HOSTILE: tuple[Any, ...] = (
+    None,
+    True,
+    -1,
+    0,
+    0.5,
+    1e308,
+    10**400,
+    2**53,
+    "",
+    "\ud800",
+    "x" * 500,
+    [],
+    [[]],
+    [None],
+    {},
+    {"a": 1},
+    -0.0,
+)
+
+
+@pytest.fixture(autouse=True)
+def quick_accountant(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The accountants have a test of their own below; here their half second each would buy few mutations."""
+    monkeypatch.setattr(verify_epsilon, "account", lambda mechanisms, delta: Spent(0.5, 0.6))
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    write_run(tmp_path / "run")
+    return tmp_path / "run"
+
+
+def mutated(content: bytes, draws: random.Random) -> bytes:
+    at = draws.randrange(len(content) + 1)
+    choice = draws.randrange(5)
+    if choice == 0:
+        return content[:at] + bytes([draws.randrange(256)]) + content[at + 1 :]
+    if choice == 1:
+        return content[:at] + draws.choice(SNIPPETS) + content[at + draws.randrange(8) :]
+    if choice == 2:
+        return content[:at]
+    if choice == 3:
+        return content[:at] + content[at + draws.randrange(1, 40) :]
+    end = min(len(content), at + draws.randrange(1, 80))
+    return content[:at] + content[at:end] * 2 + content[end:]
+
+
+@pytest.mark.parametrize("name", EVERY_FILE)
+def test_mutated_bytes_never_raise(root: Path, name: str) -> None:
+    draws = random.Random(name)
+    original = (root / name).read_bytes()
+    quiet = 0
+    for _ in range(MUTATIONS):
+        broken = mutated(original, draws)
+        (root / name).write_bytes(broken)
+        result = verify_run(root)
+        json.dumps(result.as_dict(), allow_nan=False).encode()
+        quiet += name != "run.json" and broken != original and "digests" in {c.name for c in result.checks if c.passed}
+    assert quiet == 0
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The path of every value inside a JSON value."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in inner:
+        yield (*path, key)
+        yield from places(item, (*path, key))
+
+
+@pytest.mark.parametrize("name", [name for name in EVERY_FILE if name.endswith("json")])
+def test_every_value_replaced_by_a_hostile_one_never_raises(root: Path, name: str) -> None:
+    original = json.loads((root / name).read_text())
+    for path in places(original):
+        for value in HOSTILE:
+            record = json.loads(json.dumps(original))
+            at = record
+            for key in path[:-1]:
+                at = at[key]
+            at[path[-1]] = value
+            (root / name).write_text(json.dumps(record).replace("1e+308", "1e999"))
+            if name != "run.json":
+                bind(root)
+            json.dumps(verify_run(root).as_dict(), allow_nan=False)
+
+
+@pytest.mark.parametrize("name", ["ledger.jsonl", "metrics.jsonl"])
+def test_every_value_of_a_line_replaced_never_raises(root: Path, name: str) -> None:
+    lines = (root / name).read_text().splitlines()
+    for number, line in enumerate(lines):
+        for path in places(json.loads(line)):
+            for value in HOSTILE:
+                record = json.loads(line)
+                at = record
+                for key in path[:-1]:
+                    at = at[key]
+                at[path[-1]] = value
+                changed = [*lines[:number], json.dumps(record), *lines[number + 1 :]]
+                (root / name).write_text("\n".join(changed) + "\n")
+                result = verify_run(root)
+                json.dumps(result.as_dict(), allow_nan=False)
+                assert not result.ok
