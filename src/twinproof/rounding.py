@@ -1,15 +1,17 @@
 """Rounding in the safe direction: radii down, epsilons up, everywhere a person or a file sees them.
 
 Guarantees
-    ``round_down(x, d) <= x <= round_up(x, d)`` for every finite float, and both are the floats nearest to a decimal number
-    of ``d`` digits. Proof: the decimal value is found exactly (a float is a finite decimal), and the float nearest to a
-    decimal that lies at or below the float x is itself at or below x, because rounding to nearest is monotone and keeps x.
+    ``round_down(x, d) <= x <= round_up(x, d)`` for every finite float, as floats; both are the floats nearest to a decimal of
+    ``d`` digits, and the text forms read back as those floats. Proof: the decimal value is found exactly (a float is a finite
+    decimal), and the float nearest to a decimal that lies at or below the float x is itself at or below x, because rounding
+    to nearest is monotone and keeps x. Rounding again changes nothing: a float that is itself the nearest one to a decimal
+    of ``d`` digits (0.3, say, which lies 1e-17 below three tenths) stands for that decimal.
 """
 
 from __future__ import annotations
 
 import math
-from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
 
 RADIUS_DIGITS = 6
 EPSILON_DIGITS = 6
@@ -18,7 +20,11 @@ _EXACT = Context(prec=1200)
 
 
 def _quantized(value: float, digits: int, rounding: str) -> Decimal:
-    return Decimal(value).quantize(Decimal(1).scaleb(-digits), rounding=rounding, context=_EXACT)
+    step = Decimal(1).scaleb(-digits)
+    nearest = Decimal(value).quantize(step, rounding=ROUND_HALF_EVEN, context=_EXACT)
+    if float(nearest) == value:
+        return nearest
+    return Decimal(value).quantize(step, rounding=rounding, context=_EXACT)
 
 
 def round_down(value: float, digits: int = RADIUS_DIGITS) -> float:

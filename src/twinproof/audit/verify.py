@@ -42,7 +42,7 @@ from twinproof.audit.verify_run_json import (
     steps_problems,
     top_problems,
 )
-from twinproof.rounding import round_up
+from twinproof.rounding import format_up, round_up
 
 
 def verify_run(root: Path) -> Verification:
@@ -96,7 +96,7 @@ def _verify_ledger(folder: RunFolder, findings: Findings) -> tuple[Ledger | None
     outcome = recompute(ledger)
     spent = outcome if isinstance(outcome, Spent) else None
     problems = [outcome] if isinstance(outcome, Problem) else list(close_problems(ledger, spent))
-    detail = f"PLD {spent.epsilon:.6g}, RDP {spent.epsilon_rdp:.6g}" if spent else "nothing recomputed"
+    detail = f"PLD {format_up(spent.epsilon)}, RDP {format_up(spent.epsilon_rdp)}" if spent else "nothing recomputed"
     findings.check("epsilon of the ledger", problems, detail)
     return ledger, spent
 

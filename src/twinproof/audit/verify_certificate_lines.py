@@ -20,6 +20,7 @@ from twinproof.audit.fields import is_count
 from twinproof.audit.verification import Problem
 from twinproof.audit.verify_certificates import ROUNDING_UNIT, SLACK, Rule, rule_of
 from twinproof.audit.verify_run_json import PublicData
+from twinproof.rounding import format_down
 
 FILE = "certificates.csv"
 HEADER = b"index,label,prediction,votes,top,radius,correct"
@@ -138,8 +139,12 @@ def _vote_problems(lines: Lines, rule: Rule) -> Iterator[Problem]:
     unruly = (lines.prediction != expected) & ~(undecided & ((lines.prediction == lines.top) | (lines.prediction == ABSTAIN)))
     yield from _wrong(lines, unruly, "prediction is not what the votes command", lines.prediction, lambda at: str(expected[at]))
     above = ~(lines.radius <= radius * (1 + SLACK) + UNDECIDED) & ~unknown
-    yield from _wrong(lines, above, "the radius is above what the votes prove", lines.radius, lambda at: f"{radius[at]:.9f}")
+    yield from _wrong(
+        lines, above, "the radius is above what the votes prove", lines.radius, lambda at: format_down(float(radius[at]))
+    )
     below = (lines.radius < radius - 2 * ROUNDING_UNIT) & ~unknown
-    yield from _wrong(lines, below, "the radius is below what the votes give", lines.radius, lambda at: f"{radius[at]:.9f}")
+    yield from _wrong(
+        lines, below, "the radius is below what the votes give", lines.radius, lambda at: format_down(float(radius[at]))
+    )
     silent = (lines.prediction == ABSTAIN) & (lines.radius != 0)
     yield from _wrong(lines, silent, "an abstention has a radius", lines.radius, lambda at: "0.000000")

@@ -30,6 +30,7 @@ from twinproof.audit.fields import (
 )
 from twinproof.audit.verification import Problem
 from twinproof.audit.verify_run_json import PublicData
+from twinproof.rounding import format_down
 
 SETTINGS_FILE = "certificates.json"
 MOST_DRAWS = 10**9
@@ -127,6 +128,6 @@ def settings_problems(settings: dict[str, Any], data: PublicData) -> Iterator[Pr
     largest = float(rule.radii(np.array([rule.n]))[1][0])
     printed = float(settings["largest_radius"])
     if not printed <= largest + SLACK * max(1.0, largest):
-        yield Problem(SETTINGS_FILE, "largest_radius is above what n unanimous votes give", repr(printed), f"{largest:.9f}")
+        yield Problem(SETTINGS_FILE, "largest_radius is above what n unanimous votes give", repr(printed), format_down(largest))
     elif printed < largest - 2 * ROUNDING_UNIT:
-        yield Problem(SETTINGS_FILE, "largest_radius is below what n unanimous votes give", repr(printed), f"{largest:.9f}")
+        yield Problem(SETTINGS_FILE, "largest_radius is below what n unanimous votes give", repr(printed), format_down(largest))

@@ -17,6 +17,7 @@ from twinproof.audit.evidence import shown
 from twinproof.audit.fields import number
 from twinproof.audit.verification import Problem
 from twinproof.audit.verify_ledger import FILE, Ledger, Spending
+from twinproof.rounding import format_up
 
 DISCRETIZATION = 1e-4
 DECIMALS = 6
@@ -120,7 +121,7 @@ def printed_problems(file: str, name: str, printed: object, truth: float) -> Ite
     """Whether a printed epsilon is one a reader may rely on: not below ``truth``, not far above, and rounded to 6 places."""
     value = number(printed)
     slack = NUMERICAL_SLACK * max(1.0, truth)
-    wanted = f"{truth:.9g}, rounded up to {DECIMALS} places"
+    wanted = f"{format_up(truth)} (recomputed, rounded up)"
     if value is None:
         yield Problem(file, f"{name} is not a number", shown(printed), wanted)
     elif not value >= truth - slack:

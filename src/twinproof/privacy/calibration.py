@@ -10,7 +10,7 @@ from twinproof.privacy.accounting import Event, PoissonGaussianEvent, epsilon_pl
 from twinproof.rounding import round_up
 
 MULTIPLIER_DIGITS = 6
-_SMALLEST, _LARGEST = 0.05, 1e5
+_SMALLEST, _LARGEST = 0.1, 1e5
 # Relative width of the final bracket. Epsilon falls about as fast as the multiplier grows, so this keeps it within 0.1 %.
 _WIDTH = 5e-4
 

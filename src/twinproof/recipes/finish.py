@@ -37,7 +37,7 @@ def finish_run(
         ledger.append(
             "close",
             {
-                "steps": config.steps,
+                "steps": ledger.reserved_steps,
                 "model_sha256": sha256_file(layout.model),
                 "epsilon": None if spent is None else spent.epsilon,
                 "epsilon_rdp": None if spent is None else spent.epsilon_rdp,

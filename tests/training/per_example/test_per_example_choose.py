@@ -111,6 +111,27 @@ def test_a_forward_that_steps_around_the_layers_falls_back(
     assert worst_error(chosen.gradients(inputs, labels), one_at_a_time(model, inputs, labels)) <= 1e-5
 
 
+class ZeroHead(nn.Module):
+    """Ends in a layer that starts at zero, behind which every gradient is zero until training has begun."""
+
+    def __init__(self, function: Callable[[nn.Linear, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.body = Forward(function)
+        self.head = nn.Linear(CLASSES, CLASSES)
+        nn.init.zeros_(self.head.weight)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.body(rows))
+        return logits
+
+
+@pytest.mark.parametrize("function", [plain, weight_twice, centred])
+def test_a_head_that_starts_at_zero_hides_nothing(function: Callable[[nn.Linear, Tensor], Tensor]) -> None:
+    model = ZeroHead(function)
+    assert isinstance(choose(model), VmapPath)
+    assert not model.head.weight.any()
+
+
 def test_mixing_only_in_training_mode_is_found() -> None:
     model = Forward(plain)
     model.function = centred_in_training(model)

@@ -10,8 +10,17 @@ import torch
 from per_example_oracle import CLASSES, mean_loss, one_at_a_time, records, worst_error
 from torch import Tensor, nn
 
-from twinproof.training.per_example import FastPath, Instantiated, PerExampleGradient, PerExamplePath, VmapPath, registry
+from twinproof.training.per_example import (
+    FastPath,
+    Instantiated,
+    LinearFactors,
+    PerExampleGradient,
+    PerExamplePath,
+    VmapPath,
+    registry,
+)
 from twinproof.training.per_example.conv import convolution
+from twinproof.training.per_example.gradients import Rearranged
 from twinproof.training.per_example.registry import Call
 
 PATHS: dict[str, type[FastPath] | type[VmapPath]] = {"fast": FastPath, "vmap": VmapPath}
@@ -119,6 +128,13 @@ def check_norms_and_sums(
         torch.testing.assert_close(found[name].squared_norms(), norms, rtol=10 * tolerance, atol=float(norms.sum()) * tolerance)
         scale = float(torch.einsum("m,m...->...", weights, exact.abs()).max()) if values.numel() else 0.0
         torch.testing.assert_close(found[name].weighted_sum(weights), total, rtol=tolerance, atol=10 * tolerance * scale)
+
+
+@pytest.mark.parametrize("name", ["linear kept as factors", "conv2d kept as factors"])
+def test_wide_layers_are_kept_as_factors(name: str) -> None:
+    inputs, labels = records(CASES[name].shape, 2, 3, torch.float32)
+    gradient = FastPath(CASES[name].model(torch.float32), mean_loss).gradients(inputs, labels).by_name["0.weight"]
+    assert isinstance(gradient.inner if isinstance(gradient, Rearranged) else gradient, LinearFactors)
 
 
 def ignoring_groups(layer: nn.Conv2d, calls: Sequence[Call], number: int) -> dict[str, PerExampleGradient]:

@@ -32,7 +32,7 @@ def choose_path(
     Guarantees
         A model with layers that mix examples is refused. The fast path is returned only if, on random records, it agreed
         with the vmap path and one record's gradient did not change by one bit with the others. The model, its mode, its
-        buffers and the global random state are left as they were.
+        parameters and buffers and the global random state are left as they were, to the bit.
     """
     refuse_cross_example_layers(model)
     _check_arguments(model, copies, path)

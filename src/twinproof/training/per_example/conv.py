@@ -17,7 +17,8 @@ from twinproof.training.per_example.gradients import Instantiated, LinearFactors
 from twinproof.training.per_example.linear import factors_are_cheaper
 from twinproof.training.per_example.registry import Call, added, handles, joined, trainable
 
-_BLOCK_ELEMENTS = 1 << 18  # of patches formed at a time on a CPU: one MiB of float32, inside a second-level cache
+# Elements of patches formed at a time: one MiB of float32 on a CPU, inside a second-level cache; half a GiB on a GPU.
+_BLOCK_ELEMENTS = {"cpu": 1 << 18, "other": 1 << 27}
 
 Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
 
@@ -61,13 +62,13 @@ def _weight_gradient(layer: Convolution, calls: Sequence[Call], records: int) ->
 def _products(layer: Convolution, factors: Callable[[int, int], LinearFactors], records: int, positions: int) -> Tensor:
     """The gradients (m, out channels, features), some records at a time.
 
-    On a CPU the patches of a block then stay in the cache between being copied and being read, and those of the whole batch
-    never take memory; on a GPU one large product is faster.
+    On a CPU the patches of a block then stay in the cache between being copied and being read; nowhere do those of a whole
+    large batch take memory.
     """
     size = layer.weight.numel() // layer.out_channels
     values = layer.weight.new_empty(records, layer.out_channels, size)
     patch_elements = max(1, positions * size * layer.groups)
-    step = records if values.is_cuda else max(1, _BLOCK_ELEMENTS // patch_elements)
+    step = max(1, _BLOCK_ELEMENTS["cpu" if values.device.type == "cpu" else "other"] // patch_elements)
     for start in range(0, records, step):
         stop = min(start + step, records)
         block = factors(start, stop)

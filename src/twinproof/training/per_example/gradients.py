@@ -27,7 +27,8 @@ from torch import Tensor
 
 _EPS = 2.0**-52  # twice the unit roundoff of float64, so that bounds of first order also cover the second
 _SPARE_TERMS = 8  # the few operations around a sum (square root, squares, this correction itself)
-_BLOCK_ELEMENTS = 1 << 17  # one MiB of float64 scratch on a CPU: it stays in the cache
+# Elements of float64 scratch: one MiB on a CPU, where it stays in the cache; half a GiB on a GPU, where few kernels count more.
+_BLOCK_ELEMENTS = {"cpu": 1 << 17, "other": 1 << 26}
 
 
 def rounded_up(squares: Tensor, terms: int) -> Tensor:
@@ -208,9 +209,10 @@ def _flat(values: Tensor) -> Tensor:
 
 
 def _blocks(flat: Tensor) -> Iterator[slice]:
-    """Ranges of records whose float64 copy is small; one range on a GPU, where the number of kernels counts more."""
+    """Ranges of records whose float64 copy is small."""
     records, size = flat.shape
-    step = max(1, records if flat.is_cuda else _BLOCK_ELEMENTS // max(1, size))
+    limit = _BLOCK_ELEMENTS["cpu" if flat.device.type == "cpu" else "other"]
+    step = max(1, limit // max(1, size))
     return (slice(start, start + step) for start in range(0, records, step))
 
 
@@ -227,7 +229,7 @@ def _zeroed(values: Tensor, rows: Tensor) -> Tensor:
 
 def _known_empty(rows: Tensor) -> bool:
     """Whether nothing is marked, where knowing is free: on a GPU the question itself would wait for the device."""
-    return not rows.is_cuda and not bool(rows.any())
+    return rows.device.type == "cpu" and not bool(rows.any())
 
 
 def _record_numbers(ids: Tensor) -> Tensor:

@@ -26,26 +26,21 @@ class Call:
     errors: Tensor
 
 
-Handler = Callable[[Any, Sequence[Call], int], dict[str, PerExampleGradient]]
+LayerHandler = Callable[[Layer, Sequence[Call], int], dict[str, PerExampleGradient]]
 """(layer, its calls, number of records) -> the gradient of each of the layer's own trainable parameters, by local name."""
+
+Handler = LayerHandler[Any]
 
 _HANDLERS: dict[type[nn.Module], Handler] = {}
 
 
-def handles(
-    *kinds: type[nn.Module],
-) -> Callable[
-    [Callable[[Layer, Sequence[Call], int], dict[str, PerExampleGradient]]],
-    Callable[[Layer, Sequence[Call], int], dict[str, PerExampleGradient]],
-]:
+def handles(*kinds: type[nn.Module]) -> Callable[[LayerHandler[Layer]], LayerHandler[Layer]]:
     """Registers the decorated function as the handler of these layer types.
 
     Types are matched exactly: a subclass may compute something else in its ``forward``.
     """
 
-    def register(
-        handler: Callable[[Layer, Sequence[Call], int], dict[str, PerExampleGradient]],
-    ) -> Callable[[Layer, Sequence[Call], int], dict[str, PerExampleGradient]]:
+    def register(handler: LayerHandler[Layer]) -> LayerHandler[Layer]:
         for kind in kinds:
             _HANDLERS[kind] = handler
         return handler

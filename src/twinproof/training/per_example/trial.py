@@ -2,7 +2,8 @@
 
 A model can step around the fast path's assumptions (using a layer's weight without calling the layer, mixing the rows of the
 batch), and no inspection of its modules would show it. So its gradients are compared with the vmap path's, and record 0's
-gradient is computed twice beside different neighbours.
+gradient is computed twice beside different neighbours. The parameters are shifted a little meanwhile: behind a layer that
+starts at zero every gradient is zero, and any two paths agree.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ class Trial:
 
     def run(self, model: nn.Module, path: PerExamplePath) -> RecordGradients:
         """One run of a path on the records, with dropout off so that two paths can be compared."""
-        with _undisturbed(model), _without_dropout(model):
+        with _undisturbed(model), _shifted_parameters(model), _without_dropout(model):
             return path.gradients(self.inputs, self.labels)
 
     def mixes(self, model: nn.Module, path: PerExamplePath) -> str:
         """Where record 0's gradient changes with the other records, in the model's own mode; empty if nowhere."""
-        with _undisturbed(model):
+        with _undisturbed(model), _shifted_parameters(model):
             first = path.gradients(self.inputs, self.labels).by_name
-        with _undisturbed(model):
+        with _undisturbed(model), _shifted_parameters(model):
             second = path.gradients(self.others, self.other_labels).by_name
         for name, gradient in first.items():
             if not torch.equal(gradient.instantiate()[0], second[name].instantiate()[0]):
@@ -139,6 +140,24 @@ def _undisturbed(model: nn.Module) -> Iterator[None]:
     with torch.random.fork_rng(devices=devices), restored_buffers(model):
         torch.manual_seed(_SEED)
         yield
+
+
+@contextmanager
+def _shifted_parameters(model: nn.Module) -> Iterator[None]:
+    """The same small random shift each time inside, and every bit of the parameters as before afterwards, also on an error."""
+    generator = torch.Generator().manual_seed(_SEED)
+    before = [(parameter, parameter.detach().clone()) for parameter in model.parameters()]
+    try:
+        with torch.no_grad():
+            for parameter, value in before:
+                size = 0.1 * torch.linalg.vector_norm(value.double()) / max(1, value.numel()) ** 0.5 + 0.01
+                noise = torch.randn(value.shape, generator=generator, dtype=torch.float64).to(value.device)
+                parameter.add_((size * noise).to(value.dtype))
+        yield
+    finally:
+        with torch.no_grad():
+            for parameter, value in before:
+                parameter.copy_(value)
 
 
 @contextmanager
