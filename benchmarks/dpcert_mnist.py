@@ -10,6 +10,7 @@ carries no privacy guarantee, and the epsilon written here is what the same plan
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import tempfile
 import time
@@ -80,8 +81,11 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=None, help="fewer images, to try the script out")
     arguments = parser.parse_args()
     changes = {} if arguments.steps is None else {"steps": arguments.steps}
-    jobs = [(sigma, seed, changes, arguments.limit) for seed in range(arguments.seeds) for sigma in PUBLISHED]
-    rows: list[dict[str, Any]] = []
+    # Finished runs are kept: a second call goes on where the first one stopped.
+    rows: list[dict[str, Any]] = json.loads(arguments.out.read_text())["runs"] if arguments.out.exists() else []
+    done = {(row["sigma"], row["seed"]) for row in rows}
+    grid = [(sigma, seed) for seed in range(arguments.seeds) for sigma in PUBLISHED if (sigma, seed) not in done]
+    jobs = [(sigma, seed, changes, arguments.limit) for sigma, seed in grid]
     began = time.monotonic()
     with ProcessPoolExecutor(arguments.processes) as pool:
         for row in pool.map(one_run, jobs):

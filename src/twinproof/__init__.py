@@ -1,3 +1,67 @@
-"""Classifiers that are differentially private and certifiably robust at once, with proofs anybody can check."""
+"""Classifiers that are differentially private and certifiably robust at once, with proofs anybody can check.
+
+    import twinproof as tp
+
+    run = tp.train({"data": {"source": "digits"}, "epsilon": 3.0, "delta": 1e-4}, "runs/digits")
+    print(run.guarantee.promise)
+    certificates = tp.smooth(run.model(), sigma=0.25, levels=16).certify(tp.data.load("digits").test.inputs[:10])
+
+Names are loaded when they are first used, so that importing the package is quick.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from twinproof import data as data
+    from twinproof.audit.verify import verify_run as verify_run
+    from twinproof.certify.run import certify_run as certify_run
+    from twinproof.certify.smoothed import Sampling as Sampling
+    from twinproof.certify.smoothed import SmoothedClassifier as SmoothedClassifier
+    from twinproof.certify.smoothed import smooth as smooth
+    from twinproof.recipes.run_data import load_run_data as load_run_data
+    from twinproof.recipes.train import train as train
+    from twinproof.report.run import report_run as report_run
+    from twinproof.runs.run import Run as Run
 
 __version__ = "0.1.0"
+
+# Rooms are named with nouns and verbs that functions would like to have (certify, report), and a package's attribute of that
+# name is the room: so functions on runs say what they work on.
+_PLACES = {
+    "Run": "twinproof.runs.run",
+    "Sampling": "twinproof.certify.smoothed",
+    "SmoothedClassifier": "twinproof.certify.smoothed",
+    "certify_run": "twinproof.certify.run",
+    "load_run_data": "twinproof.recipes.run_data",
+    "report_run": "twinproof.report.run",
+    "smooth": "twinproof.certify.smoothed",
+    "train": "twinproof.recipes.train",
+    "verify_run": "twinproof.audit.verify",
+}
+__all__ = [
+    "Run",
+    "Sampling",
+    "SmoothedClassifier",
+    "certify_run",
+    "data",
+    "load_run_data",
+    "report_run",
+    "smooth",
+    "train",
+    "verify_run",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """The public name, imported from its room."""
+    if name == "data":
+        return import_module("twinproof.data")
+    if name not in _PLACES:
+        raise AttributeError(f"module 'twinproof' has no attribute {name!r}")
+    return getattr(import_module(_PLACES[name]), name)
+
+
+def __dir__() -> list[str]:
+    """Public names, for completion."""
+    return [*__all__, "__version__"]

@@ -26,6 +26,7 @@ _STEPS_PER_SIGMA = 1024
 # No draw goes beyond this many standard deviations; a normal number does with probability 2e-17.
 _CUT = 8.5
 _FLOAT32_EXACT = 2.0**24
+_SMALLEST_SIGMA = 1e-6  # below it no grid fits float32, and its step would underflow long before sigma does
 
 
 @dataclass(frozen=True)
@@ -35,10 +36,10 @@ class GridGaussian:
     Guarantees
         - Every draw plus every storable input is exact in float32 (checked when the record is made).
         - ``tau`` bounds the total variation between the law of one drawn vector and the rounded Gaussian, given ideal
-          random bits. Per coordinate there are fewer than 17 sigma / h cells. The generators (numpy's ziggurat on Philox on
-          a CPU, Box-Muller on Philox on a GPU) place cell boundaries on a lattice of at least 52-bit uniforms and with
-          library functions that err by a few units in the last place: a cell's probability is off by less than 2^-49.
-          The cut adds less than 2^-50. Coordinates add up.
+          random bits. Per coordinate there are at most 17 sigma / h + 2 cells, and a distance is half the sum over them. The
+          generators (numpy's ziggurat on Philox on a CPU, Box-Muller on Philox on a GPU) place cell boundaries on a lattice of
+          at least 52-bit uniforms and with library functions that err by a few units in the last place: a cell's probability
+          is off by less than 2^-49. The cut adds less than 2^-50. Coordinates add up.
     """
 
     sigma: float
@@ -47,7 +48,9 @@ class GridGaussian:
     def __post_init__(self) -> None:
         if not (self.sigma > 0 and math.isfinite(self.sigma)):
             raise ConfigError("the smoothing noise cannot be used", where="sigma", got=self.sigma, wanted="a finite number > 0")
-        if self.levels * (1 + _CUT * self.sigma) / self.grid >= _FLOAT32_EXACT:
+        if self.levels < 1:
+            raise ConfigError("inputs need stored levels", where="levels", got=self.levels, wanted="at least 1, e.g. 255")
+        if self.sigma < _SMALLEST_SIGMA or self.levels * (1 + _CUT * self.sigma) / self.grid >= _FLOAT32_EXACT:
             raise ConfigError(
                 "input plus noise would not be exact in float32",
                 where="sigma",

@@ -8,12 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from torch import nn
 
+from twinproof.certify.earlier_work import CERTIFICATE_FILES, COMPLETE, SAMPLING, is_recorded, take_up
 from twinproof.certify.grid_gaussian import GridGaussian
+from twinproof.certify.promise import certified_promise
 from twinproof.certify.smoothed import NORM, Sampling, SmoothedClassifier, largest_radius
 from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError, RunError
-from twinproof.guarantee import Guarantee, Kind, Status
 from twinproof.progress import Progress, Silent
 from twinproof.randomness import Key
 from twinproof.runs.certificates import (
@@ -21,29 +23,16 @@ from twinproof.runs.certificates import (
     CertificateSettings,
     CertificateWriter,
     read_certificates,
-    read_settings,
     write_settings,
 )
 from twinproof.runs.environment import software_versions, utc_now
+from twinproof.runs.layout import read_run_json
 from twinproof.runs.record import update_run_json
 from twinproof.runs.run import Run
 from twinproof.training.device import describe_device, resolve_device
 
-SAMPLING, COMPLETE = "sampling", "complete"
 # Inputs certified and made durable together: a kill loses at most these.
 _INPUTS_PER_BATCH = {"cpu": 8, "cuda": 100}
-
-_THEOREM = (
-    "Randomized smoothing (Cohen, Rosenfeld and Kolter 2019, theorem 1) with a one-sided Clopper-Pearson bound; "
-    "noise on a power-of-two grid, so that float32 addition is exact"
-)
-_ASSUMPTIONS = (
-    "The l2 distance is measured in input units ([0, 1] per coordinate), between inputs that can be stored.",
-    "The answer is that of the smoothed classifier with exactly these weights and this noise, not of the bare network.",
-    "Each certificate alone fails with probability at most alpha; they do not hold jointly with that probability.",
-    "The network runs in the same precision and on the same kind of device as it was certified on.",
-    "The pseudo-random generator behaves like ideal random bits; the certification key was not chosen by trying several.",
-)
 
 
 @dataclass(frozen=True)
@@ -71,25 +60,53 @@ def certify_run(
 
     An interrupted certification with the same settings goes on where it stopped; one with other settings is replaced only
     with ``overwrite``.
+
+    Guarantees
+        - Whatever is refused is refused before anything in the run is touched.
+        - Interrupted at any moment and gone on with, on the same machine, it ends with the same certificates to the byte.
+        - ``run.json`` promises robustness only while it binds the digests of a complete certification.
     """
     sampling, progress = sampling or Sampling(), progress or Silent()
     if limit is not None and limit < 1:
         raise ConfigError("there is nothing to certify", where="limit", got=limit, wanted="at least 1 input")
+    _check_data(run, dataset)
     target = resolve_device(device)
     noise = GridGaussian(sigma if sigma is not None else float(run.record["config"]["sigma"]), dataset.levels)
     inputs = min(limit or len(dataset.test), len(dataset.test))
     wanted = _settings(run, dataset, noise, sampling, inputs, target, key or Key.from_system())
+    smoothed = SmoothedClassifier(_network(run, dataset, target), noise)
     progress.say(f"largest radius that n={sampling.n} at alpha={sampling.alpha:g} allows: {wanted.largest_radius:.6f}")
-    settings, done = _earlier_work(run.root, wanted, overwrite=overwrite)
+    settings, done = take_up(run.root, wanted, own_key=key is not None, overwrite=overwrite)
     began = time.monotonic()
     if settings.state != COMPLETE:
-        _sample(run, dataset, noise, sampling, settings, done, target, progress)
+        _sample(run.root, dataset, smoothed, sampling, settings, done, progress)
         seconds = round(settings.seconds + time.monotonic() - began, 3)
         settings = replace(settings, state=COMPLETE, seconds=seconds)
         write_settings(run.root, settings)
-        _record(run, settings)
+    if not is_recorded(run.root):
+        _record(run.root, settings)
     elapsed = max(time.monotonic() - began, 1e-9)
     return CertifiedRun(settings, read_certificates(run.root), (inputs - done) / elapsed)
+
+
+def _check_data(run: Run, dataset: Dataset) -> None:
+    expected = run.record["data"]
+    for name, got, wanted in (
+        ("shape", list(dataset.shape), expected["shape"]),
+        ("classes", list(dataset.classes), expected["classes"]),
+        ("levels", dataset.levels, expected["levels"]),
+        ("test records", len(dataset.test), expected["test_records"]),
+    ):
+        if got != wanted:
+            raise RunError("this is not the data of the run", where=f"{name} of {dataset.name}", got=got, wanted=str(wanted))
+
+
+def _network(run: Run, dataset: Dataset, device: torch.device) -> nn.Module:
+    model = run.model(device)
+    if len(dataset.shape) == 3:
+        # The largest single gain on a CPU; the same function of the same weights.
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return model
 
 
 def _settings(
@@ -118,47 +135,22 @@ def _settings(
     )
 
 
-def _earlier_work(root: Path, wanted: CertificateSettings, *, overwrite: bool) -> tuple[CertificateSettings, int]:
-    """The settings to go on with, and how many inputs are done already."""
-    earlier = read_settings(root)
-    if earlier is not None and not overwrite:
-        comparable = replace(
-            wanted, key=earlier.key, state=earlier.state, device=earlier.device, versions=earlier.versions,
-            created=earlier.created, seconds=earlier.seconds,
-        )  # fmt: skip
-        if comparable == earlier:
-            return earlier, len(read_certificates(root))
-        raise RunError(
-            "this run has certificates with other settings",
-            where=str(root / "certificates.json"),
-            got=f"sigma {earlier.sigma}, n0 {earlier.n0}, n {earlier.n}, alpha {earlier.alpha}, {earlier.inputs} inputs",
-            wanted=f"sigma {wanted.sigma}, n0 {wanted.n0}, n {wanted.n}, alpha {wanted.alpha}, {wanted.inputs} inputs",
-            fix="--overwrite replaces them; or copy the run first",
-        )
-    write_settings(root, wanted)
-    return wanted, 0
-
-
 def _sample(
-    run: Run,
+    root: Path,
     dataset: Dataset,
-    noise: GridGaussian,
+    smoothed: SmoothedClassifier,
     sampling: Sampling,
     settings: CertificateSettings,
     done: int,
-    device: torch.device,
     progress: Progress,
 ) -> None:
-    model = run.model(device)
-    if len(dataset.shape) == 3:
-        # The largest single gain on a CPU; the same function of the same weights.
-        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    smoothed = SmoothedClassifier(model, noise)
+    step = _INPUTS_PER_BATCH["cuda" if settings.device.startswith("cuda") else "cpu"]
+    # A batch that was cut is made again whole: a network's last bits, and so a tied vote, may depend on the batch.
+    done -= done % step
     key = Key(bytes.fromhex(settings.key))
     progress.start("certifying", settings.inputs, done)
-    writer = CertificateWriter(run.root, keep=done)
+    writer = CertificateWriter(root, keep=done)
     try:
-        step = _INPUTS_PER_BATCH[device.type]
         for first in range(done, settings.inputs, step):
             rows = slice(first, min(first + step, settings.inputs))
             labels = dataset.test.labels[rows].tolist()
@@ -168,21 +160,6 @@ def _sample(
         writer.close()
 
 
-def _record(run: Run, settings: CertificateSettings) -> None:
-    guarantee = Guarantee(
-        Kind.ROBUSTNESS,
-        Status.PROVEN,
-        f"For each certified input, with probability at least {1 - settings.alpha:g}: no change smaller than its radius "
-        f"(l2, inputs in [0, 1]) changes the smoothed classifier's answer.",
-        theorem=_THEOREM,
-        assumptions=_ASSUMPTIONS,
-        values=(
-            ("sigma", settings.sigma),
-            ("alpha", settings.alpha),
-            ("n", settings.n),
-            ("largest_radius", settings.largest_radius),
-            ("norm", settings.norm),
-        ),
-    )
-    guarantees = {**run.record["guarantees"], "robustness": guarantee.as_dict()}
-    update_run_json(run.root, files=("certificates.json", "certificates.csv"), guarantees=guarantees)
+def _record(root: Path, settings: CertificateSettings) -> None:
+    guarantees = {**read_run_json(root)["guarantees"], "robustness": certified_promise(settings).as_dict()}
+    update_run_json(root, files=CERTIFICATE_FILES, guarantees=guarantees)

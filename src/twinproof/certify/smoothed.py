@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from twinproof.certify.base_classifier import classes_of
 from twinproof.certify.clopper_pearson import clopper_pearson_lower
 from twinproof.certify.grid_gaussian import GridGaussian
 from twinproof.certify.votes import VoteCounter
@@ -33,6 +34,7 @@ from twinproof.runs.certificates import ABSTAIN, UNKNOWN, Certificate
 NORM = "l2"
 # Rows per forward pass when the caller does not say: enough to fill the device, small enough for its caches or memory.
 _ROWS = {"cpu": 2000, "cuda": 64_000}
+_MOST_DRAWS = 10**12
 
 
 @dataclass(frozen=True)
@@ -71,17 +73,35 @@ def bound_from_votes(votes: NDArray[Any], sampling: Sampling, sigma: float, tau:
 
 def largest_radius(sampling: Sampling, noise: GridGaussian, dimension: int) -> float:
     """The radius that n unanimous votes give, rounded down; an (n, alpha) that can never certify anything is refused."""
-    radius = float(bound_from_votes(np.array([sampling.n]), sampling, noise.sigma, noise.tau(dimension)).radii[0])
+    tau = noise.tau(dimension)
+    radius = _unanimous(sampling.n, sampling, noise.sigma, tau)
     if radius <= 0:
-        needed = math.ceil(math.log(sampling.alpha) / math.log(0.5)) + 1
+        needed = _smallest_useful_n(sampling, noise.sigma, tau)
         raise ConfigError(
             "these settings can never certify anything",
             where="n, alpha",
-            got=f"n={sampling.n}, alpha={sampling.alpha}: even unanimous votes leave the bound at or below 1/2",
+            got=f"n={sampling.n}, alpha={sampling.alpha}: even unanimous votes give no radius",
             wanted=f"n of at least {needed} at this alpha",
             fix=f"raise n to {needed} or more (10,000 is usual), or raise alpha",
         )
     return radius
+
+
+def _unanimous(n: int, sampling: Sampling, sigma: float, tau: float) -> float:
+    return float(bound_from_votes(np.array([n]), replace(sampling, n=n), sigma, tau).radii[0])
+
+
+def _smallest_useful_n(sampling: Sampling, sigma: float, tau: float) -> int:
+    """The least n whose unanimous votes give a radius: by bisection, because tau and rounding shift alpha^(1/n) > 1/2."""
+    low, high = sampling.n, 2 * sampling.n
+    while _unanimous(high, sampling, sigma, tau) <= 0:
+        if high > _MOST_DRAWS:
+            raise ConfigError("no number of draws can certify this input", where="sigma", got=sigma, wanted="a larger sigma")
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if _unanimous(middle, sampling, sigma, tau) > 0 else (middle, high)
+    return high
 
 
 @dataclass(frozen=True)
@@ -109,6 +129,7 @@ class SmoothedClassifier:
         """
         sampling = sampling or Sampling()
         stored = self._stored_levels(inputs)
+        _check_numbering(len(stored), labels, first_index, rows)
         dimension = math.prod(stored.shape[1:])
         largest_radius(sampling, self.noise, dimension)
         indices = list(range(first_index, first_index + len(stored)))
@@ -136,22 +157,11 @@ class SmoothedClassifier:
                 fix="certify outside the autocast context",
             )
         with evaluation_mode(self.model), torch.inference_mode():
-            classes = self._number_of_classes(stored)
+            classes = classes_of(self.model, stored[:1] / self.noise.levels)
             counter = VoteCounter(self.model, self.noise, classes, key, rows)
             top = counter.count("select", indices, stored, sampling.n0).argmax(dim=1)
             votes = counter.count("estimate", indices, stored, sampling.n).gather(1, top[:, None])[:, 0]
         return top.cpu().numpy(), votes.cpu().numpy()
-
-    def _number_of_classes(self, stored: Tensor) -> int:
-        scores = self.model(stored[:1] / self.noise.levels)
-        if scores.ndim != 2 or scores.shape[0] != 1 or scores.shape[1] < 2:
-            raise ModelError(
-                "the network does not give one score per class",
-                where=type(self.model).__name__,
-                got=f"an output of shape {tuple(scores.shape)} for one input",
-                wanted="(1, classes) with at least 2 classes",
-            )
-        return int(scores.shape[1])
 
     def _stored_levels(self, inputs: Tensor | NDArray[Any]) -> Tensor:
         parameter = next(self.model.parameters(), None)
@@ -159,6 +169,8 @@ class SmoothedClassifier:
             inputs.astype(np.int32) if isinstance(inputs, np.ndarray) and inputs.dtype == np.uint16 else inputs
         )
         device = given.device if parameter is None else parameter.device
+        if given.ndim == 0:
+            raise DataError("one number is no batch of inputs", where="certify", got="no dimension", wanted="(inputs, *shape)")
         if given.is_floating_point():
             scaled = given.to(torch.float64) * self.noise.levels
             stored = scaled.round()
@@ -181,6 +193,20 @@ class SmoothedClassifier:
                 wanted=f"0..{self.noise.levels} levels",
             )
         return stored.to(device=device, dtype=torch.float32)
+
+
+def _check_numbering(inputs: int, labels: Sequence[int] | None, first_index: int, rows: int | None) -> None:
+    if labels is not None and len(labels) != inputs:
+        raise DataError(
+            "labels and inputs differ in number",
+            where="certify",
+            got=f"{len(labels)} labels for {inputs} inputs",
+            wanted="one label for each input, or none at all",
+        )
+    if first_index < 0:
+        raise ConfigError("inputs are numbered from 0", where="first_index", got=first_index, wanted="0 or more")
+    if rows is not None and rows < 1:
+        raise ConfigError("a forward pass needs rows", where="rows", got=rows, wanted="at least 1")
 
 
 def smooth(model: nn.Module, sigma: float, *, levels: int = 255) -> SmoothedClassifier:

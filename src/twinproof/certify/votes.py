@@ -9,6 +9,7 @@ from itertools import islice
 import torch
 from torch import Tensor, nn
 
+from twinproof.certify.base_classifier import checked_scores
 from twinproof.certify.grid_gaussian import BLOCK, GridGaussian
 from twinproof.randomness import Key
 
@@ -36,7 +37,7 @@ class VoteCounter:
         blocks = ((row, number) for row in range(len(indices)) for number in range(-(-draws // BLOCK)))
         while group := list(islice(blocks, max(1, self.rows // min(BLOCK, draws)))):
             parts, owners = zip(*self._noisy(purpose, indices, stored, draws, group), strict=True)
-            scores = self.model(torch.cat(parts))
+            scores = checked_scores(self.model, torch.cat(parts), self.classes)
             choice = torch.where(scores.isnan().any(dim=1), self.classes, scores.argmax(dim=1))
             slots = torch.cat(owners) * (self.classes + 1) + choice
             votes.scatter_add_(0, slots, torch.ones_like(slots))

@@ -58,8 +58,8 @@ def check_event(event: Event) -> None:
     if isinstance(event, PoissonGaussianEvent):
         if not 0 <= event.sample_rate <= 1:
             raise ConfigError("the sample rate is no probability", where=where, got=event.sample_rate, wanted="0 <= rate <= 1")
-        if event.steps < 0:
-            raise ConfigError("the number of steps is negative", where=where, got=event.steps, wanted="steps >= 0")
+        if not (event.steps >= 0 and float(event.steps).is_integer()):
+            raise ConfigError("the number of steps cannot be used", where=where, got=event.steps, wanted="a whole number >= 0")
 
 
 def check_delta(delta: float) -> None:

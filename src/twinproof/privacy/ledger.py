@@ -19,6 +19,7 @@ from twinproof.privacy.accounting import Event, GaussianEvent, PoissonGaussianEv
 FORMAT = 1
 NEIGHBOURS = "add-or-remove-one"
 GENESIS = "0" * 64
+KINDS = ("open", "gaussian", "poisson-gaussian", "close")
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,8 @@ class Ledger:
     Guarantees
         An entry is on the disk (flushed and synced) when ``append`` returns, and the steps it announces are drawn only
         afterwards (``PrivateExecution.draw``): whatever kills the process, the ledger never counts fewer steps than were
-        taken. A last line that a kill cut short was not yet relied on by anybody and is removed when the ledger is opened.
+        taken. A last line that a kill cut short was not yet relied on by anybody and is removed when the ledger is opened;
+        one that lacks nothing but its newline is kept, since counting too much is safe. Any other changed byte is refused.
     """
 
     def __init__(self, path: Path, entries: list[Entry]) -> None:
@@ -68,23 +70,49 @@ class Ledger:
         """Opens an existing ledger, checks its chain, and cuts off a half-written last line."""
         if not path.is_file():
             raise RunError("the ledger is missing", where=str(path), got="no such file", wanted="the run's ledger.jsonl")
-        content = path.read_bytes()
-        complete = content[: content.rfind(b"\n") + 1]
-        entries: list[Entry] = []
-        for number, line in enumerate(complete.splitlines()):
-            entries.append(_checked_entry(path, number, line, entries[-1].hash if entries else GENESIS))
-        if len(complete) < len(content):
-            os.truncate(path, len(complete))
-        return cls(path, entries)
+        # Not splitlines(): it would also take a carriage return for the end of a line.
+        *lines, tail = path.read_bytes().split(b"\n")
+        ledger = cls(path, [])
+        for line in lines:
+            ledger.entries.append(_checked_entry(path, len(ledger.entries), line, ledger._last_hash))
+        if tail:
+            ledger._mend_tail(tail)
+        if not ledger.entries:
+            raise RunError("the ledger is empty", where=str(path), got="no entry", wanted="a first line of kind 'open'")
+        return ledger
 
     def append(self, kind: str, body: dict[str, Any]) -> None:
         """Adds an entry and returns once it is safely on the disk."""
-        entry = Entry(len(self.entries), kind, body, self.entries[-1].hash if self.entries else GENESIS)
+        if kind not in KINDS or self.closed:
+            raise RunError(
+                "this cannot be added to the ledger",
+                where=str(self._path),
+                got=f"{kind!r} after {self.entries[-1].kind if self.entries else 'nothing'!r}",
+                wanted=f"one of {', '.join(KINDS)}, and nothing after 'close'",
+            )
+        entry = Entry(len(self.entries), kind, body, self._last_hash)
         with open(self._path, "ab") as handle:
             handle.write(entry.line())
             handle.flush()
             os.fsync(handle.fileno())
         self.entries.append(entry)
+
+    def _mend_tail(self, tail: bytes) -> None:
+        """Deals with what stands after the last newline: an entry without its newline, or the start of one."""
+        try:
+            json.JSONDecoder().raw_decode(tail.decode(errors="replace"))
+        except ValueError:
+            os.truncate(self._path, self._path.stat().st_size - len(tail))
+            return
+        self.entries.append(_checked_entry(self._path, len(self.entries), tail, self._last_hash))
+        with open(self._path, "ab") as handle:
+            handle.write(b"\n")
+            handle.flush()
+            os.fsync(handle.fileno())
+
+    @property
+    def _last_hash(self) -> str:
+        return self.entries[-1].hash if self.entries else GENESIS
 
     @property
     def config_sha256(self) -> str:
@@ -99,7 +127,7 @@ class Ledger:
     @property
     def closed(self) -> bool:
         """Whether the weights have left."""
-        return self.entries[-1].kind == "close"
+        return bool(self.entries) and self.entries[-1].kind == "close"
 
     def events(self) -> list[Event]:
         """The spending so far, equal blocks merged, as the accountants take it."""
@@ -124,9 +152,10 @@ def _checked_entry(path: Path, number: int, line: bytes, previous: str) -> Entry
     where = f"{path.name}, line {number + 1}"
     try:
         record = json.loads(line)
-        entry = Entry(record["index"], record["kind"], record["body"], record["previous"])
-        intact = record["hash"] == entry.hash
-    except (ValueError, KeyError, TypeError) as error:
+        entry = Entry(record["index"], record["kind"], dict(record["body"]), record["previous"])
+        # Byte for byte: another spelling of the same values is a changed ledger too.
+        intact = entry.line() == line + b"\n"
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise RunError("a ledger line cannot be read", where=where, got=error, wanted="one JSON object") from error
     if not intact or entry.previous != previous or entry.index != number:
         raise RunError(
@@ -135,5 +164,13 @@ def _checked_entry(path: Path, number: int, line: bytes, previous: str) -> Entry
             got="a line that does not follow the one before it",
             wanted="an untouched ledger",
             fix="restore the file; a run whose ledger was changed cannot be continued",
+        )
+    if entry.kind not in KINDS or (entry.kind == "open") != (number == 0):
+        raise RunError(
+            "the ledger holds an entry that cannot be counted",
+            where=where,
+            got=entry.kind,
+            wanted="'open' on the first line alone, then " + ", ".join(KINDS[1:]),
+            fix="use the version of twinproof that wrote it: an entry that is not understood may have spent privacy",
         )
     return entry

@@ -31,6 +31,10 @@ from twinproof.randomness import Key
 # Grid step relative to the clipping norm: fine enough that rounding costs less than 1e-6 of it up to a million parameters,
 # coarse enough that sums of millions of records stay exact in float64.
 _GRID_BITS = 30
+# Outside this range the square of a float64 norm, or the grid step, could vanish or overflow.
+_CLIP_RANGE = (1e-30, 1e30)
+# Noise of 14 deviations must stay below 2^53 grid steps, where float64 stops holding every integer.
+_LARGEST_MULTIPLIER = 1e5
 # How many steps one ledger line announces: a kill over-counts by at most this many, and lines stay few.
 LEDGER_BLOCK = 100
 
@@ -53,10 +57,14 @@ class Plan:
     def __post_init__(self) -> None:
         check_event(self.event)
         check_delta(self.delta)
-        for name in ("clip_norm", "divisor"):
-            value = getattr(self, name)
-            if not (value > 0 and math.isfinite(value)):
-                raise ConfigError(f"the {name} cannot be used", where=name, got=value, wanted="a finite number above 0")
+        if self.noise_multiplier > _LARGEST_MULTIPLIER:
+            wanted = f"at most {_LARGEST_MULTIPLIER:g}: larger noise is not exact on the grid"
+            raise ConfigError("the noise multiplier is too large", where="Plan", got=self.noise_multiplier, wanted=wanted)
+        if not _CLIP_RANGE[0] <= self.clip_norm <= _CLIP_RANGE[1]:
+            wanted = f"{_CLIP_RANGE[0]:g} to {_CLIP_RANGE[1]:g}"
+            raise ConfigError("the clip_norm cannot be used", where="clip_norm", got=self.clip_norm, wanted=wanted)
+        if not (self.divisor > 0 and math.isfinite(self.divisor)):
+            raise ConfigError("the divisor cannot be used", where="divisor", got=self.divisor, wanted="a finite number above 0")
 
     @property
     def event(self) -> PoissonGaussianEvent:
@@ -75,7 +83,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Draw:
-    """The records of one step. Only a ``PrivateExecution`` can make one that it will itself accept."""
+    """The records of one step. A ``PrivateExecution`` accepts only the very object that its ``draw`` returned."""
 
     step: int
     indices: NDArray[np.int64]
@@ -100,7 +108,9 @@ class PrivateExecution:
         self._ledger = ledger
         self._records = records
         self._parameters = parameters
+        self._outstanding: dict[int, Draw] = {}
         self._released: set[int] = set()
+        _check_same_plan(plan, ledger)
         self._reserved = ledger.reserved_steps
 
     def draw(self, step: int) -> Draw:
@@ -109,7 +119,8 @@ class PrivateExecution:
             raise ConfigError("there is no such step in the plan", where="step", got=step, wanted=f"0..{self.plan.steps - 1}")
         self._announce(step)
         indices = poisson_sample(self._key, step, records=self._records, sample_rate=self.plan.sample_rate)
-        return Draw(step, indices, self)
+        self._outstanding[step] = Draw(step, indices, self)
+        return self._outstanding[step]
 
     def clip_weights(self, squared_norms: Tensor) -> Tensor:
         """The factor for each record's gradient before the sum; 0 where the gradient is not finite."""
@@ -117,18 +128,7 @@ class PrivateExecution:
 
     def release(self, draw: Draw, sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The private gradient: clipped sums plus noise on the grid, over the constant divisor (float64)."""
-        if getattr(draw, "_origin", None) is not self:
-            raise ConfigError(
-                "these records were not drawn by the plan",
-                where="sampler",
-                got=type(draw).__name__,
-                wanted="the Poisson draw that this plan's accounting counts",
-                fix="let twinproof sample; a foreign sampler's privacy cannot be accounted for",
-            )
-        if draw.step in self._released:
-            raise ConfigError(
-                "a step's noise would be used twice", where=f"step {draw.step}", got="a second release", wanted="one release"
-            )
+        self._check_draw(draw)
         if sum(value.numel() for value in sums.values()) != self._parameters:
             raise ConfigError(
                 "the sums do not cover the parameters that the plan was made for",
@@ -137,7 +137,23 @@ class PrivateExecution:
                 wanted=f"{self._parameters} parameters",
             )
         self._released.add(draw.step)
+        del self._outstanding[draw.step]
         return dict(self._noisy(draw.step, sums))
+
+    def _check_draw(self, draw: Draw) -> None:
+        if getattr(draw, "_origin", None) is self and draw.step in self._released:
+            raise ConfigError(
+                "a step's noise would be used twice", where=f"step {draw.step}", got="a second release", wanted="one release"
+            )
+        # Identity, not equality: a copy of a draw with other indices would carry a sample that nobody accounted for.
+        if getattr(draw, "_origin", None) is not self or self._outstanding.get(draw.step) is not draw:
+            raise ConfigError(
+                "these records were not drawn by the plan",
+                where="sampler",
+                got=type(draw).__name__,
+                wanted="the Poisson draw that this plan's accounting counts",
+                fix="let twinproof sample; a foreign sampler's privacy cannot be accounted for",
+            )
 
     def _noisy(self, step: int, sums: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
         grid, deviation = self.plan.grid, self.plan.noise_multiplier * self.plan.clip_norm
@@ -162,3 +178,27 @@ class PrivateExecution:
                 },
             )
             self._reserved += block
+
+
+def _check_same_plan(plan: Plan, ledger: Ledger) -> None:
+    """Refuses a ledger whose announced steps are not this plan's: they would pass for steps that cost something else."""
+    for entry in ledger.entries:
+        if entry.kind != "poisson-gaussian":
+            continue
+        announced = (entry.body["sample_rate"], entry.body["noise_multiplier"])
+        if announced != (plan.sample_rate, plan.noise_multiplier):
+            raise ConfigError(
+                "the ledger has announced the steps of another plan",
+                where=f"ledger entry {entry.index}",
+                got=f"sample rate {announced[0]}, noise multiplier {announced[1]}",
+                wanted=f"sample rate {plan.sample_rate}, noise multiplier {plan.noise_multiplier}",
+                fix="start a new run for a new plan",
+            )
+    if ledger.reserved_steps > plan.steps:
+        raise ConfigError(
+            "the ledger has announced more steps than the plan has",
+            where="ledger",
+            got=ledger.reserved_steps,
+            wanted=f"at most {plan.steps}",
+            fix="start a new run for a new plan",
+        )

@@ -13,6 +13,9 @@ from twinproof.recipes.registry import find_recipe
 from twinproof.settings import parse_settings
 from twinproof.training.performance import Performance
 
+# Below, the accountants overflow and nobody could recompute the epsilon of the run; above, the noise leaves its grid.
+SMALLEST_NOISE, LARGEST_NOISE = 0.1, 1e5
+
 
 class TrainConfig(BaseModel):
     """Every setting of a run. ``None`` means: decided from the others before training starts, and then written down."""
@@ -23,7 +26,9 @@ class TrainConfig(BaseModel):
     recipe: str
     epsilon: float | None = Field(default=None, gt=0, allow_inf_nan=False, description="target; sets the noise multiplier")
     delta: float = Field(default=1e-5, gt=0, lt=1)
-    noise_multiplier: float | None = Field(default=None, gt=0, allow_inf_nan=False, description="noise over clipping norm")
+    noise_multiplier: float | None = Field(
+        default=None, ge=SMALLEST_NOISE, le=LARGEST_NOISE, allow_inf_nan=False, description="noise over clipping norm"
+    )
     clip_norm: float = Field(default=0.1, gt=0, allow_inf_nan=False, description="bound on one record's gradient")
     batch_size: int = Field(default=256, ge=1, description="expected records per step; also the constant divisor")
     records: int | None = Field(default=None, ge=1, description="declared (public) number of training records")
@@ -63,5 +68,6 @@ def _merge(into: dict[str, Any], layer: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(value, Mapping) and isinstance(into.get(key), dict):
             _merge(into[key], value)
         else:
-            into[key] = dict(value) if isinstance(value, Mapping) else value
+            # A copy all the way down: a later layer must not be merged into what the caller gave.
+            into[key] = _merge({}, value) if isinstance(value, Mapping) else value
     return into

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from dataclasses import asdict
@@ -12,6 +11,7 @@ import torch
 from torch import nn
 
 from twinproof.data.record import Dataset
+from twinproof.errors import RunError
 from twinproof.evaluate.accuracy import clean_accuracy
 from twinproof.files import canonical_json, write_atomic
 from twinproof.privacy.accounting import PoissonGaussianEvent, epsilon_pld
@@ -65,8 +65,16 @@ class Reporter:
             "test_loss": accuracy.loss,
             "rate": (done - then) / max(now - clock, 1e-9),
         }
+        if not math.isfinite(accuracy.loss):
+            raise RunError(
+                "training has diverged",
+                where=f"step {done}",
+                got=f"a loss of {accuracy.loss} on the test set",
+                wanted="finite weights",
+                fix="start a new run with a smaller learning_rate",
+            )
         with open(self._layout.metrics, "a", encoding="utf-8") as handle:
-            handle.write(json.dumps(line) + "\n")
+            handle.write(canonical_json(line) + "\n")
 
     def diagnose(self, seen: StepDiagnostics) -> None:
         """Remembers what a step saw of the training records, for the owner."""

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import PurePath
+from pathlib import Path
 from typing import Any
 
+from twinproof.data.config import DataConfig
+from twinproof.data.own_files import public_name
 from twinproof.data.record import Scaling
+from twinproof.data.sources import SOURCES
 from twinproof.recipes.config import TrainConfig
 from twinproof.settings import parse_settings
 
 
 def _last_part(path: str | None) -> str | None:
-    return None if path is None else PurePath(path).name
+    return None if path is None else public_name(Path(path))
 
 
 def public_config(config: TrainConfig) -> dict[str, Any]:
@@ -20,6 +23,16 @@ def public_config(config: TrainConfig) -> dict[str, Any]:
     stored["data"]["source"] = _last_part(stored["data"]["source"])
     stored["data"]["test"] = _last_part(stored["data"]["test"])
     return stored
+
+
+def located(data: DataConfig) -> dict[str, Any]:
+    """The data settings for ``private/``, with whole paths: later commands may be called from another folder."""
+    settings = data.model_dump(mode="json")
+    for name in ("source", "test"):
+        path = settings[name]
+        if path is not None and path not in SOURCES and Path(path).expanduser().exists():
+            settings[name] = str(Path(path).expanduser().absolute())
+    return settings
 
 
 def restore_config(stored: dict[str, Any], source: dict[str, Any] | None) -> TrainConfig:

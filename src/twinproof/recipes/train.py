@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,7 +25,8 @@ from twinproof.recipes.guarantees import not_yet_certified
 from twinproof.recipes.registry import find_recipe
 from twinproof.recipes.reporter import Reporter
 from twinproof.recipes.resolve import plan_of, resolve, spent_on_data
-from twinproof.recipes.stored_data import public_config, restore_config, stored_scaling
+from twinproof.recipes.resumption import clear_stillborn, load_ledger, refuse_older_ledger, refuse_other_settings
+from twinproof.recipes.stored_data import located, public_config, restore_config, stored_scaling
 from twinproof.runs import private_files
 from twinproof.runs.environment import software_versions, utc_now
 from twinproof.runs.layout import RunLayout, read_run_json
@@ -59,6 +59,11 @@ class Job:
         """Where its files lie."""
         return RunLayout(self.root)
 
+    @property
+    def binding(self) -> str:
+        """What only a checkpoint of this run can carry: a digest of its settings under its own key."""
+        return self.key.stream(f"checkpoint of settings {self.digest}", length=32).hex()
+
 
 def train(
     settings: Mapping[str, Any] | TrainConfig | None,
@@ -77,6 +82,8 @@ def train(
     """
     root = Path(out)
     config = parse_train_config(settings) if isinstance(settings, Mapping) else settings
+    if root.exists() and not root.is_dir():
+        raise RunError("this is not a directory", where=str(root), got="a file", wanted="a new or empty directory for the run")
     started = RunLayout(root).run_json.is_file()
     if started and not resume:
         raise RunError(
@@ -87,7 +94,10 @@ def train(
             fix="choose another directory, or continue this run with --resume",
         )
     if started:
-        if read_run_json(root).get("state") == COMPLETE:
+        record = read_run_json(root)
+        if record.get("state") == COMPLETE:
+            if config is not None:
+                refuse_other_settings(root, config, record["config"])
             private_files.forget_training_secrets(RunLayout(root).private, CHECKPOINT_FILE)
             return Run.open(root)
         job = _continue_job(root, config, data_root)
@@ -104,19 +114,23 @@ def _start_job(root: Path, config: TrainConfig, data_root: Path | None, *, resum
     if root.exists() and any(root.iterdir()):
         if not resume:
             raise RunError("the directory is not empty", where=str(root), got="files in it", wanted="a new or empty directory")
-        _clear_stillborn(layout)
+        clear_stillborn(layout)
+    device = resolve_device(config.performance.device)
     key = Key.from_system() if config.seed is None else Key.from_seed(config.seed)
     dataset = load(config.data, root=data_root, key=key)
     resolved = resolve(config, dataset)
-    _network(resolved, dataset)  # a network that does not fit must be known before anything is written
+    private = find_recipe(resolved.recipe).private
+    # A network that does not fit, or a plan that cannot be carried out, must be known before anything is written.
+    _network(resolved, dataset)
+    if private:
+        plan_of(resolved)
     root.mkdir(parents=True, exist_ok=True)
     private_files.create_private_folder(layout.private)
-    private_files.save_source(layout.private, resolved.data.model_dump(mode="json"))
+    private_files.save_source(layout.private, located(resolved.data))
     private_files.save_fingerprint(layout.private, dataset.train)
     private_files.save_key(layout.private, key)
     stored = public_config(resolved)
     digest = config_digest(stored)
-    private = find_recipe(resolved.recipe).private
     ledger = Ledger.create(layout.ledger, config_sha256=digest, delta=resolved.delta if private else None)
     if private:
         for event in spent_on_data(dataset):
@@ -132,25 +146,10 @@ def _start_job(root: Path, config: TrainConfig, data_root: Path | None, *, resum
             "data": {**dataset.public_description(), "records": resolved.records},
             "guarantees": {"robustness": not_yet_certified(resolved.sigma).as_dict()},
             "versions": software_versions(),
-            "device": describe_device(resolve_device(resolved.performance.device)),
+            "device": describe_device(device),
         },
     )
     return Job(root, resolved, dataset, key, ledger, digest, created)
-
-
-def _clear_stillborn(layout: RunLayout) -> None:
-    """Removes what a start that was killed before ``run.json`` left; nothing had been spent or shown to anybody."""
-    leftovers = {layout.private.name, layout.ledger.name, layout.run_json.name + ".part"}
-    strangers = [path.name for path in layout.root.iterdir() if path.name not in leftovers]
-    if strangers:
-        raise RunError(
-            "the directory holds files that are not a run's",
-            where=str(layout.root),
-            got=", ".join(sorted(strangers)[:5]),
-            wanted="an interrupted run, or a new or empty directory",
-        )
-    shutil.rmtree(layout.private, ignore_errors=True)
-    layout.ledger.unlink(missing_ok=True)
 
 
 def _continue_job(root: Path, given: TrainConfig | None, data_root: Path | None) -> Job:
@@ -158,15 +157,9 @@ def _continue_job(root: Path, given: TrainConfig | None, data_root: Path | None)
     config = restore_config(record["config"], private_files.load_source(layout.private))
     dataset = load(config.data, root=data_root, scaling=stored_scaling(record["data"]))
     digest = config_digest(record["config"])
-    ledger = Ledger.load(layout.ledger)
-    if ledger.config_sha256 != digest or (given is not None and public_config(resolve(given, dataset)) != record["config"]):
-        raise RunError(
-            "these are not the settings the run was started with",
-            where=str(root),
-            got="other settings",
-            wanted="the settings in run.json",
-            fix="resume without settings (they are read from the run), or start a new run",
-        )
+    ledger = load_ledger(layout, digest)
+    if given is not None:
+        refuse_other_settings(root, resolve(given, dataset), record["config"])
     private_files.check_fingerprint(layout.private, dataset.train)
     return Job(root, config, dataset, private_files.load_key(layout.private), ledger, digest, record["created"])
 
@@ -184,7 +177,9 @@ def _run(job: Job, progress: Progress) -> None:
     model.to(device).train()
     optimizer = torch.optim.SGD(model.parameters(), lr=config.learning_rate, momentum=config.momentum)
     source = _gradient_source(job, model, device)
-    first = load_checkpoint(job.layout.private, model, optimizer, config_sha256=job.digest)
+    first = load_checkpoint(job.layout.private, model, optimizer, binding=job.binding)
+    if find_recipe(config.recipe).private:
+        refuse_older_ledger(job.ledger, first)
     reporter = Reporter(job.layout, job.config, job.dataset, device)
     reporter.rewind(first)
     progress.start("training", steps, first)
@@ -198,7 +193,7 @@ def _run(job: Job, progress: Progress) -> None:
             reporter.report(model, done)
         if done % config.performance.checkpoint_every == 0 or done == steps:
             reporter.flush()
-            save_checkpoint(job.layout.private, model, optimizer, step=done, config_sha256=job.digest)
+            save_checkpoint(job.layout.private, model, optimizer, step=done, binding=job.binding)
 
     run_loop(model, optimizer, source, first=first, steps=steps, after_step=after_step)
     finish_run(job.root, config, job.dataset, job.ledger, model, created=job.created, seconds=time.monotonic() - began)

@@ -33,7 +33,7 @@ class Certificate:
     @property
     def correct(self) -> bool:
         """Whether the smoothed classifier answered, and answered with the true label."""
-        return self.prediction == self.label
+        return self.prediction != ABSTAIN and self.prediction == self.label
 
     def row(self) -> list[str]:
         """The line of ``certificates.csv``."""
@@ -99,9 +99,9 @@ def read_certificates(root: Path) -> list[Certificate]:
     path = RunLayout(root).certificates_csv
     if not path.is_file():
         return []
-    text = path.read_text(encoding="utf-8")
-    whole = text[: text.rfind("\n") + 1].splitlines()
     try:
+        text = path.read_text(encoding="utf-8")
+        whole = text[: text.rfind("\n") + 1].splitlines()
         return [Certificate.from_row(row) for row in csv.DictReader(whole)]
     except (ValueError, KeyError, TypeError) as error:
         raise RunError("certificates.csv is broken", where=str(path), got=error, wanted=",".join(HEADER)) from error
@@ -113,13 +113,11 @@ class CertificateWriter:
     def __init__(self, root: Path, *, keep: int = 0) -> None:
         """Opens the file behind the first ``keep`` certificates it already holds; whatever follows them is cut off."""
         path = RunLayout(root).certificates_csv
-        self._file: IO[str] = open(path, "r+" if keep else "w", newline="", encoding="utf-8")  # noqa: SIM115 (closed in close)
-        self._writer = csv.writer(self._file, lineterminator="\n")
         if keep:
-            for _ in range(keep + 1):
-                self._file.readline()
-            self._file.truncate(self._file.tell())
-        else:
+            _cut_behind(path, keep + 1)
+        self._file: IO[str] = open(path, "a" if keep else "w", newline="", encoding="utf-8")  # noqa: SIM115 (closed in close)
+        self._writer = csv.writer(self._file, lineterminator="\n")
+        if not keep:
             self._writer.writerow(HEADER)
 
     def append(self, certificates: list[Certificate]) -> None:
@@ -131,3 +129,14 @@ class CertificateWriter:
     def close(self) -> None:
         """Closes the file."""
         self._file.close()
+
+
+def _cut_behind(path: Path, lines: int) -> None:
+    """Leaves the first ``lines`` lines of a file. In bytes: a text file that has read ahead would write behind the cut."""
+    with open(path, "r+b") as handle:
+        for number in range(lines):
+            if not handle.readline().endswith(b"\n"):
+                raise RunError(
+                    "certificates.csv is shorter than expected", where=str(path), got=f"{number} lines", wanted=f"{lines} lines"
+                )
+        handle.truncate()

@@ -90,4 +90,16 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         return []
     lines = path.read_bytes().split(b"\n")
-    return [json.loads(line) for line in lines[:-1] if line]
+    return [_json_line(path, number, line) for number, line in enumerate(lines[:-1], start=1) if line]
+
+
+def _json_line(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+    except ValueError as error:
+        raise RunError(f"{path.name} is broken", where=f"{path}, line {number}", got=error, wanted="a JSON object") from error
+    if not isinstance(record, dict):
+        raise RunError(
+            f"{path.name} is broken", where=f"{path}, line {number}", got=type(record).__name__, wanted="a JSON object"
+        )
+    return record

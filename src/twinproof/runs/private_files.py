@@ -79,7 +79,7 @@ def load_source(folder: Path) -> dict[str, Any] | None:
     """Where the data lay, or None where the run came without its private folder."""
     try:
         return dict(json.loads((folder / _SOURCE).read_text()))
-    except (OSError, ValueError):
+    except (OSError, ValueError, TypeError):
         return None
 
 

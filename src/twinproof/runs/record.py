@@ -29,10 +29,14 @@ def file_digests(root: Path, names: Iterable[str]) -> dict[str, dict[str, str]]:
 
 
 def update_run_json(root: Path, *, files: Iterable[str] = (), **changes: Any) -> dict[str, Any]:
-    """Changes some entries of ``run.json`` and renews the digests of ``files``; returns the new content."""
-    record = read_run_json(root)
+    """Changes some entries of ``run.json`` and renews the digests of ``files``; returns the new content.
+
+    One of ``files`` that is no longer there loses its digest.
+    """
+    record, names = read_run_json(root), tuple(files)
     record.update(changes)
-    record["files"] = {**record.get("files", {}), **file_digests(root, files)}
+    others = {name: entry for name, entry in record.get("files", {}).items() if name not in names}
+    record["files"] = {**others, **file_digests(root, names)}
     record.pop("format")
     write_run_json(root, record)
     return read_run_json(root)

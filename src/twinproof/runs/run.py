@@ -64,11 +64,15 @@ class Run:
     @property
     def model_sha256(self) -> str:
         """Digest of the weights as they lie on the disk now."""
+        if not self.layout.model.is_file():
+            raise RunError(
+                "the weights of this run are missing", where=str(self.layout.model), got="no file", wanted="model.safetensors"
+            )
         return sha256_file(self.layout.model)
 
     def model(self, device: torch.device | str = "cpu") -> nn.Module:
         """The trained network in eval mode; its weights must be the ones the run recorded."""
-        expected = self.record["files"]["model.safetensors"]["sha256"]
+        expected = str(self.record.get("files", {}).get(self.layout.model.name, {}).get("sha256", "no digest"))
         if self.model_sha256 != expected:
             raise RunError(
                 "the weights are not the ones this run made",

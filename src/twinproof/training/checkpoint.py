@@ -29,17 +29,18 @@ def _optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> di
     return tensors
 
 
-def save_checkpoint(
-    private: Path, model: nn.Module, optimizer: torch.optim.Optimizer, *, step: int, config_sha256: str
-) -> None:
-    """Writes the state after ``step`` steps; a kill leaves the previous checkpoint or this one, never a mix."""
+def save_checkpoint(private: Path, model: nn.Module, optimizer: torch.optim.Optimizer, *, step: int, binding: str) -> None:
+    """Writes the state after ``step`` steps; a kill leaves the previous checkpoint or this one, never a mix.
+
+    ``binding`` names the run (its settings and its key), so that no other run goes on from this state.
+    """
     tensors = {f"model/{name}": value.detach().contiguous() for name, value in model.state_dict().items()}
     tensors |= _optimizer_tensors(model, optimizer)
-    content = save(tensors, metadata={"step": str(step), "config_sha256": config_sha256})
+    content = save(tensors, metadata={"step": str(step), "binding": binding})
     write_atomic(private / FILE, content)
 
 
-def load_checkpoint(private: Path, model: nn.Module, optimizer: torch.optim.Optimizer, *, config_sha256: str) -> int:
+def load_checkpoint(private: Path, model: nn.Module, optimizer: torch.optim.Optimizer, *, binding: str) -> int:
     """Restores the last checkpoint and returns its step; 0, and nothing changed, where there is none yet."""
     path = private / FILE
     if not path.is_file():
@@ -48,18 +49,18 @@ def load_checkpoint(private: Path, model: nn.Module, optimizer: torch.optim.Opti
         with safe_open(path, framework="pt") as handle:
             metadata = handle.metadata()
             tensors = {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118 (not a mapping)
-        step, bound_to = int(metadata["step"]), metadata["config_sha256"]
+        step, bound_to = int(metadata["step"]), metadata["binding"]
     except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
         raise RunError(
             "the checkpoint cannot be read", where=str(path), got=error, wanted="a checkpoint of this run"
         ) from error
-    if bound_to != config_sha256:
+    if bound_to != binding:
         raise RunError(
-            "the checkpoint belongs to other settings",
+            "the checkpoint belongs to another run",
             where=str(path),
-            got=f"settings {bound_to[:12]}",
-            wanted=f"settings {config_sha256[:12]}",
-            fix="resume with the settings the run was started with, or start a new run",
+            got="a state with other settings or another key",
+            wanted="a checkpoint of this run",
+            fix="restore the checkpoint, or start a new run",
         )
     model.load_state_dict({name.removeprefix("model/"): v for name, v in tensors.items() if name.startswith("model/")})
     _restore_optimizer(model, optimizer, tensors)

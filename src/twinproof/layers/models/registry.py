@@ -25,7 +25,7 @@ class NetworkInfo:
 
 NETWORKS: dict[str, NetworkInfo] = {
     "mlp": NetworkInfo(mlp, "one hidden layer of 64 x width tanh units; features or small images"),
-    "small-cnn": NetworkInfo(small_cnn, "two 3x3 convolutions and two linear layers, tanh; images from 8x8"),
+    "small-cnn": NetworkInfo(small_cnn, "two 3x3 convolutions and two linear layers, tanh; images from 4x4"),
     "tramer-boneh-cnn": NetworkInfo(
         tramer_boneh_cnn, "the four-layer tanh network of Tramer and Boneh (2021) and DP-CERT; images from 20x20"
     ),
@@ -34,7 +34,7 @@ NETWORKS: dict[str, NetworkInfo] = {
 
 def default_network(shape: tuple[int, ...]) -> str:
     """The network used when none is named: decided by the input's shape, which is public."""
-    if len(shape) != 3:
+    if len(shape) != 3 or min(shape[1:]) < 4:
         return "mlp"
     return "tramer-boneh-cnn" if min(shape[1:]) >= 20 else "small-cnn"
 

@@ -1,4 +1,4 @@
-"""A convolutional network for images as small as 8x8."""
+"""A convolutional network for images as small as 4x4."""
 
 from __future__ import annotations
 

@@ -1,0 +1,40 @@
+# `make demo` and `make test` do all set-up by themselves: a virtual environment in .venv, installed with the known-good versions
+# of constraints.txt. Set-up is skipped when nothing it depends on has changed.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+# Two threads that spin on a busy machine slow each other down by orders of magnitude; waiting passively costs nothing.
+export OMP_WAIT_POLICY := PASSIVE
+
+.PHONY: demo test test-slow lint bench clean
+.DELETE_ON_ERROR:
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "twinproof needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing into $(VENV) (once; a few minutes)"
+	@# torch first and by its pin: asked for by a range, some indexes answer with a build several gigabytes large
+	@$(BIN)/python -m pip install --quiet "$$(grep '^torch==' constraints.txt)"
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+demo: $(STAMP)
+	@$(BIN)/twinproof demo
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -m "not slow"
+
+test-slow: $(STAMP)
+	$(BIN)/python -m pytest -m slow
+
+lint: $(STAMP)
+	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/mypy
+
+bench: $(STAMP)
+	$(BIN)/python benchmarks/private_step.py
+
+clean:
+	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis

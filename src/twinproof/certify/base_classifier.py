@@ -1,0 +1,84 @@
+"""What the certifier demands of a network before it counts a single vote.
+
+The proof speaks of independent draws of f(x + noise) for one fixed function f of one input. A network whose answer for one row
+depends on the other rows of the batch is no such function: its votes are not independent and any radius from them is void.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from twinproof.errors import ModelError
+
+# Batched and single rows differ by float rounding alone in an honest network; batch statistics differ by far more.
+_TOLERANCE = 1e-2
+
+
+def classes_of(model: nn.Module, example: Tensor) -> int:
+    """The number of classes of ``model``, in eval mode, after checking that it treats the rows of a batch alone.
+
+    ``example`` is a batch of one input in [0, 1].
+
+    Guarantees
+        Refuses normalisation by batch statistics, outputs that are not (rows, classes), and a network that gives the example
+        another answer when other rows stand beside it. A network that is random in eval mode cannot be compared that way and
+        passes: fresh randomness for each row does not harm the proof.
+    """
+    _refuse_batch_statistics(model)
+    alone, again = _scores(model, example), _scores(model, example)
+    if alone.shape[1] < 2:
+        raise _wrong_output(model, alone, rows=1, wanted="(rows, classes) with at least 2 classes")
+    if torch.equal(alone.nan_to_num(), again.nan_to_num()):
+        beside = _scores(model, torch.cat((example, 1 - example, torch.zeros_like(example))))[:1]
+        _refuse_mixing(model, alone, beside)
+    return int(alone.shape[1])
+
+
+def checked_scores(model: nn.Module, batch: Tensor, classes: int) -> Tensor:
+    """The scores of ``batch``; an output of another shape is refused, because it would be counted as other rows' votes."""
+    scores = _scores(model, batch)
+    if scores.shape[1] != classes:
+        raise _wrong_output(model, scores, rows=len(batch), wanted=f"({len(batch)}, {classes})")
+    return scores
+
+
+def _scores(model: nn.Module, batch: Tensor) -> Tensor:
+    scores = model(batch)
+    if not isinstance(scores, Tensor) or scores.ndim != 2 or scores.shape[0] != batch.shape[0]:
+        raise _wrong_output(model, scores, rows=len(batch), wanted="(rows, classes)")
+    return scores
+
+
+def _wrong_output(model: nn.Module, scores: object, *, rows: int, wanted: str) -> ModelError:
+    got = f"shape {tuple(scores.shape)}" if isinstance(scores, Tensor) else type(scores).__name__
+    return ModelError(
+        "the network does not give one score per class", where=type(model).__name__, got=f"{got} for {rows} rows", wanted=wanted
+    )
+
+
+def _refuse_batch_statistics(model: nn.Module) -> None:
+    for path, layer in model.named_modules():
+        if isinstance(layer, _BatchNorm) and (layer.running_mean is None or layer.running_var is None):
+            raise ModelError(
+                "a layer normalises with the statistics of the batch even in eval mode",
+                where=path or type(model).__name__,
+                got=f"{type(layer).__name__} without running statistics",
+                wanted="a network that treats each input alone",
+                fix="track_running_stats=True, or GroupNorm or LayerNorm",
+            )
+
+
+def _refuse_mixing(model: nn.Module, alone: Tensor, beside: Tensor) -> None:
+    known = alone.isfinite() & beside.isfinite()
+    scale = max(1.0, float(alone[known].abs().max())) if bool(known.any()) else 1.0
+    same = torch.equal(alone.isnan(), beside.isnan())
+    if not (same and bool(((alone - beside)[known].abs() <= _TOLERANCE * scale).all())):
+        raise ModelError(
+            "the network's answer for one input depends on the other inputs of the batch",
+            where=type(model).__name__,
+            got="other scores for the same input in a larger batch",
+            wanted="a network that treats each input alone",
+            fix="replace what mixes inputs (batch statistics, attention over the batch, sums over dimension 0)",
+        )

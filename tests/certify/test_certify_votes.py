@@ -1,0 +1,176 @@
+"""Votes depend on the key and the input's number alone; inputs and purposes share no noise; broken scores vote for nobody."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from twinproof.certify.grid_gaussian import BLOCK, GridGaussian
+from twinproof.certify.smoothed import Sampling, SmoothedClassifier
+from twinproof.certify.votes import VoteCounter
+from twinproof.randomness import Key
+from twinproof.runs.certificates import ABSTAIN, Certificate
+
+# More draws than one block, and not a multiple of it.
+SAMPLING = Sampling(n0=120, n=BLOCK + 250, alpha=0.001)
+KEY = Key.from_seed(4)
+NOISE = GridGaussian(0.5, 16)
+
+
+def _exact_network() -> nn.Module:
+    """Three classes with dyadic weights on dyadic inputs: no rounding, so that votes cannot depend on the order of sums."""
+    layer = nn.Linear(4, 3)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        layer.weight.copy_(torch.randint(-4, 5, (3, 4), generator=generator) / 4)
+        layer.bias.copy_(torch.randint(-2, 3, (3,), generator=generator) / 8)
+    return layer
+
+
+def _inputs(count: int = 9) -> NDArray[np.int64]:
+    return np.random.default_rng(2).integers(0, 17, size=(count, 4))
+
+
+def _certify(inputs: NDArray[np.int64], *, first: int = 0, rows: int | None = None, key: Key = KEY) -> list[Certificate]:
+    return SmoothedClassifier(_exact_network(), NOISE).certify(inputs, sampling=SAMPLING, key=key, first_index=first, rows=rows)
+
+
+WHOLE = _certify(_inputs())
+
+
+def test_there_is_something_to_compare() -> None:
+    assert len({one.votes for one in WHOLE}) > 5
+    assert any(one.prediction != ABSTAIN for one in WHOLE)
+
+
+@pytest.mark.parametrize("rows", [1, 7, 999, 1000, 1001, 2500, 10**6])
+def test_rows_do_not_change_the_result(rows: int) -> None:
+    assert _certify(_inputs(), rows=rows) == WHOLE
+
+
+@pytest.mark.parametrize("order", [[0], [8], [3, 1, 2], [8, 7, 6, 5, 4, 3, 2, 1, 0]])
+def test_one_by_one_in_any_order_is_the_same(order: list[int]) -> None:
+    for index in order:
+        assert _certify(_inputs()[index : index + 1], first=index) == [WHOLE[index]]
+
+
+@pytest.mark.parametrize("cut", [1, 4, 8])
+def test_a_part_is_the_same_as_in_the_whole(cut: int) -> None:
+    assert _certify(_inputs()[:cut]) + _certify(_inputs()[cut:], first=cut) == WHOLE
+
+
+def test_another_key_gives_other_votes() -> None:
+    other = _certify(_inputs(), key=Key.from_seed(5))
+    assert sum(ours.votes != theirs.votes for ours, theirs in zip(WHOLE, other, strict=True)) >= 7
+    assert _certify(_inputs()) == WHOLE
+
+
+def test_without_a_key_every_call_is_fresh() -> None:
+    smoothed = SmoothedClassifier(_exact_network(), NOISE)
+    first, second = (smoothed.certify(_inputs(), sampling=SAMPLING) for _ in range(2))
+    assert [one.votes for one in first] != [one.votes for one in second]
+
+
+class Recorder(nn.Module):
+    """Keeps every batch it sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[Tensor] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(rows, 2)."""
+        self.seen.append(x.clone())
+        return torch.stack((x.sum(dim=1), -x.sum(dim=1)), dim=1)
+
+
+def _noise_seen(noise: GridGaussian, purposes: tuple[str, ...] = ("select", "estimate")) -> NDArray[np.float32]:
+    """All noise vectors that three equal inputs met, for all purposes, one a row."""
+    recorder = Recorder()
+    counter = VoteCounter(recorder, noise, 2, KEY, rows=500)
+    for purpose in purposes:
+        counter.count(purpose, [0, 1, 2], torch.zeros(3, 4), 1500)
+    return np.asarray(torch.cat(recorder.seen))
+
+
+def test_no_two_inputs_draws_or_purposes_share_noise() -> None:
+    seen = _noise_seen(NOISE)
+    assert seen.shape == (2 * 3 * 1500, 4)
+    assert len(np.unique(seen, axis=0)) == len(seen)
+
+
+@dataclass(frozen=True)
+class SharedNoise(GridGaussian):
+    """The planted bug: one stream for all inputs, or for all blocks, or for both purposes."""
+
+    forget: str = ""
+
+    def block(self, key: Key, purpose: str, index: int, number: int, shape: tuple[int, ...], device: torch.device) -> Tensor:
+        """The noise, with one part of its name forgotten."""
+        purpose = "all" if self.forget == "purpose" else purpose
+        index = 0 if self.forget == "index" else index
+        number = 0 if self.forget == "number" else number
+        return super().block(key, purpose, index, number, shape, device)
+
+
+@pytest.mark.parametrize("forget", ["index", "number", "purpose"])
+def test_planted_shared_noise_is_caught(forget: str) -> None:
+    seen = _noise_seen(SharedNoise(0.5, 16, forget))
+    assert len(np.unique(seen, axis=0)) < len(seen)
+
+
+def test_the_network_sees_input_plus_noise_in_input_units() -> None:
+    recorder, stored = Recorder(), torch.tensor([[0.0, 3.0, 8.0, 16.0]])
+    VoteCounter(recorder, NOISE, 2, KEY, rows=100).count("estimate", [5], stored, 40)
+    noise = NOISE.block(KEY, "estimate", 5, 0, (40, 4), torch.device("cpu"))
+    assert torch.equal(torch.cat(recorder.seen), (stored + noise) / 16)
+
+
+def test_no_batch_is_larger_than_rows_or_one_block() -> None:
+    recorder = Recorder()
+    SmoothedClassifier(recorder, NOISE).certify(_inputs(6), sampling=Sampling(100, 5 * BLOCK), key=KEY, rows=2 * BLOCK)
+    assert max(len(batch) for batch in recorder.seen) == 2 * BLOCK
+
+
+class Stubborn(nn.Module):
+    """Always class 1, but scores nothing (NaN) for a share of the noisy inputs."""
+
+    def __init__(self, share: float) -> None:
+        super().__init__()
+        self.share = share
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(rows, 3)."""
+        scores = torch.tensor([0.0, 1.0, 0.5]).repeat(len(x), 1)
+        broken = (x[:, 0] * 4096).remainder(1.0) < self.share
+        scores[broken, 2] = float("nan")
+        return scores
+
+
+def test_nan_scores_vote_for_nobody() -> None:
+    sampling = Sampling(50, 2000)
+    fractions = {}
+    for share in (0.0, 0.25, 1.0):
+        made = SmoothedClassifier(Stubborn(share), GridGaussian(0.5, 255)).certify(
+            np.full((4, 2), 100), sampling=sampling, key=KEY
+        )
+        fractions[share] = [one.votes / sampling.n for one in made]
+    assert fractions[0.0] == [1.0] * 4
+    assert all(0.70 < fraction < 0.80 for fraction in fractions[0.25])
+    assert fractions[1.0] == [0.0] * 4, "argmax would have given NaN the victory"
+
+
+def test_only_nan_is_an_abstention_and_infinite_scores_are_scores() -> None:
+    class Infinite(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.tensor([-float("inf"), float("inf")]).repeat(len(x), 1)
+
+    made = SmoothedClassifier(Stubborn(1.0), NOISE).certify(np.zeros((2, 4), dtype=np.uint8), sampling=Sampling(10, 100))
+    assert [(one.prediction, one.radius) for one in made] == [(ABSTAIN, 0.0)] * 2
+    sure = SmoothedClassifier(Infinite(), NOISE).certify(np.zeros((1, 4), dtype=np.uint8), sampling=Sampling(10, 100))
+    assert (sure[0].prediction, sure[0].votes) == (1, 100)

@@ -1,0 +1,165 @@
+"""Grid noise: exact sums, the right law, and streams that share nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from scipy.stats import norm
+
+from twinproof.certify.grid_gaussian import BLOCK, GridGaussian
+from twinproof.errors import ConfigError
+from twinproof.randomness import Key
+
+CPU = torch.device("cpu")
+CASES = [(sigma, levels) for levels in (16, 255, 65535) for sigma in (0.01, 0.25, 0.5, 1.0, 4.0)]
+MILLION = 1_000_000
+
+
+def _draws(noise: GridGaussian, count: int = MILLION) -> NDArray[np.float32]:
+    return np.asarray(noise.block(Key.from_seed(1), "test", 0, 0, (count,), CPU))
+
+
+@pytest.mark.parametrize(("sigma", "levels"), CASES)
+def test_every_draw_is_a_multiple_of_the_grid(sigma: float, levels: int) -> None:
+    noise = GridGaussian(sigma, levels)
+    assert math.frexp(noise.grid)[0] == 0.5
+    assert noise.grid <= 1
+    multiples = _draws(noise, 100_000).astype(np.float64) / noise.grid
+    assert (multiples == np.rint(multiples)).all()
+    # Fine enough that no network notices, except where the stored levels themselves are as fine.
+    assert noise.grid == 1 or 1024 <= sigma * levels / noise.grid < 2048
+
+
+def _inexact_sums(noise: NDArray[np.float32], levels: int) -> int:
+    stored = np.arange(0, levels + 1, max(1, levels // 255), dtype=np.float32)[:, None]
+    single = stored + noise[None, :]
+    assert single.dtype == np.float32
+    return int((single.astype(np.float64) != stored.astype(np.float64) + noise[None, :].astype(np.float64)).sum())
+
+
+@pytest.mark.parametrize(("sigma", "levels"), CASES)
+def test_input_plus_noise_is_exact_in_float32(sigma: float, levels: int) -> None:
+    noise = GridGaussian(sigma, levels)
+    # The largest draw that the cut allows stands for the tails that no sample reaches.
+    edge = np.float32(np.rint(8.5 * sigma * levels / noise.grid) * noise.grid)
+    drawn = np.append(_draws(noise, 5_000), [edge, -edge, edge - noise.grid]).astype(np.float32)
+    assert _inexact_sums(drawn, levels) == 0
+
+
+def test_planted_noise_off_the_grid_is_caught() -> None:
+    off = (np.random.default_rng(0).standard_normal(5_000) * 0.25 * 255).astype(np.float32)
+    assert _inexact_sums(off, 255) > 100_000
+
+
+def _assert_law(drawn: NDArray[np.float32], sigma: float, levels: int) -> None:
+    """Mean, standard deviation and distribution against the rounded normal; each false alarm is below 1e-6."""
+    noise = GridGaussian(sigma, levels)
+    values, count = drawn.astype(np.float64), drawn.size
+    deviation = sigma * levels
+    assert abs(values.mean()) <= 5 * deviation / math.sqrt(count), "mean"
+    rounded = math.sqrt(deviation**2 + noise.grid**2 / 12)
+    assert abs(values.std() / rounded - 1) <= 0.005, "standard deviation"
+    points, counts = np.unique(values, return_counts=True)
+    empirical = np.cumsum(counts) / count
+    distance = np.abs(empirical - norm.cdf((points + noise.grid / 2) / deviation)).max()
+    assert distance <= math.sqrt(math.log(2e6) / (2 * count)), "distribution"  # Dvoretzky, Kiefer, Wolfowitz; Massart
+
+
+@pytest.mark.parametrize(("sigma", "levels"), CASES)
+def test_the_law_is_the_rounded_normal(sigma: float, levels: int) -> None:
+    _assert_law(_draws(GridGaussian(sigma, levels)), sigma, levels)
+
+
+def _one_percent_up(drawn: NDArray[np.float32]) -> NDArray[np.float32]:
+    return (np.rint(drawn * 1.01 * 32) / 32).astype(np.float32)
+
+
+def _laplace(drawn: NDArray[np.float32]) -> NDArray[np.float32]:
+    laplace = np.random.default_rng(2).laplace(scale=63.75 / math.sqrt(2), size=drawn.size)
+    return (np.rint(laplace * 32) / 32).astype(np.float32)
+
+
+def _rounded_down(drawn: NDArray[np.float32]) -> NDArray[np.float32]:
+    return np.floor(drawn).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("planted", "caught"), [(_one_percent_up, "standard deviation"), (_laplace, "distribution"), (_rounded_down, "mean")]
+)
+def test_planted_laws_are_caught(planted: Callable[[NDArray[np.float32]], NDArray[np.float32]], caught: str) -> None:
+    with pytest.raises(AssertionError, match=caught):
+        _assert_law(planted(_draws(GridGaussian(0.25, 255))), 0.25, 255)
+
+
+def _streams() -> list[tuple[int, str, int, int]]:
+    """(seed, purpose, index, number), each differing from the first in one part."""
+    return [(1, "select", 0, 0), (2, "select", 0, 0), (1, "estimate", 0, 0), (1, "select", 1, 0), (1, "select", 0, 1)]
+
+
+def _largest_correlation(drawn: list[NDArray[np.float64]]) -> float:
+    matrix = np.corrcoef(np.stack(drawn))
+    return float(np.abs(matrix - np.eye(len(drawn))).max())
+
+
+def test_streams_are_independent() -> None:
+    noise, count = GridGaussian(0.5, 255), 200_000
+    drawn = [
+        np.asarray(noise.block(Key.from_seed(seed), purpose, index, number, (count,), CPU), dtype=np.float64)
+        for seed, purpose, index, number in _streams()
+    ]
+    limit = 5.5 / math.sqrt(count)
+    assert _largest_correlation(drawn) < limit
+    assert _largest_correlation([np.abs(values) for values in drawn]) < limit
+    # Neighbouring coordinates, and coordinates a row apart, within one block.
+    for lag in (1, 2, 64, 784):
+        assert abs(np.corrcoef(drawn[0][:-lag], drawn[0][lag:])[0, 1]) < limit
+    leaky = drawn[1] + 0.03 * drawn[0]
+    assert _largest_correlation([drawn[0], leaky]) > limit
+
+
+def test_the_same_name_gives_the_same_noise_whatever_the_count() -> None:
+    noise, key = GridGaussian(0.5, 255), Key.from_seed(3)
+    long = noise.block(key, "estimate", 7, 2, (BLOCK, 3), CPU)
+    short = noise.block(key, "estimate", 7, 2, (10, 3), CPU)
+    assert torch.equal(long[:10], short)
+
+
+def test_tau_is_the_documented_formula() -> None:
+    # sigma 0.25 on 255 levels: grid 1/32, 17 * 63.75 * 32 = 34,680 cells.
+    noise = GridGaussian(0.25, 255)
+    assert noise.grid == 2.0**-5
+    assert noise.tau(784) == pytest.approx(784 * (34_680 * 2.0**-49 + 2.0**-50), rel=1e-12)
+    assert noise.tau(2) == 2 * noise.tau(1)
+    for sigma, levels in CASES:
+        other = GridGaussian(sigma, levels)
+        cells = 17 * sigma * levels / other.grid
+        assert other.tau(1) == pytest.approx(cells * 2.0**-49 + 2.0**-50, rel=1e-12)
+        # Half the sum of 2^-49 over all cells, two of them at the ends, and what a normal number has beyond the cut.
+        inside = 0.5 * (cells + 2) * 2.0**-49
+        assert other.tau(1) >= inside + 2 * norm.sf(8.5)
+        assert other.tau(150_528) < 0.01
+
+
+@pytest.mark.parametrize("sigma", [0.0, -1.0, math.nan, math.inf])
+def test_unusable_sigma_is_refused(sigma: float) -> None:
+    with pytest.raises(ConfigError, match="smoothing noise cannot be used"):
+        GridGaussian(sigma, 255)
+
+
+@pytest.mark.parametrize(
+    ("sigma", "levels"), [(5e-324, 255), (1e-300, 255), (1e-5, 255), (1e5, 255), (1e300, 255), (100.0, 65535)]
+)
+def test_sigma_that_float32_cannot_carry_is_refused(sigma: float, levels: int) -> None:
+    with pytest.raises(ConfigError, match="would not be exact in float32"):
+        GridGaussian(sigma, levels)
+
+
+@pytest.mark.parametrize("levels", [0, -1])
+def test_unusable_levels_are_refused(levels: int) -> None:
+    with pytest.raises(ConfigError, match="stored levels"):
+        GridGaussian(0.25, levels)

@@ -1,0 +1,270 @@
+"""The command line as a user meets it: real processes for what they see, the entry point in-process for the rest."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from twinproof.cli.main import run
+
+QUICK = ["--data", "digits", "--set", "model=mlp", "--set", "steps=6", "--delta", "1e-4"]
+
+
+class Answer:
+    """What a call printed and how it ended."""
+
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+    def json(self) -> dict[str, Any]:
+        value = json.loads(self.out)
+        assert isinstance(value, dict)
+        return value
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Any:
+    def call(*arguments: object) -> Answer:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            run([str(argument) for argument in arguments])
+        printed = capsys.readouterr()
+        return Answer(int(ended.value.code or 0), printed.out, printed.err)
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("cli") / "run"
+    with pytest.raises(SystemExit) as ended:
+        run(["train", *QUICK, "--out", str(root), "--json"])
+    assert ended.value.code == 0
+    with pytest.raises(SystemExit) as ended:
+        run(["certify", str(root), "--n", "200", "--limit", "12", "--json"])
+    assert ended.value.code == 0
+    return root
+
+
+def test_help_answers_in_under_a_second() -> None:
+    began = time.monotonic()
+    done = subprocess.run([sys.executable, "-m", "twinproof", "--help"], capture_output=True, text=True, check=True)
+    # A generous wall for a busy machine; the heavy libraries would take several seconds, and their absence is the real test.
+    assert time.monotonic() - began < 3
+    assert "demo" in done.stdout
+    loaded = subprocess.run(
+        [sys.executable, "-c", "import sys, twinproof.cli.main; print(*sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    assert not {"torch", "numpy", "scipy", "dp_accounting", "matplotlib", "sklearn", "pydantic"} & set(loaded)
+
+
+@pytest.mark.parametrize("verb", ["demo", "train", "certify", "verify", "report", "sigma", "epsilon", "recipes", "data"])
+def test_every_verb_shows_an_example_and_takes_json(call: Any, verb: str) -> None:
+    answer = call(verb, "--help")
+    assert answer.code == 0
+    assert f"Example: twinproof {verb}" in answer.out.replace("\n", " ").replace("  ", " ")
+    assert "--json" in answer.out
+
+
+def test_train_certify_verify_report(call: Any, trained: Path) -> None:
+    again = call("certify", trained, "--n", "200", "--limit", "12", "--json").json()
+    assert set(again) >= {
+        "acr",
+        "certified_accuracy",
+        "smoothed_accuracy",
+        "abstained",
+        "n",
+        "alpha",
+        "norm",
+        "images_per_second",
+    }
+    assert (again["n"], again["alpha"], again["norm"]) == (200, 0.001, "l2")
+    verified = call("verify", trained, "--json")
+    assert (verified.code, verified.json()["ok"], verified.json()["problems"]) == (0, True, [])
+    files = call("report", trained, "--json").json()
+    assert Path(files["html"]).is_file()
+    assert json.loads(Path(files["json"]).read_text())
+    assert call("verify", trained).code == 0, "a report must not spoil the run"
+
+
+def test_train_answers_with_the_promised_keys(call: Any, tmp_path: Path) -> None:
+    answer = call("train", *QUICK, "--epsilon", "2", "--out", tmp_path / "run", "--json").json()
+    assert answer["run"] == str(tmp_path / "run")
+    assert 0 < answer["epsilon"] <= 2
+    assert (answer["delta"], answer["status"]) == (1e-4, "proven")
+    assert 0 <= answer["accuracy"] <= 1
+
+
+def test_a_seed_takes_the_promise_away(call: Any, tmp_path: Path) -> None:
+    answer = call("train", *QUICK, "--seed", "1", "--out", tmp_path / "run", "--json").json()
+    assert answer["status"] == "none"
+    assert answer["reason"] == "noise is reproducible from a known seed"
+    text = call("train", *QUICK, "--seed", "1", "--out", tmp_path / "other").out
+    assert "none: Nothing is promised" in text
+
+
+def test_verify_fails_with_one_on_a_lie(call: Any, trained: Path, tmp_path: Path) -> None:
+    import shutil
+
+    copy = tmp_path / "copy"
+    shutil.copytree(trained, copy)
+    record = json.loads((copy / "run.json").read_text())
+    record["privacy"]["epsilon"] /= 2
+    (copy / "run.json").write_text(json.dumps(record))
+    answer = call("verify", copy, "--json")
+    assert answer.code == 1
+    assert not answer.json()["ok"]
+    assert any("epsilon" in problem["what"] for problem in answer.json()["problems"])
+    assert "problem  run.json" in call("verify", copy).out
+
+
+def test_calculators(call: Any) -> None:
+    spent = call(
+        "epsilon", "--noise-multiplier", 1.1, "--sample-rate", 256 / 60000, "--steps", 2350, "--delta", 1e-5, "--json"
+    ).json()
+    assert spent["epsilon"] == pytest.approx(0.920200, abs=2e-6)
+    assert spent["epsilon_rdp"] == pytest.approx(1.099707, abs=2e-6)
+    one = call("sigma", "--epsilon", 1, "--delta", 1e-5, "--json").json()
+    assert one["sigma"] == pytest.approx(3.730631635, abs=1e-8)
+    assert one["sigma"] >= 3.730631634
+    many = call(
+        "sigma", "--mechanism", "dpsgd", "--epsilon", 3, "--delta", 1e-5, "--sample-rate", 0.1, "--steps", 50, "--json"
+    ).json()
+    back = call(
+        "epsilon", "--noise-multiplier", many["sigma"], "--sample-rate", 0.1, "--steps", 50, "--delta", 1e-5, "--json"
+    ).json()
+    assert 3 * 0.995 <= back["epsilon"] <= 3
+
+
+def test_listings(call: Any) -> None:
+    listed = call("recipes", "--json").json()["recipes"]
+    assert {row["name"]: row["privacy_status"] for row in listed} == {
+        "regular": "none",
+        "dpsgd": "proven",
+        "dpcert-gaussian": "proven",
+    }
+    assert all({"name", "privacy_status", "robustness", "paper"} <= set(row) for row in listed)
+    assert "dpcert-gaussian" in call("recipes").out
+    names = {row["name"] for row in call("data", "--json").json()["data"]}
+    assert {"digits", "breast-cancer", "mnist", "fashion-mnist", "cifar10"} <= names
+    assert "digits" in call("data").out
+
+
+MISTAKES: list[tuple[list[str], str]] = [
+    (["train", "--data", "digitz", "--out", "{tmp}/x"], "digits"),
+    (["train", "--data", "digits", "--recipe", "dpsdg", "--out", "{tmp}/x"], "did you mean 'dpsgd'"),
+    (["train", "--data", "digits", "--epsilon", "-1", "--out", "{tmp}/x"], "epsilon"),
+    (["train", "--data", "digits", "--epsilon", "abc", "--out", "{tmp}/x"], "epsilon"),
+    (["train", "--data", "digits", "--delta", "0.01", "--out", "{tmp}/x"], "delta"),
+    (["train", "--data", "digits", "--set", "lerning_rate=1", "--out", "{tmp}/x"], "did you mean 'learning_rate'"),
+    (["train", "--data", "digits", "--set", "learning_rate", "--out", "{tmp}/x"], "key=value"),
+    (["train", "--data", "digits", "--set", "model=resnet", "--out", "{tmp}/x"], "mlp"),
+    (["train", "--data", "digits", "--set", "model=tramer-boneh-cnn", "--out", "{tmp}/x"], "small-cnn"),
+    (["train", "--data", "digits", "--set", "batch_size=100000", "--out", "{tmp}/x"], "batch"),
+    (["train", "--data", "digits", "--epsilon", "1", "--set", "noise_multiplier=1", "--out", "{tmp}/x"], "noise is set twice"),
+    (["train", "--data", "digits", "--config", "{tmp}/none.toml", "--out", "{tmp}/x"], "settings file"),
+    (["train", "--out", "{tmp}/x"], "--data"),
+    (["train", "--out", "{tmp}/x", "--resume"], "nothing to resume"),
+    (["train", "--data", "digits"], "--out"),
+    (["train", "--data", "digits", "--device", "tpu", "--out", "{tmp}/x"], "device"),
+    (["certify", "{tmp}/nowhere"], "not a run directory"),
+    (["certify", "{run}", "--n", "9", "--overwrite"], "never certify"),
+    (["certify", "{run}", "--alpha", "2"], "alpha"),
+    (["certify", "{run}", "--norm", "linf"], "l2"),
+    (["certify", "{run}", "--limit", "0"], "limit"),
+    (["certify", "{run}", "--sigma", "0"], "sigma"),
+    (["certify", "{run}", "--n", "300", "--limit", "12"], "--overwrite"),
+    (["certify", "{run}", "--data", "breast-cancer", "--n", "200", "--limit", "12"], "not the data"),
+    (["verify", "{tmp}/nowhere"], "not a run directory"),
+    (["report", "{tmp}/nowhere"], "not a run directory"),
+    (["report", "{run}", "{run}"], "--out"),
+    (["epsilon", "--noise-multiplier", "1", "--delta", "0"], "delta"),
+    (["epsilon", "--noise-multiplier", "-1", "--delta", "1e-5"], "noise multiplier"),
+    (["epsilon", "--noise-multiplier", "1", "--delta", "1e-5", "--sample-rate", "2"], "sample rate"),
+    (["sigma", "--epsilon", "0", "--delta", "1e-5"], "epsilon"),
+    (["sigma", "--epsilon", "1", "--delta", "1e-5", "--steps", "3"], "dpsgd"),
+    (["sigma", "--epsilon", "1", "--delta", "1e-5", "--mechanism", "dpsgd"], "both options"),
+    (["sigma", "--epsilon", "1", "--delta", "1e-5", "--mechanism", "magic"], "magic"),
+    (["nonsense"], "nonsense"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "words"), MISTAKES, ids=[" ".join(arguments) for arguments, _ in MISTAKES])
+def test_a_mistake_gets_one_clear_message_and_two(
+    call: Any, trained: Path, tmp_path: Path, arguments: list[str], words: str
+) -> None:
+    before = {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()}
+    filled = [argument.format(tmp=tmp_path, run=trained) for argument in arguments]
+    answer = call(*filled)
+    assert answer.code == 2
+    assert answer.out == ""
+    assert words in answer.err
+    assert "Traceback" not in answer.err
+    assert not (tmp_path / "x").exists(), "nothing may be half written"
+    machine = call(*filled, "--json")
+    assert machine.code == 2
+    assert set(machine.json()["error"]) == {"what", "where", "got", "wanted", "fix"}
+    assert {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()} == before
+
+
+def test_config_file_sets_and_flags_in_order_of_rank(call: Any, tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text('recipe = "dpsgd"\nsteps = 3\nlearning_rate = 0.25\n[data]\nsource = "digits"\n')
+    call(
+        "train", "--config", tmp_path / "run.toml", "--set", "steps=4", "--set", "model=mlp", "--delta", "1e-4",
+        "--out", tmp_path / "run", "--json",
+    )  # fmt: skip
+    config = json.loads((tmp_path / "run" / "run.json").read_text())["config"]
+    assert (config["recipe"], config["steps"], config["learning_rate"], config["delta"]) == ("dpsgd", 4, 0.25, 1e-4)
+
+
+def test_a_users_own_csv_end_to_end(call: Any, tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    rows = ["age,dose,outcome"]
+    for _ in range(400):
+        sick = int(generator.integers(2))
+        rows.append(
+            f"{40 + 20 * sick + generator.normal() * 5:.1f},{1 + sick + generator.normal() * 0.3:.2f},{['no', 'yes'][sick]}"
+        )
+    (tmp_path / "patients.csv").write_text("\n".join(rows) + "\n")
+    settings = ["--set", "data.label=outcome", "--set", "steps=20", "--delta", "1e-4", "--set", "batch_size=64"]
+    refused = call("train", "--data", tmp_path / "patients.csv", *settings, "--out", tmp_path / "run")
+    assert refused.code == 2
+    assert "ranges" in refused.err
+    ranges = ["--set", "data.ranges={age=[0,120],dose=[0,5]}"]
+    done = call("train", "--data", tmp_path / "patients.csv", *settings, *ranges, "--out", tmp_path / "run", "--json")
+    assert done.code == 0, done.err
+    assert str(tmp_path) not in (tmp_path / "run" / "run.json").read_text()
+    certified = call("certify", tmp_path / "run", "--n", "200", "--json")
+    assert certified.code == 0, certified.err
+    assert call("verify", tmp_path / "run").code == 0
+    assert call("report", tmp_path / "run").code == 0
+
+
+def test_demo_runs_the_main_job(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "twinproof", "demo", "--out", str(tmp_path / "demo"), "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "OMP_WAIT_POLICY": "PASSIVE"},
+    )
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["verified"] is True
+    assert answer["status"] == "proven"
+    assert answer["epsilon"] <= 3
+    assert answer["accuracy"] > 0.85
+    assert answer["certified"]["certified_accuracy"]["0.25"] > 0.5
+    assert (tmp_path / "demo" / "report.html").stat().st_size > 10_000
+    assert "Traceback" not in done.stderr

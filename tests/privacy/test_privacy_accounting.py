@@ -1,0 +1,223 @@
+"""Epsilon: reference values, two accountants and a third from elsewhere, and the order that every bound must keep."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import warnings
+from dataclasses import replace
+
+import pytest
+
+from twinproof.errors import ConfigError
+from twinproof.privacy.accounting import (
+    PLD_GRID,
+    Event,
+    GaussianEvent,
+    PoissonGaussianEvent,
+    epsilon_pld,
+    epsilon_rdp,
+    spending,
+)
+from twinproof.privacy.mechanisms.analytic_gaussian import gaussian_delta
+
+MNIST = 60_000
+# (sample rate, noise multiplier, steps, delta, epsilon by PLD, epsilon by RDP), to the digits given
+REFERENCE = [
+    (256 / MNIST, 1.1, 2350, 1e-5, 0.920200, 1.099707),
+    (512 / MNIST, 1.0, 4680, 1e-5, 3.387909, 3.709942),
+    (2048 / MNIST, 2.0, 1200, 1e-5, 2.657865, 2.897106),
+    (0.01, 0.8, 1000, 1e-6, 3.706190, 4.293457),
+    (0.1, 3.0, 500, 1e-5, 3.304290, 3.593332),
+    (1.0, 10.0, 100, 1e-5, 4.377179, 4.728507),
+]
+
+
+@pytest.mark.parametrize(("rate", "multiplier", "steps", "delta", "pld", "rdp"), REFERENCE)
+def test_reference_values(rate: float, multiplier: float, steps: int, delta: float, pld: float, rdp: float) -> None:
+    events = [PoissonGaussianEvent(rate, multiplier, steps)]
+    assert epsilon_pld(events, delta) == pytest.approx(pld, abs=1.01e-6)
+    assert epsilon_rdp(events, delta) == pytest.approx(rdp, abs=1.01e-6)
+    spent = spending(events, delta)
+    assert epsilon_pld(events, delta) <= spent.epsilon < epsilon_pld(events, delta) + 1e-6
+    assert epsilon_rdp(events, delta) <= spent.epsilon_rdp < epsilon_rdp(events, delta) + 1e-6
+    assert spent.delta == delta
+
+
+@pytest.mark.parametrize("wrong", [{"sample_rate": 0.0104}, {"noise_multiplier": 0.81}, {"steps": 990}])
+def test_planted_other_mechanism_has_another_epsilon(wrong: dict[str, float]) -> None:
+    """The table is sharp enough to see 4 % of the rate, 1 % of the noise, 1 % of the steps."""
+    event = replace(PoissonGaussianEvent(0.01, 0.8, 1000), **wrong)  # type: ignore[arg-type]
+    assert abs(epsilon_pld([event], 1e-6) - 3.706190) > 1e-4
+
+
+@pytest.mark.parametrize(
+    ("rate", "multiplier", "steps", "delta"),
+    [
+        (256 / MNIST, 1.1, 2350, 1e-5),
+        (2048 / MNIST, 2.0, 1200, 1e-5),
+        (0.01, 0.8, 1000, 1e-6),
+        (0.04, 1.5, 2250, 1e-5),
+        (1e-3, 1.0, 10_000, 1e-6),
+        (1.0, 10.0, 100, 1e-5),
+    ],
+)
+def test_another_implementation_agrees(rate: float, multiplier: float, steps: int, delta: float) -> None:
+    accountants = pytest.importorskip("opacus.accountants")
+    events = [PoissonGaussianEvent(rate, multiplier, steps)]
+    renyi, prv = accountants.RDPAccountant(), accountants.PRVAccountant()
+    renyi.history = prv.history = [(multiplier, rate, steps)]
+    orders = [1 + tenth / 10 for tenth in range(1, 100)] + list(range(11, 256))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert renyi.get_epsilon(delta, alphas=orders) == pytest.approx(epsilon_rdp(events, delta), abs=1e-2)
+        assert prv.get_epsilon(delta, eps_error=1e-3) == pytest.approx(epsilon_pld(events, delta), abs=1e-2)
+
+
+RATES = (1e-5, 1e-3, 1e-2, 0.1, 1.0)
+MULTIPLIERS = (20.0, 5.0, 2.0, 1.0)
+STEPS = (1, 100, 2000, 100_000)
+DELTAS = (1e-4, 1e-7, 1e-10)
+Setting = tuple[float, float, int, float]
+# Small noise makes the slow accountant slower; a few points stand for it.
+SMALL_NOISE: tuple[Setting, ...] = (
+    (1e-5, 0.3, 100_000, 1e-5),
+    (1e-3, 0.5, 1000, 1e-5),
+    (0.01, 0.3, 1, 1e-8),
+    (0.02, 0.5, 500, 1e-6),
+    (1.0, 0.3, 1, 1e-4),
+    (1.0, 0.3, 100_000, 1e-10),
+)
+# The pessimistic grid rounds every step's loss up. Where all losses of a step are far below the grid (tiny rate, large noise)
+# and steps are many, that adds up to more than Renyi's bound, always below this epsilon.
+GRID_SLACK = 0.01
+
+
+@pytest.fixture(scope="module")
+def grid() -> dict[Setting, tuple[float, float]]:
+    """(PLD, RDP) on more than 200 settings."""
+    settings = [*itertools.product(RATES, MULTIPLIERS, STEPS, DELTAS[::2]), *itertools.product(RATES, MULTIPLIERS[:2], STEPS[:2], DELTAS[1:2])]
+    settings += [(3e-4, 3.0, steps, delta) for steps in (10, 1000, 10_000) for delta in DELTAS]
+    settings += [(0.3, 8.0, steps, delta) for steps in (10, 1000) for delta in DELTAS]
+    settings += list(SMALL_NOISE)
+    return {
+        (rate, multiplier, steps, delta): (
+            epsilon_pld([PoissonGaussianEvent(rate, multiplier, steps)], delta),
+            epsilon_rdp([PoissonGaussianEvent(rate, multiplier, steps)], delta),
+        )
+        for rate, multiplier, steps, delta in settings
+    }
+
+
+def test_both_bounds_are_numbers_and_not_negative(grid: dict[Setting, tuple[float, float]]) -> None:
+    assert len(grid) >= 200
+    assert all(math.isfinite(value) and value >= 0 for pair in grid.values() for value in pair)
+
+
+def test_renyi_is_above_pld(grid: dict[Setting, tuple[float, float]]) -> None:
+    above = {setting: pair for setting, pair in grid.items() if pair[0] > pair[1]}
+    assert all(pld < GRID_SLACK for pld, _ in above.values()), above
+    assert len(above) <= 5
+
+
+def test_pld_is_never_below_the_exact_gaussian(grid: dict[Setting, tuple[float, float]]) -> None:
+    """At rate 1 the composition is one Gaussian, whose profile is known exactly: the bound holds and is close."""
+    for (rate, multiplier, steps, delta), (pld, _) in grid.items():
+        if rate == 1:
+            sigma = multiplier / math.sqrt(steps)
+            assert gaussian_delta(pld, sigma) <= delta * (1 + 1e-6)
+            if 0.1 < pld < 50:
+                assert gaussian_delta(pld * (1 - 2e-3), sigma) > delta
+
+
+def not_monotone(grid: dict[Setting, tuple[float, float]], axis: int, values: tuple[float, ...]) -> list[Setting]:
+    """Settings whose epsilon falls although the value at ``axis`` moved to the next more costly one."""
+    found = []
+    for setting, pair in grid.items():
+        if setting[axis] not in values:
+            continue
+        for costlier in values[values.index(setting[axis]) + 1 :]:
+            other = grid.get((*setting[:axis], costlier, *setting[axis + 1 :]))  # type: ignore[arg-type]
+            if other is not None and any(b < a * (1 - 1e-9) - PLD_GRID for a, b in zip(pair, other, strict=True)):
+                found.append(setting)
+    return found
+
+
+@pytest.mark.parametrize(("axis", "values"), [(0, RATES), (1, MULTIPLIERS), (2, STEPS), (3, DELTAS)])
+def test_epsilon_grows_with_rate_steps_and_less_noise_or_delta(
+    grid: dict[Setting, tuple[float, float]], axis: int, values: tuple[float, ...]
+) -> None:
+    assert not_monotone(grid, axis, values) == []
+    assert not_monotone({setting: (-pld, -rdp) for setting, (pld, rdp) in grid.items()}, axis, values)  # able to fail
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [],
+        [PoissonGaussianEvent(0.1, 1.0, 0)],
+        [PoissonGaussianEvent(0.0, 1.0, 100)],
+        [PoissonGaussianEvent(0.0, 0.0, 100), PoissonGaussianEvent(0.5, 0.0, 0)],
+    ],
+)
+def test_nothing_done_costs_nothing(events: list[Event]) -> None:
+    assert epsilon_pld(events, 1e-5) == 0
+    assert epsilon_rdp(events, 1e-5) == 0
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [GaussianEvent(0.0)],
+        [PoissonGaussianEvent(0.01, 0.0, 1)],
+        [GaussianEvent(1.0), PoissonGaussianEvent(1.0, 0.0, 5)],
+        [PoissonGaussianEvent(0.01, 1.0, 10), GaussianEvent(0.0)],
+    ],
+)
+def test_no_noise_has_no_epsilon(events: list[Event]) -> None:
+    spent = spending(events, 1e-5)
+    assert spent.epsilon == spent.epsilon_rdp == math.inf
+
+
+@pytest.mark.parametrize(("multiplier", "epsilon"), [(5, 0.725522), (10, 0.340669), (20, 0.160042), (50, 0.058632)])
+def test_one_gaussian_is_exact(multiplier: float, epsilon: float) -> None:
+    found = epsilon_pld([GaussianEvent(multiplier)], 1e-5)
+    assert found == pytest.approx(epsilon, abs=1e-4)
+    assert gaussian_delta(found, multiplier) <= 1e-5 * (1 + 1e-9)
+    assert found == pytest.approx(epsilon_pld([PoissonGaussianEvent(1.0, multiplier, 1)], 1e-5), abs=1e-9)
+
+
+def test_mixed_events_compose() -> None:
+    """More than either alone, less than their sum, the same in any order and cut into any blocks."""
+    ranges, training = GaussianEvent(5.0), PoissonGaussianEvent(0.01, 1.0, 1000)
+    for epsilon in (epsilon_pld, epsilon_rdp):
+        alone = epsilon([ranges], 1e-5), epsilon([training], 1e-5)
+        both = epsilon([ranges, training], 1e-5)
+        assert max(alone) < both < sum(alone)
+        assert both == pytest.approx(epsilon([training, ranges], 1e-5), rel=1e-6)
+        blocks = [replace(training, steps=300), ranges, replace(training, steps=700)]
+        assert both == pytest.approx(epsilon(blocks, 1e-5), abs=2e-3)
+        assert epsilon([ranges, ranges], 1e-5) == pytest.approx(epsilon([GaussianEvent(5 / math.sqrt(2))], 1e-5), abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("event", "message"),
+    [
+        (PoissonGaussianEvent(1.5, 1.0, 1), "no probability"),
+        (PoissonGaussianEvent(0.1, -1.0, 1), "noise multiplier"),
+        (PoissonGaussianEvent(0.1, math.nan, 1), "noise multiplier"),
+        (PoissonGaussianEvent(0.1, 1.0, -1), "number of steps"),
+        (GaussianEvent(math.inf), "noise multiplier"),
+    ],
+)
+def test_events_without_meaning_are_refused(event: Event, message: str) -> None:
+    for epsilon in (epsilon_pld, epsilon_rdp):
+        with pytest.raises(ConfigError, match=message):
+            epsilon([event], 1e-5)
+
+
+@pytest.mark.parametrize("delta", [0.0, 1.0, -1.0, math.nan])
+def test_a_delta_without_meaning_is_refused(delta: float) -> None:
+    for epsilon in (epsilon_pld, epsilon_rdp):
+        with pytest.raises(ConfigError, match="delta cannot be used"):
+            epsilon([GaussianEvent(1.0)], delta)

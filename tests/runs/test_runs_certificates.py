@@ -1,0 +1,150 @@
+"""Certificates on disk: rounded down, read back as written, and cut exactly where they should be."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from twinproof.errors import RunError
+from twinproof.rounding import round_down
+from twinproof.runs.certificates import (
+    ABSTAIN,
+    HEADER,
+    UNKNOWN,
+    Certificate,
+    CertificateSettings,
+    CertificateWriter,
+    read_certificates,
+    read_settings,
+    write_settings,
+)
+
+LINES = [Certificate(index, index % 3, 1, 900 + index, 1, index / 8) for index in range(6)]
+SETTINGS = CertificateSettings(
+    "0" * 64, "l2", 0.25, 0.125, 255, 4, 1e-9, 10, 100, 0.001, "ab" * 32, 0.37, 5, "sampling", "cpu", {"torch": "2"}, "now", 0.0
+)
+
+
+def _write(root: Path, lines: list[Certificate], keep: int = 0) -> None:
+    writer = CertificateWriter(root, keep=keep)
+    writer.append(lines)
+    writer.close()
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    _write(tmp_path, LINES)
+    assert read_certificates(tmp_path) == LINES
+    text = (tmp_path / "certificates.csv").read_text()
+    assert text.splitlines()[0] == ",".join(HEADER) == "index,label,prediction,votes,top,radius,correct"
+    assert text.splitlines()[2] == "1,1,1,901,1,0.125000,1"
+    assert text.endswith("\n")
+    assert "\r" not in text
+
+
+@given(st.floats(min_value=0, max_value=100))
+def test_the_text_of_a_radius_never_exceeds_it(radius: float) -> None:
+    text = Certificate(0, 0, 0, 1, 0, radius).row()[5]
+    assert float(text) <= radius
+    assert Decimal(radius) < Decimal(text) + Decimal("0.000001")
+    assert len(text.split(".")[1]) == 6
+
+
+@given(st.floats(min_value=0, max_value=100))
+def test_a_radius_already_rounded_survives_the_file(radius: float) -> None:
+    made = Certificate(3, 1, 1, 7, 1, round_down(radius))
+    assert Certificate.from_row(dict(zip(HEADER, made.row(), strict=True))) == made
+
+
+def test_planted_nearest_rounding_would_be_caught() -> None:
+    radius = 0.1234567
+    assert float(f"{radius:.6f}") > radius
+    assert Certificate(0, 0, 0, 1, 0, radius).row()[5] == "0.123456"
+
+
+@pytest.mark.parametrize(
+    ("prediction", "label", "correct"),
+    [(1, 1, True), (1, 2, False), (ABSTAIN, 1, False), (ABSTAIN, ABSTAIN, False), (1, UNKNOWN, False)],
+)
+def test_an_abstention_is_never_correct(prediction: int, label: int, correct: bool) -> None:
+    made = Certificate(0, label, prediction, 10, 1, 0.0)
+    assert made.correct is correct
+    assert made.row()[6] == str(int(correct))
+
+
+@pytest.mark.parametrize("keep", [1, 3, 6])
+@pytest.mark.parametrize("tail", [b"", b"6,0,1", b"6,0,1,900,1,0.5", b"\xff\xfe", b"x" * 20_000])
+def test_the_writer_goes_on_exactly_behind_what_it_keeps(tmp_path: Path, keep: int, tail: bytes) -> None:
+    _write(tmp_path, LINES)
+    path = tmp_path / "certificates.csv"
+    whole = path.read_bytes()
+    path.write_bytes(whole + tail)
+    _write(tmp_path, LINES[keep:], keep=keep)
+    assert path.read_bytes() == whole
+
+
+def test_keeping_nothing_starts_anew(tmp_path: Path) -> None:
+    _write(tmp_path, LINES)
+    _write(tmp_path, LINES[:1])
+    assert read_certificates(tmp_path) == LINES[:1]
+
+
+def test_keeping_more_than_there_is_is_refused(tmp_path: Path) -> None:
+    _write(tmp_path, LINES[:2])
+    with pytest.raises(RunError, match="shorter than expected"):
+        CertificateWriter(tmp_path, keep=3)
+    assert read_certificates(tmp_path) == LINES[:2]
+
+
+def test_what_was_appended_is_there_before_the_file_is_closed(tmp_path: Path) -> None:
+    writer = CertificateWriter(tmp_path)
+    writer.append(LINES[:2])
+    assert read_certificates(tmp_path) == LINES[:2]
+    writer.close()
+
+
+def test_a_torn_tail_is_passed_over_at_every_byte(tmp_path: Path) -> None:
+    _write(tmp_path, LINES)
+    path = tmp_path / "certificates.csv"
+    whole = path.read_bytes()
+    for length in range(len(whole) + 1):
+        path.write_bytes(whole[:length])
+        complete = max(whole[:length].count(b"\n") - 1, 0)
+        assert read_certificates(tmp_path) == LINES[:complete]
+
+
+def test_no_file_is_no_certificates(tmp_path: Path) -> None:
+    assert read_certificates(tmp_path) == []
+    assert read_settings(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"index,label\n0,1\n",
+        b"index,label,prediction,votes,top,radius,correct\n0,1,1,x,1,0.5,1\n",
+        b"index,label,prediction,votes,top,radius,correct\n0,1,1\n",
+        b"index,label,prediction,votes,top,radius,correct\n\xff,1,1,1,1,0.5,1\n",
+    ],
+)
+def test_broken_lines_are_an_error(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "certificates.csv").write_bytes(content)
+    with pytest.raises(RunError, match=r"certificates\.csv is broken"):
+        read_certificates(tmp_path)
+
+
+def test_settings_round_trip(tmp_path: Path) -> None:
+    write_settings(tmp_path, SETTINGS)
+    assert read_settings(tmp_path) == SETTINGS
+    assert json.loads((tmp_path / "certificates.json").read_text())["format"] == 1
+
+
+@pytest.mark.parametrize("content", ["", "{", "{}", "[]", "null", '{"sigma": 1}'])
+def test_broken_settings_are_an_error(tmp_path: Path, content: str) -> None:
+    (tmp_path / "certificates.json").write_text(content)
+    with pytest.raises(RunError, match=r"certificates\.json is broken"):
+        read_settings(tmp_path)

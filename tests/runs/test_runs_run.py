@@ -1,0 +1,110 @@
+"""A run read back: only a finished one, only with the weights it made."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from twinproof.errors import RunError
+from twinproof.guarantee import Guarantee, Kind, Status
+from twinproof.layers.models.registry import build_network
+from twinproof.runs.layout import read_run_json
+from twinproof.runs.record import file_digests, update_run_json, write_run_json
+from twinproof.runs.run import Run
+
+PRIVACY = Guarantee(
+    Kind.PRIVACY, Status.PROVEN, "a promise", "a theorem", ("one", "two"), "", (("epsilon", 1.5), ("delta", 1e-5))
+)
+ROBUSTNESS = Guarantee(Kind.ROBUSTNESS, Status.NONE, "nothing", reason="not certified")
+
+
+def _make(root: Path, **changes: Any) -> nn.Module:
+    torch.manual_seed(0)
+    model = build_network("mlp", (1, 4, 4), 3)
+    save_file(model.state_dict(), root / "model.safetensors")
+    record = {
+        "state": "complete",
+        "config": {"model": "mlp", "width": 1},
+        "data": {"shape": [1, 4, 4], "classes": ["a", "b", "c"]},
+        "guarantees": {"privacy": PRIVACY.as_dict(), "robustness": ROBUSTNESS.as_dict()},
+        "privacy": {"epsilon": 1.5},
+        "files": file_digests(root, ["model.safetensors"]),
+    }
+    write_run_json(root, {**record, **changes})
+    return model
+
+
+def test_a_run_gives_back_its_promises(tmp_path: Path) -> None:
+    _make(tmp_path)
+    run = Run.open(tmp_path)
+    assert dict(run.guarantee.values) == dict(PRIVACY.values)  # JSON keeps no order
+    assert replace(run.guarantee, values=PRIVACY.values) == PRIVACY
+    assert run.robustness == ROBUSTNESS
+    assert run.epsilon == 1.5
+    assert run.layout.root == tmp_path
+
+
+def test_a_run_without_privacy_has_no_epsilon(tmp_path: Path) -> None:
+    _make(tmp_path, privacy=None)
+    assert Run.open(tmp_path).epsilon is None
+
+
+@pytest.mark.parametrize("state", ["training", None, "done"])
+def test_an_unfinished_run_says_how_to_go_on(tmp_path: Path, state: str | None) -> None:
+    _make(tmp_path, state=state)
+    with pytest.raises(RunError, match="not finished") as refused:
+        Run.open(tmp_path)
+    assert "--resume" in refused.value.fix
+
+
+def test_the_network_is_the_one_that_was_saved(tmp_path: Path) -> None:
+    saved = _make(tmp_path)
+    model = Run.open(tmp_path).model()
+    x = torch.rand(5, 1, 4, 4)
+    assert torch.equal(model(x), saved(x))
+    assert not model.training
+
+
+def test_changed_weights_are_refused(tmp_path: Path) -> None:
+    _make(tmp_path)
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + b"\7")
+    with pytest.raises(RunError, match="not the ones this run made") as refused:
+        Run.open(tmp_path).model()
+    assert "verify" in refused.value.fix
+
+
+def test_missing_weights_are_refused(tmp_path: Path) -> None:
+    _make(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(RunError, match="weights of this run are missing"):
+        Run.open(tmp_path).model()
+
+
+def test_weights_that_run_json_does_not_bind_are_refused(tmp_path: Path) -> None:
+    _make(tmp_path, files={})
+    with pytest.raises(RunError, match="not the ones this run made"):
+        Run.open(tmp_path).model()
+
+
+@pytest.mark.parametrize("content", [b"", b"no weights", b"\xff" * 100])
+def test_a_file_that_holds_no_weights_is_refused(tmp_path: Path, content: bytes) -> None:
+    _make(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(content)
+    update_run_json(tmp_path, files=["model.safetensors"])
+    with pytest.raises(RunError, match="do not fit the network"):
+        Run.open(tmp_path).model()
+
+
+def test_weights_of_another_network_are_refused(tmp_path: Path) -> None:
+    _make(tmp_path)
+    data = {**read_run_json(tmp_path)["data"], "classes": ["a", "b"]}
+    update_run_json(tmp_path, data=data)
+    with pytest.raises(RunError, match="do not fit the network"):
+        Run.open(tmp_path).model()

@@ -1,0 +1,118 @@
+"""The rules of the house: imports point downwards, tests mirror the tree, nothing unsafe is loaded, files stay small."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE = ROOT / "src" / "twinproof"
+# From the bottom; a room may import itself and what stands before it.
+ROOMS = (
+    ["errors", "guarantee", "rounding", "files", "randomness", "settings", "progress"],
+    ["data"],
+    ["layers"],
+    ["privacy"],
+    ["runs"],
+    ["training"],
+    ["certify"],
+    ["evaluate"],
+    ["recipes"],
+    ["audit"],
+    ["report"],
+    ["cli"],
+)
+HEIGHT = {room: height for height, rooms in enumerate(ROOMS) for room in rooms}
+FILES = sorted(SOURCE.rglob("*.py"))
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imported_rooms(text: str) -> Iterator[str]:
+    for node in ast.walk(ast.parse(text)):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [f"{node.module}.{alias.name}" if node.module == "twinproof" else node.module for alias in node.names]
+        yield from (name.split(".")[1] for name in names if name.startswith("twinproof."))
+
+
+def upward_imports(room: str, text: str) -> list[str]:
+    return [other for other in imported_rooms(text) if other in HEIGHT and HEIGHT[other] > HEIGHT[room]]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_imports_point_downwards(path: Path) -> None:
+    room = room_of(path)
+    if room in ("__init__", "__main__"):
+        return
+    assert room in HEIGHT, f"{room} is not a room of the house; CONTRIBUTING.md lists them"
+    assert upward_imports(room, path.read_text()) == []
+
+
+def test_an_upward_import_is_caught() -> None:
+    assert upward_imports("privacy", "def f() -> None:\n    from twinproof.recipes.train import train\n") == ["recipes"]
+    assert upward_imports("data", "import twinproof.cli.main\n") == ["cli"]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_files_and_functions_stay_small(path: Path) -> None:
+    text = path.read_text()
+    assert text.count("\n") <= 500
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            assert (node.end_lineno or 0) - node.lineno < 80, f"{node.name} is too long"
+
+
+UNSAFE_CALLS = {"torch.load", "eval", "exec", "yaml.load", "pickle.load", "pickle.loads", "np.load", "numpy.load"}
+# numpy may read arrays as long as it is told not to unpickle; the keyword is checked where it is called.
+SAFE_KEYWORDS = {"np.load": ("allow_pickle", False), "numpy.load": ("allow_pickle", False)}
+
+
+def unsafe_calls(text: str) -> list[str]:
+    found = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Call) and (name := ast.unparse(node.func)) in UNSAFE_CALLS:
+            given = {word.arg: getattr(word.value, "value", None) for word in node.keywords}
+            wanted = SAFE_KEYWORDS.get(name)
+            if wanted is None or given.get(wanted[0]) is not wanted[1]:
+                found.append(name)
+        if isinstance(node, (ast.Import, ast.ImportFrom)) and "pickle" in ast.unparse(node):
+            found.append(ast.unparse(node))
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_nothing_is_unpickled_or_evaluated(path: Path) -> None:
+    assert unsafe_calls(path.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    "text", ["import pickle", "torch.load(path)", "np.load(path)", "np.load(path, allow_pickle=True)", "eval(x)"]
+)
+def test_unsafe_loading_is_caught(text: str) -> None:
+    assert unsafe_calls(text)
+
+
+def test_test_files_mirror_the_tree() -> None:
+    """Every room has a folder of tests, and every test module's name is its own."""
+    tests = ROOT / "tests"
+    names = [path.name for path in tests.rglob("test_*.py")]
+    assert len(names) == len(set(names))
+    for rooms in ROOMS[1:]:
+        assert any((tests / rooms[0]).rglob("test_*.py")), f"no tests for {rooms[0]}"
+
+
+def test_no_path_of_a_machine_is_committed() -> None:
+    foreign = re.compile(r"(?<![\w.])/(?:work|farm|root|home)/\w")
+    for folder in ("src", "tests", "benchmarks", "docs"):
+        for path in (ROOT / folder).rglob("*"):
+            if path.suffix in (".py", ".md", ".toml", ".json", ".css") and path != Path(__file__):
+                assert foreign.search(path.read_text()) is None, path
