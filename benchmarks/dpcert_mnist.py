@@ -3,8 +3,8 @@
     TWINPROOF_DATA=... python benchmarks/dpcert_mnist.py --out results/dpcert-gaussian-mnist.json
 
 Settings are those behind the paper's Table 2 (SGD, momentum 0.9, learning rate 0.5, expected batch 512, 40 epochs, clipping
-norm 0.1, noise multiplier 1.23, two noisy copies beside the original). Runs have a seed so that they can be repeated; a seeded run
-carries no privacy guarantee, and the epsilon written here is what the same plan costs with a secret key.
+norm 0.1, noise multiplier 1.23, two noisy copies beside the original). Runs have a seed so that they can be repeated; a
+seeded run carries no privacy guarantee, and the epsilon written here is what the same plan costs with a secret key.
 """
 
 from __future__ import annotations

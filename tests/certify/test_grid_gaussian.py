@@ -20,16 +20,24 @@ CASES = [(sigma, levels) for levels in (16, 255, 65535) for sigma in (0.01, 0.25
 MILLION = 1_000_000
 
 
-def _draws(noise: GridGaussian, count: int = MILLION) -> NDArray[np.float32]:
-    return np.asarray(noise.block(Key.from_seed(1), "test", 0, 0, (count,), CPU))
+@pytest.fixture(params=["cpu", "cuda"])
+def device(request: pytest.FixtureRequest) -> torch.device:
+    """Each kind of device has a generator of its own."""
+    if request.param == "cuda" and not torch.cuda.is_available():
+        pytest.skip("there is no GPU that torch can use")
+    return torch.device(request.param)
+
+
+def _draws(noise: GridGaussian, count: int = MILLION, device: torch.device = CPU) -> NDArray[np.float32]:
+    return np.asarray(noise.block(Key.from_seed(1), "test", 0, 0, (count,), device).cpu())
 
 
 @pytest.mark.parametrize(("sigma", "levels"), CASES)
-def test_every_draw_is_a_multiple_of_the_grid(sigma: float, levels: int) -> None:
+def test_every_draw_is_a_multiple_of_the_grid(sigma: float, levels: int, device: torch.device) -> None:
     noise = GridGaussian(sigma, levels)
     assert math.frexp(noise.grid)[0] == 0.5
     assert noise.grid <= 1
-    multiples = _draws(noise, 100_000).astype(np.float64) / noise.grid
+    multiples = _draws(noise, 100_000, device).astype(np.float64) / noise.grid
     assert (multiples == np.rint(multiples)).all()
     # Fine enough that no network notices, except where the stored levels themselves are as fine.
     assert noise.grid == 1 or 1024 <= sigma * levels / noise.grid < 2048
@@ -71,12 +79,13 @@ def _assert_law(drawn: NDArray[np.float32], sigma: float, levels: int) -> None:
 
 
 @pytest.mark.parametrize(("sigma", "levels"), CASES)
-def test_the_law_is_the_rounded_normal(sigma: float, levels: int) -> None:
-    _assert_law(_draws(GridGaussian(sigma, levels)), sigma, levels)
+def test_the_law_is_the_rounded_normal(sigma: float, levels: int, device: torch.device) -> None:
+    _assert_law(_draws(GridGaussian(sigma, levels), device=device), sigma, levels)
 
 
 def _one_percent_up(drawn: NDArray[np.float32]) -> NDArray[np.float32]:
-    return (np.rint(drawn * 1.01 * 32) / 32).astype(np.float32)
+    wider: NDArray[np.float32] = (np.rint(drawn * 1.01 * 32) / 32).astype(np.float32)
+    return wider
 
 
 def _laplace(drawn: NDArray[np.float32]) -> NDArray[np.float32]:
