@@ -61,8 +61,9 @@ class Key:
         """``count`` standard normal numbers in float64, by inversion of a 127-bit tail probability and a sign.
 
         The probability is taken from the lower tail, (0, 1/2], where floats are fine however small it is: the values lie
-        close to each other out to 13 standard deviations. From a 52-bit uniform they would thin out from 5.3 deviations on
-        (one draw in ten million), so far that a sum plus such noise on the grid of ``Plan`` would give the sum away.
+        close to each other out to 10 standard deviations, and end at 13. From a 52-bit uniform they would thin out from 5.3
+        deviations on (one draw in ten million), so far that a sum plus such noise on the grid of ``Plan`` would give the
+        sum away.
         """
         from scipy.special import ndtri
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
@@ -40,8 +40,14 @@ def _wanted(schema: type[BaseModel], key: str, kind: str, message: str) -> str:
 def _fields_around(schema: type[BaseModel], key: str) -> list[str]:
     """The keys that stand beside ``key``, down in the nested section it names."""
     for part in key.split(".")[:-1]:
-        inner = schema.model_fields[part].annotation if part in schema.model_fields else None
-        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+        annotation = schema.model_fields[part].annotation if part in schema.model_fields else None
+        # A section may be optional: ``Section | None`` holds the section among its arguments.
+        sections = [inner for inner in (annotation, *get_args(annotation)) if _is_section(inner)]
+        if not sections:
             break
-        schema = inner
+        schema = sections[0]
     return list(schema.model_fields)
+
+
+def _is_section(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)

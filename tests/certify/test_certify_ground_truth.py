@@ -181,6 +181,15 @@ def test_radii_of_all_possible_votes_are_rounded_down(sigma: float) -> None:
     _assert_rounded_down(bound_from_votes(np.arange(SAMPLING.n + 1), SAMPLING, sigma, 1e-8).radii, sigma, 1e-8)
 
 
+def test_exactly_the_votes_whose_bound_exceeds_one_half_are_certified() -> None:
+    tau = 0.01
+    bound = bound_from_votes(np.arange(SAMPLING.n + 1), SAMPLING, 0.5, tau)
+    lower = clopper_pearson_lower(np.arange(SAMPLING.n + 1), SAMPLING.n, SAMPLING.alpha)
+    assert bound.certified.tolist() == (lower - tau > 0.5).tolist()
+    assert (bound.radii[~bound.certified] == 0).all()
+    assert 0 < bound.certified.sum() < (lower > 0.5).sum(), "tau costs some votes"
+
+
 def test_planted_radius_rounded_up_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(smoothed, "round_down", round_up)
     with pytest.raises(AssertionError, match="rounded up"):

@@ -15,7 +15,7 @@ from twinproof.certify.grid_gaussian import GridGaussian
 from twinproof.certify.smoothed import Sampling, SmoothedClassifier, smooth
 from twinproof.errors import ConfigError, DataError, ModelError
 from twinproof.randomness import Key
-from twinproof.runs.certificates import UNKNOWN, Certificate
+from twinproof.runs.certificates import ABSTAIN, UNKNOWN, Certificate
 
 KEY, SAMPLING = Key.from_seed(9), Sampling(n0=30, n=200)
 
@@ -87,7 +87,7 @@ def test_no_inputs_give_no_certificates() -> None:
 
 
 def test_labels_only_fill_the_record() -> None:
-    unknown, known = _certify(INPUTS), _certify(INPUTS, labels=[0, 1, 2, -1, 0])
+    unknown, known = _certify(INPUTS), _certify(INPUTS, labels=[0, 1, 2, UNKNOWN, 0])
     assert [one.label for one in unknown] == [UNKNOWN] * 5
     assert not any(one.correct for one in unknown)
     assert [(one.votes, one.radius, one.prediction) for one in known] == [(o.votes, o.radius, o.prediction) for o in unknown]
@@ -97,6 +97,11 @@ def test_labels_only_fill_the_record() -> None:
 def test_labels_must_match_in_number(labels: list[int]) -> None:
     with pytest.raises(DataError, match="differ in number"):
         _certify(INPUTS, labels=labels)
+
+
+def test_a_label_that_reads_like_an_abstention_is_refused() -> None:
+    with pytest.raises(DataError, match="no class"):
+        _certify(INPUTS, labels=[0, 1, ABSTAIN, 0, 0])
 
 
 @pytest.mark.parametrize(("option", "value"), [("first_index", -1), ("rows", 0), ("rows", -3)])

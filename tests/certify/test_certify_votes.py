@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from twinproof.certify.grid_gaussian import BLOCK, GridGaussian
-from twinproof.certify.smoothed import Sampling, SmoothedClassifier
+from twinproof.certify.smoothed import Sampling, SmoothedClassifier, bound_from_votes
 from twinproof.certify.votes import VoteCounter
 from twinproof.randomness import Key
 from twinproof.runs.certificates import ABSTAIN, Certificate
@@ -68,6 +68,34 @@ def test_another_key_gives_other_votes() -> None:
     other = _certify(_inputs(), key=Key.from_seed(5))
     assert sum(ours.votes != theirs.votes for ours, theirs in zip(WHOLE, other, strict=True)) >= 7
     assert _certify(_inputs()) == WHOLE
+
+
+@dataclass(frozen=True)
+class CoarseSampler(GridGaussian):
+    """A sampler that is known to be 2 % off, so that forgetting tau shows."""
+
+    def tau(self, dimension: int) -> float:
+        """Half a percent for each coordinate."""
+        return 0.005 * dimension
+
+
+def test_certify_selects_on_n0_draws_and_bounds_on_n_others() -> None:
+    """Each certificate, put together again from its parts."""
+    noise, model, inputs = CoarseSampler(0.5, 16), _exact_network(), _inputs()
+    counter = VoteCounter(model, noise, 3, KEY, rows=2000)
+    stored, indices = torch.from_numpy(inputs).to(torch.float32), list(range(len(inputs)))
+    with torch.inference_mode():
+        top = counter.count("select", indices, stored, SAMPLING.n0).argmax(dim=1)
+        votes = counter.count("estimate", indices, stored, SAMPLING.n)
+    chosen = votes[torch.arange(len(inputs)), top].numpy()
+    bound = bound_from_votes(chosen, SAMPLING, 0.5, 0.02)
+    assert votes.sum(dim=1).tolist() == [SAMPLING.n] * len(inputs)
+    made = SmoothedClassifier(model, noise).certify(inputs, sampling=SAMPLING, key=KEY)
+    assert [(one.top, one.votes, one.radius) for one in made] == list(
+        zip(top.tolist(), chosen.tolist(), bound.radii, strict=True)
+    )
+    assert [one.prediction != ABSTAIN for one in made] == bound.certified.tolist()
+    assert [one.radius for one in made] != [one.radius for one in WHOLE], "tau was forgotten"
 
 
 def test_without_a_key_every_call_is_fresh() -> None:

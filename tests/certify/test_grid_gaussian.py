@@ -138,6 +138,16 @@ def test_the_same_name_gives_the_same_noise_whatever_the_count() -> None:
     assert torch.equal(long[:10], short)
 
 
+def test_anyone_can_draw_the_noise_again_from_the_key() -> None:
+    """The stream of a CPU, written out: stored keys must stay good for re-drawing the votes of old certificates."""
+    noise, key = GridGaussian(0.25, 255), Key.from_seed(6)
+    seed = int.from_bytes(key.stream("estimate", 3, 1, length=16), "little")
+    normal = np.random.Generator(np.random.Philox(key=seed)).standard_normal((1000, 5))
+    exact = normal * 63.75
+    drawn = np.asarray(noise.block(key, "estimate", 3, 1, (1000, 5), CPU), dtype=np.float64)
+    assert np.abs(drawn - exact).max() <= noise.grid / 2 * (1 + 1e-12), "not the nearest point of the grid"
+
+
 def test_tau_is_the_documented_formula() -> None:
     # sigma 0.25 on 255 levels: grid 1/32, 17 * 63.75 * 32 = 34,680 cells.
     noise = GridGaussian(0.25, 255)

@@ -1,4 +1,4 @@
-"""The real training path (Poisson draw, copies, per-example gradients, clip, sum, release) in a form that tests can look into."""
+"""The real training path (draw, copies, per-example gradients, clip, sum, release) in a form that tests can look into."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from twinproof.training.gradient_source import Batching, PrivateGradients
 from twinproof.training.loss import mean_cross_entropy
 from twinproof.training.per_example.choose import choose_path
 from twinproof.training.per_example.path import PerExamplePath, RecordLoss
+from twinproof.training.records import DeviceRecords
 
 LEVELS = 255
 CLASSES = 3
@@ -77,20 +78,15 @@ class TrainingPath:
     loss: RecordLoss = mean_cross_entropy
     execution: type[PrivateExecution] = WatchedExecution
     wrap: Callable[[PerExamplePath], PerExamplePath] = lambda path: path
-    records: type[Any] | None = None
 
     def chosen(self) -> PerExamplePath:
         """The path that the product would choose for this network."""
         return choose_path(self.model, self.loss, self.shape, CLASSES, copies=self.augmentation.copies)
 
     def source(self, data: Records, path: PerExamplePath | None = None) -> tuple[PrivateGradients, PrivateExecution]:
-        from twinproof.training.records import DeviceRecords
-
         split = Split(*data)
         held = DeviceRecords(split, LEVELS, torch.device("cpu"))
         batching = Batching(held, self.augmentation, self.physical_batch, self.key)
-        execution = self.execution(
-            self.plan, self.key, self.ledger, records=len(split), parameters=parameter_count(self.model)
-        )
+        execution = self.execution(self.plan, self.key, self.ledger, records=len(split), parameters=parameter_count(self.model))
         shapes = {name: value.detach() for name, value in self.model.named_parameters()}
         return PrivateGradients(execution, self.wrap(path or self.chosen()), batching, shapes), execution

@@ -8,7 +8,7 @@ import pytest
 
 from twinproof.errors import ConfigError
 from twinproof.privacy import calibration
-from twinproof.privacy.accounting import Event, GaussianEvent, PoissonGaussianEvent, epsilon_pld
+from twinproof.privacy.accounting import Event, GaussianEvent, PoissonGaussianEvent, epsilon_pld, epsilon_rdp
 from twinproof.privacy.calibration import calibrate_noise_multiplier
 from twinproof.privacy.mechanisms.analytic_gaussian import analytic_gaussian_sigma
 
@@ -26,9 +26,9 @@ CASES: list[Case] = [
     (1.0, 1e-5, 0.1, 1000, ()),
     (3.0, 1e-5, 2048 / MNIST, 1172, ()),
     (4.0, 1e-7, 0.2, 300, ()),
-    (8.0, 1e-5, 0.05, 2000, (GaussianEvent(5.0),)),
+    (4.0, 1e-5, 0.1, 1000, (GaussianEvent(5.0),)),
     (1.0, 1e-5, 0.1, 300, (GaussianEvent(10.0),)),
-    (2.0, 1e-5, 0.5, 20, (GaussianEvent(10.0), PoissonGaussianEvent(0.1, 5.0, 100))),
+    (2.0, 1e-5, 1.0, 20, (GaussianEvent(10.0), PoissonGaussianEvent(0.1, 5.0, 100))),
     (0.3, 1e-5, 1.0, 10, (GaussianEvent(20.0),)),
     (30.0, 1e-5, 1.0, 500, ()),
 ]
@@ -49,7 +49,7 @@ def test_the_target_is_kept_and_used(case: Case) -> None:
 
 def test_planted_calibration_by_renyi_alone_wastes_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     """The bound of 0.5 % sees the difference between the two accountants."""
-    monkeypatch.setattr(calibration, "epsilon_pld", calibration.epsilon_rdp)
+    monkeypatch.setattr(calibration, "epsilon_pld", epsilon_rdp)
     case = CASES[7]
     found = calibrate_noise_multiplier(case[0], case[1], sample_rate=case[2], steps=case[3])
     assert share_of_target(case, found) < 0.995
@@ -74,7 +74,7 @@ REFERENCE = [
 
 @pytest.mark.parametrize(
     ("batch", "steps", "wanted"),
-    [pytest.param(*row, marks=() if row[0] == 2048 else pytest.mark.slow) for row in REFERENCE],
+    [pytest.param(*row, marks=() if row[1:2] == (1172,) and row[0] == 2048 else pytest.mark.slow) for row in REFERENCE],
 )
 def test_reference_multipliers(batch: int, steps: int, wanted: float) -> None:
     found = calibrate_noise_multiplier(3.0, 1e-5, sample_rate=batch / MNIST, steps=steps)
@@ -117,4 +117,4 @@ def test_an_epsilon_without_meaning_is_refused(epsilon: float) -> None:
 @pytest.mark.parametrize(("rate", "steps"), [(0.0, 100), (0.5, 0)])
 def test_no_step_needs_hardly_any_noise(rate: float, steps: int) -> None:
     found = calibrate_noise_multiplier(1.0, 1e-5, sample_rate=rate, steps=steps)
-    assert 0 < found <= 0.05
+    assert 0 < found <= 0.1

@@ -114,7 +114,7 @@ def test_every_changed_byte_is_refused(path: Path, tmp_path: Path) -> None:
     """Seeded sample of all (position, value) pairs; the ends of lines and carriage returns in full."""
     whole = path.read_bytes()
     generator = random.Random(4)
-    changes = {(generator.randrange(len(whole)), generator.randrange(256)) for _ in range(2500)}
+    changes = {(generator.randrange(len(whole)), generator.randrange(256)) for _ in range(1200)}
     changes |= {(position, byte) for position, value in enumerate(whole) if value == 10 for byte in b"\r }x\x00\x0b\x85"}
     changes |= {(position, whole[position] ^ 1 << bit) for position in range(0, len(whole), 11) for bit in range(8)}
     file = tmp_path / "changed"
@@ -145,29 +145,25 @@ def test_another_spelling_of_the_same_values_is_refused(path: Path, tmp_path: Pa
 
 
 Lines = list[bytes]
+CHANGES: dict[str, Callable[[Lines], Lines]] = {
+    "deleted": lambda lines: lines[:2] + lines[3:],
+    "first deleted": lambda lines: lines[1:],
+    "swapped": lambda lines: [*lines[:2], lines[3], lines[2], *lines[4:]],
+    "doubled": lambda lines: [*lines[:3], lines[2], *lines[3:]],
+    "last doubled": lambda lines: [*lines, lines[-1]],
+    "reversed": lambda lines: lines[::-1],
+    "empty line": lambda lines: [*lines[:3], b"\n", *lines[3:]],
+    "empty end": lambda lines: [*lines, b"\n"],
+    "list": lambda lines: [*lines, b"[]\n"],
+    "null": lambda lines: [*lines, b"null\n"],
+    "bytes": lambda lines: [*lines, b"\xff\xfe\n"],
+    "deep": lambda lines: [*lines, b"[" * 100_000 + b"\n"],
+}
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda lines: lines[:2] + lines[3:],
-        lambda lines: lines[1:],
-        lambda lines: [*lines[:2], lines[3], lines[2], *lines[4:]],
-        lambda lines: [*lines[:3], lines[2], *lines[3:]],
-        lambda lines: [*lines, lines[-1]],
-        lambda lines: [*lines[:3], b"\n", *lines[3:]],
-        lambda lines: [*lines, b"\n"],
-        lambda lines: [*lines, b"[]\n"],
-        lambda lines: [*lines, b"null\n"],
-        lambda lines: [*lines, b"\xff\xfe\n"],
-        lambda lines: [*lines, b"[" * 100_000 + b"\n"],
-        lambda lines: lines[::-1],
-    ],
-    ids=["deleted", "first deleted", "swapped", "doubled", "last doubled", "empty line", "empty end", "list", "null", "bytes", "deep"]
-    + ["reversed"],
-)
-def test_deleted_moved_and_added_lines_are_refused(path: Path, change: Callable[[Lines], Lines]) -> None:
-    path.write_bytes(b"".join(change(path.read_bytes().splitlines(keepends=True))))
+@pytest.mark.parametrize("change", CHANGES)
+def test_deleted_moved_and_added_lines_are_refused(path: Path, change: str) -> None:
+    path.write_bytes(b"".join(CHANGES[change](path.read_bytes().splitlines(keepends=True))))
     with pytest.raises(RunError, match=BROKEN):
         Ledger.load(path)
 
@@ -187,16 +183,27 @@ def test_planted_reader_without_the_chain_lets_a_deleted_line_pass(path: Path, m
     assert Ledger.load(path).reserved_steps == 300
 
 
-def forged(lines: list[tuple[str, dict[str, Any]]]) -> bytes:
-    """A ledger with a right chain, from any content."""
+def forged(lines: list[tuple[str, dict[str, Any]]], **wrong: Any) -> bytes:
+    """A ledger with right hashes from any content; ``wrong`` replaces fields of its last line."""
     content, previous = b"", GENESIS
     for index, (kind, body) in enumerate(lines):
         record = {"index": index, "kind": kind, "body": body, "previous": previous}
+        record |= wrong if index == len(lines) - 1 else {}
         text = json.dumps(record, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         previous = hashlib.sha256(text.encode()).hexdigest()
         record["hash"] = previous
         content += json.dumps(record, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
     return content
+
+
+@pytest.mark.parametrize("wrong", [{"index": 1}, {"index": 3}, {"index": "2"}, {"previous": GENESIS}, {"previous": "x"}])
+def test_a_line_with_a_right_hash_in_the_wrong_place_is_refused(path: Path, wrong: dict[str, Any]) -> None:
+    lines: list[tuple[str, dict[str, Any]]] = [("open", {}), ("gaussian", {}), ("gaussian", {})]
+    path.write_bytes(forged(lines))
+    assert len(Ledger.load(path).entries) == 3
+    path.write_bytes(forged(lines, **wrong))
+    with pytest.raises(RunError, match="chain is broken"):
+        Ledger.load(path)
 
 
 @pytest.mark.parametrize(

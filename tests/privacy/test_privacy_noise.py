@@ -62,7 +62,7 @@ def scale_is_right(noise: NDArray[np.float64]) -> bool:
 
 def steps_are_independent(noise: NDArray[np.float64]) -> bool:
     """No two steps correlate by more than six standard errors, and no number comes twice in the same place."""
-    correlations = np.corrcoef(noise)[np.triu_indices(len(noise), 1)]
+    correlations = np.atleast_2d(np.corrcoef(noise))[np.triu_indices(len(noise), 1)]
     return bool(np.abs(correlations).max() < 6.5 / math.sqrt(noise.shape[1]))
 
 
@@ -110,6 +110,9 @@ def test_noise_differs_between_steps_and_parameters(noise: NDArray[np.float64]) 
     assert steps_are_independent(noise)
     halves = noise[:, : noise.shape[1] // 2].ravel(), noise[:, noise.shape[1] // 2 :][:, : noise.shape[1] // 2].ravel()
     assert abs(np.corrcoef(*halves)[0, 1]) < 6 / math.sqrt(halves[0].size)
+    for step in noise[:5]:
+        # Parameters that shared noise would show hundreds of numbers twice; chance alone, one in a hundred steps.
+        assert len(np.unique(step)) >= noise.shape[1] - 3
     neighbours = np.corrcoef(noise[:, :-1].ravel(), noise[:, 1:].ravel())[0, 1]
     assert abs(neighbours) < 6 / math.sqrt(noise.size)
 

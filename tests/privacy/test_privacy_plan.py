@@ -19,6 +19,7 @@ from twinproof.privacy import plan as plan_module
 from twinproof.privacy.accounting import PoissonGaussianEvent
 from twinproof.privacy.ledger import Ledger
 from twinproof.privacy.plan import LEDGER_BLOCK, Draw, PrivateExecution
+from twinproof.privacy.sampling import poisson_sample
 from twinproof.randomness import Key
 
 NAN, INF = float("nan"), float("inf")
@@ -124,7 +125,7 @@ def counted_when_sampling(
 ) -> list[int]:
     """For each step, how many the file on the disk counts at the moment when the sampler is called."""
     counted: list[int] = []
-    sample = plan_module.poisson_sample
+    sample = poisson_sample
 
     def watching(key: Key, step: int, **settings: Any) -> Any:
         counted.append(on_disk(folder / "ledger.jsonl").reserved_steps)
@@ -151,11 +152,16 @@ def test_a_step_is_on_the_disk_before_its_records_are_drawn(
     assert [block["first_step"] for block in blocks] == list(range(0, steps, LEDGER_BLOCK))
 
 
+def sampler() -> Any:
+    """The sampler that executions use now, watched or not."""
+    return vars(plan_module)["poisson_sample"]
+
+
 class AnnouncesLate(PrivateExecution):
     """Planted: the ledger is written when the records are already drawn."""
 
     def draw(self, step: int) -> Draw:
-        indices = plan_module.poisson_sample(self._key, step, records=self._records, sample_rate=self.plan.sample_rate)
+        indices = sampler()(self._key, step, records=self._records, sample_rate=self.plan.sample_rate)
         self._announce(step)
         return Draw(step, indices, self)
 
@@ -177,9 +183,7 @@ def test_a_new_execution_does_not_announce_twice(tmp_path: Path) -> None:
     drawn = []
     new_ledger(tmp_path)
     for _ in range(3):  # as after a kill: everything is read from the disk again
-        execution = PrivateExecution(
-            plan, Key.from_seed(0), on_disk(tmp_path / "ledger.jsonl"), records=50, parameters=1
-        )
+        execution = PrivateExecution(plan, Key.from_seed(0), on_disk(tmp_path / "ledger.jsonl"), records=50, parameters=1)
         drawn.append([execution.draw(step).indices.tolist() for step in (0, 99, 100, 149)])
     assert on_disk(tmp_path / "ledger.jsonl").events() == [plan.event]
     assert drawn[0] == drawn[1] == drawn[2]

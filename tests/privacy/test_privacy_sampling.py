@@ -133,6 +133,19 @@ def test_extreme_rates(rate: float, size: int) -> None:
     assert {len(indices) for indices in drawn} == {size}
 
 
+class FixedWords(Key):
+    """A key with words of our choice."""
+
+    def words(self, purpose: str, *counters: int, count: int) -> NDArray[np.uint64]:
+        return np.array([0, 2**62 - 1, 2**62, 2**62 + 1, 2**64 - 1], dtype=np.uint64)
+
+
+@pytest.mark.parametrize(("rate", "taken"), [(0.25, [0, 1]), (0.0, []), (2.0**-64, [0]), (1 - 2.0**-53, [0, 1, 2, 3])])
+def test_the_threshold_is_exact(rate: float, taken: list[int]) -> None:
+    """Of 2^64 words exactly floor(rate * 2^64) are taken, never one more: the rate accounted for is not passed."""
+    assert poisson_sample(FixedWords(bytes(32)), 0, records=5, sample_rate=rate).tolist() == taken
+
+
 def test_a_small_rate_is_kept() -> None:
     """At 1e-4, 300 x 10,000 coins give about 300 records: within six deviations."""
     drawn = sum(len(poisson_sample(Key.from_seed(1), step, records=10_000, sample_rate=1e-4)) for step in range(300))

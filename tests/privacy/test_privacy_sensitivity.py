@@ -220,7 +220,7 @@ class CopiesAsRecords(Changed):
         for name, value in single.by_name.items():
             values = value.without(~finite).instantiate().double()
             values = values * weights.view(-1, *(1 for _ in values.shape[1:]))
-            summed[name] = Instantiated(values.unflatten(0, (records, copies)).sum(1))
+            summed[name] = Instantiated(values.reshape(records, copies, *values.shape[1:]).sum(1))
         return PassesForShort(summed, single.losses.view(records, copies).mean(1))
 
 

@@ -33,7 +33,7 @@ def blobs() -> dict[str, NDArray[Any]]:
 def write_blobs(folder: Path, arrays: Mapping[str, NDArray[Any]] | None = None) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "blobs.npz"
-    np.savez(path, **dict(blobs() if arrays is None else arrays))
+    np.savez(path, **dict[str, Any](blobs() if arrays is None else arrays))
     return path
 
 

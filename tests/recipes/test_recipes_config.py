@@ -191,4 +191,4 @@ def test_a_plan_of_open_settings_is_refused(source: Path) -> None:
 def test_settings_cannot_be_changed_after_they_were_checked() -> None:
     config = parse_train_config(DIGITS)
     with pytest.raises(ValueError, match="frozen"):
-        config.delta = 0.5  # type: ignore[misc]
+        config.delta = 0.5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,7 @@ def test_private_ranges_are_in_the_ledger_and_in_epsilon(table: Path, tmp_path: 
     assert run.epsilon > _truth(run, []) + 0.01, "the price of the ranges shows"
     assert run.epsilon <= (noise.get("epsilon") or np.inf)
     assert run.guarantee.status is Status.PROVEN
+    assert json.loads(run.layout.metrics.read_text().splitlines()[-1])["epsilon"] == run.epsilon
     assert run.record["data"]["scaling"]["source"] == "private"
     assert verify_run(run.root).ok
 

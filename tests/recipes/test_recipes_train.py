@@ -28,6 +28,7 @@ from twinproof.recipes.config import parse_train_config
 from twinproof.recipes.registry import RECIPES
 from twinproof.recipes.train import train
 from twinproof.rounding import round_up
+from twinproof.training.augmentation import GaussianCopies, OriginalOnly
 from twinproof.training.loss import mean_cross_entropy
 
 # Enough to learn the digits well where nothing destroys it; the same for every noise.
@@ -75,11 +76,34 @@ def test_the_first_step_of_a_run_is_the_one_written_by_hand(source: Path, tmp_pa
         total = {name: value + scale * part.double() for (name, value), part in zip(total.items(), gradient, strict=True)}
     count = sum(value.numel() for value in model.parameters())
     noise = torch.from_numpy(key.normals("noise", 0, count=count)) * (0.5 * 0.3 if recipe == "dpsgd" else 0.0)
-    shares = noise.split([value.numel() for value in model.parameters()])
+    shares = torch.split(noise, [value.numel() for value in model.parameters()])
     trained = load_file(train(settings, tmp_path / "run").layout.model)
     for (name, value), share in zip(model.named_parameters(), shares, strict=True):
         wanted = value.detach().double() - 0.7 * (total[name] + share.view_as(value)) / 20
         assert torch.allclose(trained[name].double(), wanted, rtol=0, atol=1e-6), name
+
+
+def test_empty_draws_walk_by_noise_and_momentum_alone(source: Path, tmp_path: Path) -> None:
+    """So many declared records that nobody is drawn: two steps of noise, the first of which momentum repeats."""
+    settings = tiny(source, records=10**9, delta=1e-12, steps=2, learning_rate=0.7, momentum=0.8, clip_norm=0.3)
+    run = train(settings, tmp_path / "run")
+    lines = [json.loads(line) for line in (run.layout.private / "diagnostics.jsonl").read_text().splitlines()]
+    assert [line["drawn"] for line in lines] == [0, 0]
+    key = Key.from_seed(3)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(key.seed("initial weights"))
+        start = torch.cat([value.detach().double().flatten() for value in build_network("mlp", (4,), 3).parameters()])
+    first, second = (torch.from_numpy(key.normals("noise", step, count=len(start))) * 20 * 0.3 / 20 for step in (0, 1))
+    weights = load_file(run.layout.model)
+    names = ("1.weight", "1.bias", "3.weight", "3.bias")
+    trained = torch.cat([weights[name].double().flatten() for name in names])
+    assert torch.allclose(trained, start - 0.7 * (1.8 * first + second), rtol=0, atol=1e-5)
+
+
+def test_the_copies_have_the_noise_and_number_of_the_settings(source: Path) -> None:
+    config = parse_train_config(tiny(source, recipe="dpcert-gaussian", copies=5, sigma=0.4))
+    assert RECIPES["dpcert-gaussian"].augmentation(config) == GaussianCopies(5, 0.4)
+    assert all(RECIPES[name].augmentation(config) == OriginalOnly() for name in ("dpsgd", "regular"))
 
 
 def test_no_noisy_copies_is_dp_sgd_bit_for_bit(source: Path, tmp_path: Path) -> None:

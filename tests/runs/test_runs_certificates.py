@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from decimal import Decimal
 from pathlib import Path
 
@@ -68,7 +69,7 @@ def test_planted_nearest_rounding_would_be_caught() -> None:
 
 @pytest.mark.parametrize(
     ("prediction", "label", "correct"),
-    [(1, 1, True), (1, 2, False), (ABSTAIN, 1, False), (ABSTAIN, ABSTAIN, False), (1, UNKNOWN, False)],
+    [(1, 1, True), (1, 2, False), (ABSTAIN, 1, False), (ABSTAIN, UNKNOWN, False), (1, UNKNOWN, False)],
 )
 def test_an_abstention_is_never_correct(prediction: int, label: int, correct: bool) -> None:
     made = Certificate(0, label, prediction, 10, 1, 0.0)
@@ -100,10 +101,13 @@ def test_keeping_more_than_there_is_is_refused(tmp_path: Path) -> None:
     assert read_certificates(tmp_path) == LINES[:2]
 
 
-def test_what_was_appended_is_there_before_the_file_is_closed(tmp_path: Path) -> None:
+def test_what_was_appended_is_durable_before_the_file_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda handle: lengths.append(os.fstat(handle).st_size))
     writer = CertificateWriter(tmp_path)
     writer.append(LINES[:2])
     assert read_certificates(tmp_path) == LINES[:2]
+    assert lengths == [(tmp_path / "certificates.csv").stat().st_size], "the lines were not brought to the disk"
     writer.close()
 
 

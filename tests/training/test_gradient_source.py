@@ -179,6 +179,48 @@ def test_no_noisy_copies_is_dp_sgd(tmp_path: Path) -> None:
     assert distance(plain.source.gradient(0), none.source.gradient(0)) == 0
 
 
+@pytest.mark.parametrize("path", PATHS)
+def test_layers_that_draw_take_their_numbers_from_the_key(tmp_path: Path, path: str) -> None:
+    """Whatever the global generator has been used for, so that a resumed run draws the same, and the caller's stays put."""
+    gradients = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        before = torch.get_rng_state()
+        given = problem(tmp_path / str(seed), model=nn.Sequential(nn.Dropout(0.5), *network()), path=PATHS[path])  # type: ignore[misc]
+        gradients.append(given.source.gradient(1))
+        assert torch.equal(torch.get_rng_state(), before)
+    assert distance(gradients[0], gradients[1]) == 0
+    still = problem(tmp_path / "still", model=nn.Sequential(nn.Dropout(0.0), *network()), path=PATHS[path])  # type: ignore[misc]
+    assert distance(gradients[0], still.source.gradient(1)) > 1e-3, "the layer did draw"
+
+
+class RemembersMasks(nn.Dropout):
+    """Dropout that keeps what it let through."""
+
+    def __init__(self) -> None:
+        super().__init__(0.5)
+        self.seen: list[Tensor] = []
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs = super().forward(inputs)
+        self.seen.append(outputs.detach() != 0)
+        return outputs
+
+
+def test_layers_draw_anew_in_every_step_and_pass(tmp_path: Path) -> None:
+    model = network()
+    layer = RemembersMasks()
+    records = DeviceRecords(training_split(), LEVELS, CPU, torch.float64)
+    batching = Batching(records, OriginalOnly(), 20, KEY)
+    source = PlainGradients(nn.Sequential(layer, model), mean_cross_entropy, batching, sample_rate=1.0, divisor=12.0)
+    for step in (0, 1, 0):
+        source.gradient(step)
+    first, second = layer.seen[:2], layer.seen[2:4]
+    assert [mask.tolist() for mask in layer.seen[4:]] == [mask.tolist() for mask in first], "a repeated step draws the same"
+    assert not torch.equal(first[0], first[1])
+    assert not torch.equal(first[0], second[0])
+
+
 def test_the_plain_gradient_is_the_sum_over_the_expected_batch(tmp_path: Path) -> None:
     model = network()
     records = DeviceRecords(training_split(), LEVELS, CPU, torch.float64)

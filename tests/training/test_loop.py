@@ -47,7 +47,7 @@ def test_private_steps_with_momentum_equal_the_hand_written_ones(tmp_path: Path)
         with torch.no_grad():
             for name, value in oracle.model.named_parameters():
                 velocity[name] = MOMENTUM * velocity[name] + gradient[name]
-                value -= RATE * velocity[name]
+                value.sub_(RATE * velocity[name])
     optimizer = torch.optim.SGD(given.model.parameters(), lr=RATE, momentum=MOMENTUM)
     run_loop(given.model, optimizer, given.source, first=0, steps=STEPS, after_step=lambda done: None)
     assert distance(_weights(given.model), _weights(oracle.model)) < 1e-6

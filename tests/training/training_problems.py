@@ -67,8 +67,9 @@ def problem(
     path: Callable[[nn.Module, RecordLoss], PerExamplePath] = FastPath,
     loss: RecordLoss = mean_cross_entropy,
     split: Split | None = None,
+    model: nn.Module | None = None,
 ) -> Problem:
-    model = network()
+    model = network() if model is None else model
     records = DeviceRecords(split or training_split(), LEVELS, CPU, torch.float64)
     batching = Batching(records, augmentation or OriginalOnly(), rows, KEY)
     shapes = {name: value.detach() for name, value in model.named_parameters()}
@@ -116,7 +117,7 @@ def noise_of(step: int, model: nn.Module, deviation: float) -> Gradients:
     """The noise of a step as the run's key gives it, cut into the parameters in their order."""
     count = sum(value.numel() for value in model.parameters())
     numbers = torch.from_numpy(KEY.normals("noise", step, count=count)) * deviation
-    parts = numbers.split([value.numel() for value in model.parameters()])
+    parts = torch.split(numbers, [value.numel() for value in model.parameters()])
     return {name: part.view_as(value) for (name, value), part in zip(model.named_parameters(), parts, strict=True)}
 
 

@@ -6,7 +6,8 @@ Guarantees
     l2 distance is smaller than ``radius``. Proof: the class is chosen on n0 draws; the n estimation draws are fresh, so their
     votes are binomial and the Clopper-Pearson bound holds; tau covers the sampler; Cohen et al.'s theorem 1 gives
     sigma * Phi^-1(p). Radii are rounded down; tau also exceeds the rounding of the float64 arithmetic by orders of magnitude.
-    Tests: linear classifiers, whose radius is known exactly; planted bugs (selection draws reused, two-sided bound halved).
+    Tests: linear classifiers, whose radius is known exactly; planted bugs (votes taken for probabilities,
+    selection draws reused, sigma off by 2 %, radii rounded up).
 """
 
 from __future__ import annotations
@@ -202,6 +203,14 @@ def _check_numbering(inputs: int, labels: Sequence[int] | None, first_index: int
             where="certify",
             got=f"{len(labels)} labels for {inputs} inputs",
             wanted="one label for each input, or none at all",
+        )
+    if any(label < 0 and label != UNKNOWN for label in labels or ()):
+        raise DataError(
+            "a label is no class",
+            where="certify",
+            got=min(label for label in labels or () if label != UNKNOWN),
+            wanted=f"0 or more, or {UNKNOWN} for a label that is not known",
+            fix="-1 stands for an abstention, which would then count as correct",
         )
     if first_index < 0:
         raise ConfigError("inputs are numbered from 0", where="first_index", got=first_index, wanted="0 or more")

@@ -32,8 +32,8 @@ class Certificate:
 
     @property
     def correct(self) -> bool:
-        """Whether the smoothed classifier answered, and answered with the true label."""
-        return self.prediction != ABSTAIN and self.prediction == self.label
+        """Whether the answer is the true label; labels are classes or ``UNKNOWN``, so that an abstention never is."""
+        return self.prediction == self.label
 
     def row(self) -> list[str]:
         """The line of ``certificates.csv``."""

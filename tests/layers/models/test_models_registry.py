@@ -19,6 +19,17 @@ def test_tramer_boneh_has_the_published_size() -> None:
     assert _parameters(build_network("tramer-boneh-cnn", (1, 28, 28), 10)) == 26_010
 
 
+def test_tramer_boneh_has_the_published_maps() -> None:
+    """The number of parameters on 28x28 is the same for padding 2 and 3; the size of the first maps is not."""
+    model = build_network("tramer-boneh-cnn", (1, 28, 28), 10)
+    x, sizes = torch.rand(1, 1, 28, 28), []
+    for layer in model.children():
+        x = layer(x)
+        if isinstance(layer, nn.Conv2d | nn.MaxPool2d):
+            sizes.append(tuple(x.shape[1:]))
+    assert sizes == [(16, 13, 13), (16, 12, 12), (32, 5, 5), (32, 4, 4)]
+
+
 def test_the_other_sizes_are_what_their_layers_say() -> None:
     assert _parameters(build_network("mlp", (13,), 3)) == 13 * 64 + 64 + 64 * 3 + 3
     convolutions = (16 * 9 + 16) + (32 * 16 * 9 + 32)
