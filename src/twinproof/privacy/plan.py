@@ -6,7 +6,8 @@ writes the ledger itself, so that what runs and what is counted cannot differ.
 Why the noise is rounded to a grid (docs/decisions/0003-gradient-noise-on-a-grid.md). Floating-point addition of Gaussian noise
 leaves low bits from which noise and sum can be told apart. Here the clipped sum is rounded to a multiple of a step h, and so
 is the noise; their sum is exact. For a sum S on the grid, S + round(noise) = round(S + noise): the release is a function of
-S + noise, the textbook mechanism, whose theorem therefore covers it. Rounding S moves two neighbours apart by at most
+S + noise, the textbook mechanism, whose theorem therefore covers it, as far as the noise is exactly Gaussian before it is
+rounded: float64 quantiles are not quite, and the guarantee card says so. Rounding S moves two neighbours apart by at most
 h sqrt(P) more (P parameters), which the clipping threshold gives back beforehand.
 """
 
