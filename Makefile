@@ -23,10 +23,10 @@ demo: $(STAMP)
 	@$(BIN)/twinproof demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -q -m "not slow" --floor 2500
 
 test-slow: $(STAMP)
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -q -m slow --floor 15
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check src tests benchmarks

@@ -12,7 +12,7 @@ from small_runs import RECORDS, tiny, write_blobs
 from twinproof.cli.train import _assignments, _read_toml
 from twinproof.data.load import load
 from twinproof.errors import ConfigError
-from twinproof.recipes.config import TrainConfig, parse_train_config
+from twinproof.recipes.config import ResolvedConfig, parse_train_config
 from twinproof.recipes.resolve import plan_of, resolve
 
 DIGITS: dict[str, Any] = {"data": {"source": "digits"}}
@@ -29,7 +29,7 @@ def test_later_layers_go_before_earlier_ones_and_before_the_recipes_defaults() -
     assert (config.performance.path, config.performance.physical_batch) == ("vmap", 7), "sections are merged, not replaced"
 
 
-@pytest.mark.parametrize(("recipe", "copies", "rate"), [("dpsgd", 0, 0.5), ("dpcert-gaussian", 2, 0.5), ("regular", 0, 0.05)])
+@pytest.mark.parametrize(("recipe", "copies", "rate"), [("dpsgd", 0, 2.0), ("dpcert-gaussian", 2, 2.0), ("regular", 0, 0.05)])
 def test_what_nobody_says_comes_from_the_recipe(recipe: str, copies: int, rate: float) -> None:
     config = parse_train_config(DIGITS, {"recipe": recipe})
     assert (config.copies, config.learning_rate) == (copies, rate)
@@ -144,7 +144,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_blobs(tmp_path_factory.mktemp("data"))
 
 
-def _resolved(source: Path, **changes: Any) -> TrainConfig:
+def _resolved(source: Path, **changes: Any) -> ResolvedConfig:
     config = parse_train_config(tiny(source, **changes))
     return resolve(config, load(config.data))
 
@@ -183,9 +183,15 @@ def test_the_plan_follows_from_declared_numbers(source: Path) -> None:
     assert plan.steps == 30
 
 
-def test_a_plan_of_open_settings_is_refused(source: Path) -> None:
-    with pytest.raises(ConfigError, match="not resolved"):
-        plan_of(parse_train_config(tiny(source)))
+def test_there_is_no_plan_without_a_private_recipe(source: Path) -> None:
+    with pytest.raises(ConfigError, match="no plan without noise"):
+        plan_of(_resolved(source, recipe="regular"))
+
+
+@pytest.mark.parametrize(("records", "batch"), [(90, 90), (300, 256), (60_000, 2000)])
+def test_an_open_batch_follows_from_the_declared_records_alone(source: Path, records: int, batch: int) -> None:
+    resolved = _resolved(source, batch_size=None, records=records, noise_multiplier=1.0, epsilon=None, delta=1e-6)
+    assert (resolved.batch_size, resolved.sample_rate) == (batch, batch / records)
 
 
 def test_settings_cannot_be_changed_after_they_were_checked() -> None:

@@ -22,7 +22,7 @@ from small_runs import write_blobs as write
 from twinproof.data.record import Dataset
 from twinproof.recipes import stored_data
 from twinproof.recipes import train as train_module
-from twinproof.recipes.config import TrainConfig
+from twinproof.recipes.config import ResolvedConfig
 from twinproof.recipes.reporter import Reporter
 from twinproof.recipes.train import train
 from twinproof.training.gradient_source import StepDiagnostics
@@ -92,7 +92,7 @@ def test_a_planted_fact_about_the_training_set_in_run_json_is_caught(
 class ReportsTraining(Reporter):
     """The planted bug: progress is measured on the training records."""
 
-    def __init__(self, layout: Any, config: TrainConfig, dataset: Dataset, device: Any) -> None:
+    def __init__(self, layout: Any, config: ResolvedConfig, dataset: Dataset, device: Any) -> None:
         exchanged = Dataset(
             dataset.name,
             dataset.kind,

@@ -31,6 +31,8 @@ from twinproof.privacy import plan as plan_module
 from twinproof.privacy.ledger import Entry
 from twinproof.recipes.train import train
 from twinproof.runs import private_files
+from twinproof.runs.layout import read_json_lines
+from twinproof.runs.lock import exclusive
 
 
 class Stopped(Exception):
@@ -337,3 +339,16 @@ def test_a_run_resumes_from_another_folder(tmp_path: Path, monkeypatch: pytest.M
     root = interrupted(tiny("blobs.npz"), tmp_path / "run")
     monkeypatch.chdir(tmp_path)
     assert train(None, root, resume=True).record["config"]["data"]["source"] == "blobs.npz"
+
+
+def test_a_run_that_another_process_works_on_is_not_touched(root: Path) -> None:
+    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    with exclusive(root), pytest.raises(RunError, match="another process is working"):
+        train(None, root, resume=True)
+    assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
+
+
+def test_steps_taken_again_are_diagnosed_once(root: Path) -> None:
+    done = train(None, root, resume=True)
+    steps = [line["step"] for line in read_json_lines(done.layout.private / "diagnostics.jsonl")]
+    assert steps == list(range(done.record["config"]["steps"]))

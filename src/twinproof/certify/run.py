@@ -15,7 +15,7 @@ from twinproof.certify.grid_gaussian import GridGaussian
 from twinproof.certify.promise import certified_promise
 from twinproof.certify.smoothed import NORM, Sampling, SmoothedClassifier, largest_radius
 from twinproof.data.record import Dataset
-from twinproof.errors import ConfigError, RunError
+from twinproof.errors import ConfigError
 from twinproof.progress import Progress, Silent
 from twinproof.randomness import Key
 from twinproof.runs.certificates import (
@@ -27,6 +27,7 @@ from twinproof.runs.certificates import (
 )
 from twinproof.runs.environment import software_versions, utc_now
 from twinproof.runs.layout import read_run_json
+from twinproof.runs.lock import exclusive
 from twinproof.runs.record import update_run_json
 from twinproof.runs.run import Run
 from twinproof.training.device import describe_device, resolve_device
@@ -69,36 +70,25 @@ def certify_run(
     sampling, progress = sampling or Sampling(), progress or Silent()
     if limit is not None and limit < 1:
         raise ConfigError("there is nothing to certify", where="limit", got=limit, wanted="at least 1 input")
-    _check_data(run, dataset)
+    run.refuse_other_data(dataset)
     target = resolve_device(device)
     noise = GridGaussian(sigma if sigma is not None else float(run.record["config"]["sigma"]), dataset.levels)
     inputs = min(limit or len(dataset.test), len(dataset.test))
     wanted = _settings(run, dataset, noise, sampling, inputs, target, key or Key.from_system())
     smoothed = SmoothedClassifier(_network(run, dataset, target), noise)
     progress.say(f"largest radius that n={sampling.n} at alpha={sampling.alpha:g} allows: {wanted.largest_radius:.6f}")
-    settings, done = take_up(run.root, wanted, own_key=key is not None, overwrite=overwrite)
     began = time.monotonic()
-    if settings.state != COMPLETE:
-        _sample(run.root, dataset, smoothed, sampling, settings, done, progress)
-        seconds = round(settings.seconds + time.monotonic() - began, 3)
-        settings = replace(settings, state=COMPLETE, seconds=seconds)
-        write_settings(run.root, settings)
-    if not is_recorded(run.root):
-        _record(run.root, settings)
+    with exclusive(run.root):
+        settings, done = take_up(run.root, wanted, own_key=key is not None, overwrite=overwrite)
+        if settings.state != COMPLETE:
+            _sample(run.root, dataset, smoothed, sampling, settings, done, progress)
+            seconds = round(settings.seconds + time.monotonic() - began, 3)
+            settings = replace(settings, state=COMPLETE, seconds=seconds)
+            write_settings(run.root, settings)
+        if not is_recorded(run.root):
+            _record(run.root, settings)
     elapsed = max(time.monotonic() - began, 1e-9)
     return CertifiedRun(settings, read_certificates(run.root), (inputs - done) / elapsed)
-
-
-def _check_data(run: Run, dataset: Dataset) -> None:
-    expected = run.record["data"]
-    for name, got, wanted in (
-        ("shape", list(dataset.shape), expected["shape"]),
-        ("classes", list(dataset.classes), expected["classes"]),
-        ("levels", dataset.levels, expected["levels"]),
-        ("test records", len(dataset.test), expected["test_records"]),
-    ):
-        if got != wanted:
-            raise RunError("this is not the data of the run", where=f"{name} of {dataset.name}", got=got, wanted=str(wanted))
 
 
 def _network(run: Run, dataset: Dataset, device: torch.device) -> nn.Module:

@@ -24,7 +24,9 @@ def epsilon(
     steps: Annotated[int, typer.Option(help="How many steps.")] = 1,
     as_json: Json = False,
 ) -> None:
-    """Epsilon of DP-SGD: Poisson sampling, add-or-remove-one neighbours; rounded up.
+    """Calculates the epsilon of DP-SGD.
+
+    Poisson sampling, add-or-remove-one neighbours; rounded up.
 
     Example: twinproof epsilon --noise-multiplier 1.1 --sample-rate 0.0042667 --steps 2350 --delta 1e-5
     """
@@ -48,7 +50,9 @@ def sigma(
     steps: Annotated[int | None, typer.Option(help="For dpsgd.")] = None,
     as_json: Json = False,
 ) -> None:
-    """The smallest noise that keeps a target (epsilon, delta); rounded up.
+    """Calculates the noise for a target epsilon.
+
+    The smallest that keeps (epsilon, delta); rounded up.
 
     Example: twinproof sigma --mechanism analytic --epsilon 1 --delta 1e-5 --sensitivity 1
     """

@@ -23,7 +23,9 @@ def certify(
     data_root: DataRoot = None,
     as_json: Json = False,
 ) -> None:
-    """Certifies the test set of a run by randomized smoothing.
+    """Certifies the test set of a run.
+
+    Randomized smoothing: each answer gets a radius inside which no change can alter it.
 
     Example: twinproof certify runs/mnist --n 10000 --alpha 0.001
     """

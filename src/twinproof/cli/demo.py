@@ -15,7 +15,9 @@ def demo(
     device: Device = None,
     as_json: Json = False,
 ) -> None:
-    """The main job on embedded data: train privately, certify, verify, report. Needs no arguments.
+    """Runs the main job on embedded data.
+
+    Trains privately, certifies, verifies and reports; needs no arguments.
 
     Example: twinproof demo
     """

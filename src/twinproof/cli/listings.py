@@ -8,7 +8,7 @@ from twinproof.cli.options import DataRoot, Json
 
 
 def recipes(as_json: Json = False) -> None:
-    """Lists the recipes with the guarantee each gives.
+    """Lists the recipes and their guarantees.
 
     Example: twinproof recipes
     """
@@ -41,7 +41,9 @@ def recipes(as_json: Json = False) -> None:
 
 
 def data(data_root: DataRoot = None, as_json: Json = False) -> None:
-    """Lists the data sets that can be named; any path works too.
+    """Lists the data sets known by name.
+
+    Any path works too.
 
     Example: twinproof data
     """

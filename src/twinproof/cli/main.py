@@ -20,7 +20,6 @@ _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 app = typer.Typer(
     name="twinproof",
     help="Train classifiers that are differentially private and certifiably robust at once, and check both proofs.",
-    no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
 )
@@ -39,7 +38,7 @@ def _main() -> None:
 
 def run(arguments: list[str] | None = None) -> None:
     """Entry point of the console script."""
-    arguments = sys.argv[1:] if arguments is None else arguments
+    arguments = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
     try:
         code = app(arguments, standalone_mode=False)
     except TwinproofError as error:

@@ -17,7 +17,9 @@ def report(
     data_root: DataRoot = None,
     as_json: Json = False,
 ) -> None:
-    """Writes one self-contained HTML file with the guarantee card first, and its JSON twin.
+    """Writes the report of a run, or compares runs.
+
+    One self-contained HTML file with the guarantee card first, and its JSON twin.
 
     Example: twinproof report runs/mnist
     """

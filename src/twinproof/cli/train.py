@@ -29,7 +29,9 @@ def train(
     data_root: DataRoot = None,
     as_json: Json = False,
 ) -> None:
-    """Trains a model under a privacy plan and writes a run directory.
+    """Trains a model under a privacy plan.
+
+    Writes a run directory: weights, ledger, progress on the test set, and what is promised.
 
     Example: twinproof train --data mnist --recipe dpcert-gaussian --epsilon 3 --delta 1e-5 --sigma 0.5 --out runs/mnist
     """

@@ -8,7 +8,9 @@ from twinproof.cli.options import Json, RunPath
 
 
 def verify(run: RunPath, as_json: Json = False) -> None:
-    """Recomputes epsilon and every radius from the evidence, and fails on the first lie.
+    """Checks every claim of a run.
+
+    Recomputes epsilon and every radius from the evidence, and exits with 1 if anything is a lie.
 
     Example: twinproof verify runs/mnist
     """

@@ -30,11 +30,11 @@ class TrainConfig(BaseModel):
         default=None, ge=SMALLEST_NOISE, le=LARGEST_NOISE, allow_inf_nan=False, description="noise over clipping norm"
     )
     clip_norm: float = Field(default=0.1, gt=0, allow_inf_nan=False, description="bound on one record's gradient")
-    batch_size: int = Field(default=256, ge=1, description="expected records per step; also the constant divisor")
+    batch_size: int | None = Field(default=None, ge=1, description="expected records per step; also the constant divisor")
     records: int | None = Field(default=None, ge=1, description="declared (public) number of training records")
-    epochs: float = Field(default=20, gt=0, allow_inf_nan=False)
+    epochs: float = Field(default=40, gt=0, allow_inf_nan=False)
     steps: int | None = Field(default=None, ge=1, description="instead of epochs")
-    learning_rate: float = Field(default=0.5, ge=0, allow_inf_nan=False)
+    learning_rate: float = Field(default=2.0, ge=0, allow_inf_nan=False)
     momentum: float = Field(default=0.9, ge=0, lt=1)
     sigma: float = Field(default=0.25, gt=0, le=10, description="smoothing noise, in input units ([0, 1])")
     copies: int = Field(default=2, ge=0, le=64, description="noisy copies of each record beside the original")
@@ -42,6 +42,20 @@ class TrainConfig(BaseModel):
     width: int = Field(default=1, ge=1, le=64, description="multiplies the network's hidden sizes")
     seed: int | None = Field(default=None, ge=0, description="makes the run repeatable and therefore not private")
     performance: Performance = Performance()
+
+
+class ResolvedConfig(TrainConfig):
+    """Settings with nothing left open, as they are carried out and written down."""
+
+    batch_size: int
+    records: int
+    steps: int
+    model: str
+
+    @property
+    def sample_rate(self) -> float:
+        """Probability with which a step takes each record."""
+        return self.batch_size / self.records
 
 
 def parse_train_config(*layers: Mapping[str, Any]) -> TrainConfig:

@@ -16,8 +16,6 @@ DEMO_SETTINGS: dict[str, Any] = {
     "delta": 1e-4,
     "sigma": 0.25,
     "model": "mlp",
-    "learning_rate": 2.0,
     "copies": 4,
-    "epochs": 40,
 }
 DEMO_SAMPLING = Sampling(n0=100, n=10_000, alpha=0.001)

@@ -13,7 +13,7 @@ from twinproof.evaluate.accuracy import Accuracy, clean_accuracy
 from twinproof.files import sha256_file, write_atomic
 from twinproof.privacy.accounting import Spending, spending
 from twinproof.privacy.ledger import Ledger
-from twinproof.recipes.config import TrainConfig
+from twinproof.recipes.config import ResolvedConfig
 from twinproof.recipes.guarantees import not_yet_certified, privacy_guarantee
 from twinproof.recipes.registry import find_recipe
 from twinproof.recipes.resolve import plan_of
@@ -26,7 +26,7 @@ from twinproof.training.records import DeviceRecords
 
 
 def finish_run(
-    root: Path, config: TrainConfig, dataset: Dataset, ledger: Ledger, model: nn.Module, *, created: str, seconds: float
+    root: Path, config: ResolvedConfig, dataset: Dataset, ledger: Ledger, model: nn.Module, *, created: str, seconds: float
 ) -> None:
     """Completes a run. Each step can be repeated: a kill in between is mended by resuming from the last checkpoint."""
     layout = RunLayout(root)
@@ -65,7 +65,7 @@ def finish_run(
     forget_training_secrets(layout.private, CHECKPOINT_FILE)
 
 
-def _privacy_block(config: TrainConfig, spent: Spending | None) -> dict[str, Any] | None:
+def _privacy_block(config: ResolvedConfig, spent: Spending | None) -> dict[str, Any] | None:
     if spent is None:
         return None
     plan = plan_of(config)

@@ -19,6 +19,7 @@ _ASSUMPTIONS = (
     "Only the files outside private/ are released; training time and memory use are not observed by the adversary.",
     "Settings were not tuned on these training records outside this ledger; every further run on them spends anew.",
     "Gaussian draws are made in float64 by inversion and rounded to a grid; their law is taken as exactly Gaussian.",
+    "A record's gradient is computed alike in every row of a pass: bit for bit on a CPU, up to float rounding on a GPU.",
 )
 
 

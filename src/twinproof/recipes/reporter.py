@@ -15,8 +15,7 @@ from twinproof.errors import RunError
 from twinproof.evaluate.accuracy import clean_accuracy
 from twinproof.files import canonical_json, write_atomic
 from twinproof.privacy.accounting import PoissonGaussianEvent, epsilon_pld
-from twinproof.recipes.config import TrainConfig
-from twinproof.recipes.registry import find_recipe
+from twinproof.recipes.config import ResolvedConfig
 from twinproof.recipes.resolve import spent_on_data
 from twinproof.rounding import round_up
 from twinproof.runs import private_files
@@ -30,11 +29,11 @@ _LINES = 20
 class Reporter:
     """Writes ``metrics.jsonl`` (test set only) and ``private/diagnostics.jsonl``."""
 
-    def __init__(self, layout: RunLayout, config: TrainConfig, dataset: Dataset, device: torch.device) -> None:
+    def __init__(self, layout: RunLayout, config: ResolvedConfig, dataset: Dataset, device: torch.device) -> None:
         self._layout = layout
         self._config = config
         self._dataset = dataset
-        self._steps = config.steps or 0
+        self._steps = config.steps
         self._every = config.performance.report_every or math.ceil(self._steps / _LINES)
         test = DeviceRecords(dataset.test, dataset.levels, device)
         self._inputs, self._labels = test.inputs(slice(None)), test.labels
@@ -49,6 +48,7 @@ class Reporter:
         """Forgets lines after the checkpoint that training goes on from; they will be written again."""
         kept = [line for line in read_json_lines(self._layout.metrics) if line["step"] <= step]
         write_atomic(self._layout.metrics, "".join(canonical_json(line) + "\n" for line in kept).encode())
+        private_files.rewind_diagnostics(self._layout.private, step)
         self._mark = (step, time.monotonic())
 
     def report(self, model: nn.Module, done: int) -> None:
@@ -59,7 +59,7 @@ class Reporter:
         self._mark = (done, now)
         line = {
             "step": done,
-            "epoch": done * self._config.batch_size / (self._config.records or 1),
+            "epoch": done * self._config.sample_rate,
             "epsilon": self._spent(done),
             "test_accuracy": accuracy.correct / accuracy.total,
             "test_loss": accuracy.loss,
@@ -88,7 +88,7 @@ class Reporter:
 
     def _spent(self, done: int) -> float | None:
         config = self._config
-        if not find_recipe(config.recipe).private or config.noise_multiplier is None or config.records is None:
+        if config.noise_multiplier is None:
             return None
-        event = PoissonGaussianEvent(config.batch_size / config.records, config.noise_multiplier, done)
+        event = PoissonGaussianEvent(config.sample_rate, config.noise_multiplier, done)
         return round_up(epsilon_pld([*spent_on_data(self._dataset), event], config.delta))

@@ -10,10 +10,13 @@ from twinproof.layers.models.registry import default_network
 from twinproof.privacy.accounting import Event, GaussianEvent
 from twinproof.privacy.calibration import calibrate_noise_multiplier
 from twinproof.privacy.plan import Plan
-from twinproof.recipes.config import TrainConfig
+from twinproof.recipes.config import ResolvedConfig, TrainConfig
 from twinproof.recipes.registry import find_recipe
 
 DEFAULT_EPSILON = 3.0
+# Large batches suit DP-SGD: the noise is added once for all of them. Decided from the declared (public) number of records.
+_BATCHES_PER_EPOCH = 30
+_LEAST_BATCH = 256
 
 
 def spent_on_data(dataset: Dataset) -> list[Event]:
@@ -22,42 +25,50 @@ def spent_on_data(dataset: Dataset) -> list[Event]:
     return [GaussianEvent(scaling.spending.noise_multiplier)] if scaling is not None and scaling.spending is not None else []
 
 
-def resolve(config: TrainConfig, dataset: Dataset) -> TrainConfig:
-    """``config`` with nothing left open: declared number of records, steps, network and noise multiplier."""
+def resolve(config: TrainConfig, dataset: Dataset) -> ResolvedConfig:
+    """``config`` with nothing left open: declared number of records, batch, steps, network and noise multiplier."""
     records = config.records if config.records is not None else len(dataset.train)
-    if config.batch_size > records:
+    batch_size = config.batch_size or min(records, max(_LEAST_BATCH, round(records / _BATCHES_PER_EPOCH)))
+    if batch_size > records:
         raise ConfigError(
             "the batch is larger than the data set",
             where="batch_size",
-            got=config.batch_size,
+            got=batch_size,
             wanted=f"at most {records}, the number of training records",
         )
-    steps = config.steps if config.steps is not None else max(1, round(config.epochs * records / config.batch_size))
-    settled = config.model_copy(
-        update={"records": records, "steps": steps, "model": config.model or default_network(dataset.shape)}
-    )
+    settled = {
+        "records": records,
+        "batch_size": batch_size,
+        "steps": config.steps if config.steps is not None else max(1, round(config.epochs * records / batch_size)),
+        "model": config.model or default_network(dataset.shape),
+    }
     if not find_recipe(config.recipe).private:
-        return settled.model_copy(update={"epsilon": None, "noise_multiplier": None})
-    _check_delta(config.delta, records)
+        settled |= {"epsilon": None, "noise_multiplier": None}
+    else:
+        _check_delta(config.delta, records)
+        if config.noise_multiplier is None:
+            settled["epsilon"] = config.epsilon if config.epsilon is not None else DEFAULT_EPSILON
+    resolved = ResolvedConfig.model_validate({**config.model_dump(), **settled})
+    if resolved.epsilon is None:
+        return resolved
+    multiplier = calibrate_noise_multiplier(
+        resolved.epsilon,
+        resolved.delta,
+        sample_rate=resolved.sample_rate,
+        steps=resolved.steps,
+        already=spent_on_data(dataset),
+    )
+    return resolved.model_copy(update={"noise_multiplier": multiplier})
+
+
+def plan_of(config: ResolvedConfig) -> Plan:
+    """The plan that resolved settings describe; ``performance`` is never looked at."""
     if config.noise_multiplier is None:
-        epsilon = config.epsilon if config.epsilon is not None else DEFAULT_EPSILON
-        multiplier = calibrate_noise_multiplier(
-            epsilon,
-            config.delta,
-            sample_rate=config.batch_size / records,
-            steps=steps,
-            already=spent_on_data(dataset),
+        raise ConfigError(
+            "there is no plan without noise", where="recipe", got=config.recipe, wanted="a private recipe, resolved"
         )
-        settled = settled.model_copy(update={"epsilon": epsilon, "noise_multiplier": multiplier})
-    return settled
-
-
-def plan_of(config: TrainConfig) -> Plan:
-    """The plan that a resolved configuration describes; ``performance`` is never looked at."""
-    if config.records is None or config.steps is None or config.noise_multiplier is None:
-        raise ConfigError("the settings are not resolved yet", where="noise_multiplier", wanted="resolve() first")
     return Plan(
-        sample_rate=config.batch_size / config.records,
+        sample_rate=config.sample_rate,
         noise_multiplier=config.noise_multiplier,
         clip_norm=config.clip_norm,
         divisor=float(config.batch_size),

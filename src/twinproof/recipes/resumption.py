@@ -10,9 +10,9 @@ from twinproof.privacy.ledger import Ledger
 from twinproof.recipes.config import TrainConfig
 from twinproof.recipes.stored_data import public_config
 from twinproof.runs.layout import RunLayout
+from twinproof.runs.private_files import WRITTEN_FIRST
 
 _PART = ".part"  # what a killed writer leaves (twinproof.files.write_atomic)
-_BEFORE_RUN_JSON = ("source.json", "fingerprint.json", "key")
 _FREE_KINDS = ("open", "gaussian")
 
 
@@ -66,7 +66,7 @@ def clear_stillborn(layout: RunLayout) -> None:
         ledger that cannot be read ends in an error, and nothing is touched.
     """
     ours = {layout.ledger.name, layout.run_json.name + _PART}
-    private = {name + ending for name in _BEFORE_RUN_JSON for ending in ("", _PART)}
+    private = {name + ending for name in WRITTEN_FIRST for ending in ("", _PART)}
     inner = list(layout.private.iterdir()) if layout.private.is_dir() else []
     outer = [path for path in layout.root.iterdir() if path != layout.private or not path.is_dir()]
     strangers = [path for path in outer if path.name not in ours or not path.is_file()]

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from twinproof.data.load import load
 from twinproof.data.record import Dataset
-from twinproof.errors import RunError
 from twinproof.recipes.stored_data import restore_config, stored_scaling
 from twinproof.runs.private_files import load_source
 from twinproof.runs.run import Run
@@ -18,19 +17,5 @@ def load_run_data(run: Run, *, source: str | None = None, data_root: Path | None
     if source is not None:
         config = config.model_copy(update={"source": source})
     dataset = load(config, root=data_root, scaling=stored_scaling(run.record["data"]))
-    expected = run.record["data"]
-    for name, got, wanted in (
-        ("shape", list(dataset.shape), expected["shape"]),
-        ("classes", list(dataset.classes), expected["classes"]),
-        ("levels", dataset.levels, expected["levels"]),
-        ("test records", len(dataset.test), expected["test_records"]),
-    ):
-        if got != wanted:
-            raise RunError(
-                "this is not the data the run was trained on",
-                where=f"{name} of {dataset.name}",
-                got=got,
-                wanted=str(wanted),
-                fix="name the data with --data",
-            )
+    run.refuse_other_data(dataset)
     return dataset

@@ -9,7 +9,7 @@ from twinproof.data.config import DataConfig
 from twinproof.data.own_files import public_name
 from twinproof.data.record import Scaling
 from twinproof.data.sources import SOURCES
-from twinproof.recipes.config import TrainConfig
+from twinproof.recipes.config import ResolvedConfig, TrainConfig
 from twinproof.settings import parse_settings
 
 
@@ -35,9 +35,9 @@ def located(data: DataConfig) -> dict[str, Any]:
     return settings
 
 
-def restore_config(stored: dict[str, Any], source: dict[str, Any] | None) -> TrainConfig:
+def restore_config(stored: dict[str, Any], source: dict[str, Any] | None) -> ResolvedConfig:
     """The settings of a run, with the data's place as the owner's private folder (or the caller) tells it."""
-    return parse_settings(TrainConfig, {**stored, "data": source if source is not None else stored["data"]})
+    return parse_settings(ResolvedConfig, {**stored, "data": source if source is not None else stored["data"]})
 
 
 def stored_scaling(description: dict[str, Any]) -> Scaling | None:

@@ -19,7 +19,7 @@ from twinproof.privacy.ledger import Ledger
 from twinproof.privacy.plan import PrivateExecution
 from twinproof.progress import Progress, Silent
 from twinproof.randomness import Key
-from twinproof.recipes.config import TrainConfig, parse_train_config
+from twinproof.recipes.config import ResolvedConfig, TrainConfig, parse_train_config
 from twinproof.recipes.finish import finish_run
 from twinproof.recipes.guarantees import not_yet_certified
 from twinproof.recipes.registry import find_recipe
@@ -30,6 +30,7 @@ from twinproof.recipes.stored_data import located, public_config, restore_config
 from twinproof.runs import private_files
 from twinproof.runs.environment import software_versions, utc_now
 from twinproof.runs.layout import RunLayout, read_run_json
+from twinproof.runs.lock import exclusive
 from twinproof.runs.record import COMPLETE, TRAINING, config_digest, write_run_json
 from twinproof.runs.run import Run
 from twinproof.training.checkpoint import FILE as CHECKPOINT_FILE
@@ -47,7 +48,7 @@ class Job:
     """An unfinished run with everything it needs in memory."""
 
     root: Path
-    config: TrainConfig
+    config: ResolvedConfig
     dataset: Dataset
     key: Key
     ledger: Ledger
@@ -100,31 +101,48 @@ def train(
                 refuse_other_settings(root, config, record["config"])
             private_files.forget_training_secrets(RunLayout(root).private, CHECKPOINT_FILE)
             return Run.open(root)
-        job = _continue_job(root, config, data_root)
+        with exclusive(root):
+            _run(_continue_job(root, config, data_root), progress or Silent())
     else:
         if config is None:
             raise RunError("there is nothing to resume", where=str(root), got="no run.json", wanted="an interrupted run")
-        job = _start_job(root, config, data_root, resume=resume)
-    _run(job, progress or Silent())
+        prepared = _prepare(root, config, data_root, resume=resume)
+        root.mkdir(parents=True, exist_ok=True)
+        with exclusive(root):
+            _run(_start_job(prepared), progress or Silent())
     return Run.open(root)
 
 
-def _start_job(root: Path, config: TrainConfig, data_root: Path | None, *, resume: bool) -> Job:
-    layout = RunLayout(root)
-    if root.exists() and any(root.iterdir()):
-        if not resume:
-            raise RunError("the directory is not empty", where=str(root), got="files in it", wanted="a new or empty directory")
-        clear_stillborn(layout)
+@dataclass(frozen=True)
+class _Prepared:
+    """A run that may start: everything about it was checked, and nothing is written yet."""
+
+    root: Path
+    config: ResolvedConfig
+    dataset: Dataset
+    key: Key
+    device: str
+
+
+def _prepare(root: Path, config: TrainConfig, data_root: Path | None, *, resume: bool) -> _Prepared:
+    if root.exists() and any(root.iterdir()) and not resume:
+        raise RunError("the directory is not empty", where=str(root), got="files in it", wanted="a new or empty directory")
     device = resolve_device(config.performance.device)
     key = Key.from_system() if config.seed is None else Key.from_seed(config.seed)
     dataset = load(config.data, root=data_root, key=key)
     resolved = resolve(config, dataset)
-    private = find_recipe(resolved.recipe).private
-    # A network that does not fit, or a plan that cannot be carried out, must be known before anything is written.
     _network(resolved, dataset)
-    if private:
+    if find_recipe(resolved.recipe).private:
         plan_of(resolved)
-    root.mkdir(parents=True, exist_ok=True)
+    return _Prepared(root, resolved, dataset, key, describe_device(device))
+
+
+def _start_job(prepared: _Prepared) -> Job:
+    root, resolved, dataset, key = prepared.root, prepared.config, prepared.dataset, prepared.key
+    layout = RunLayout(root)
+    if any(root.iterdir()):
+        clear_stillborn(layout)
+    private = find_recipe(resolved.recipe).private
     private_files.create_private_folder(layout.private)
     private_files.save_source(layout.private, located(resolved.data))
     private_files.save_fingerprint(layout.private, dataset.train)
@@ -146,7 +164,7 @@ def _start_job(root: Path, config: TrainConfig, data_root: Path | None, *, resum
             "data": {**dataset.public_description(), "records": resolved.records},
             "guarantees": {"robustness": not_yet_certified(resolved.sigma).as_dict()},
             "versions": software_versions(),
-            "device": describe_device(device),
+            "device": prepared.device,
         },
     )
     return Job(root, resolved, dataset, key, ledger, digest, created)
@@ -164,12 +182,12 @@ def _continue_job(root: Path, given: TrainConfig | None, data_root: Path | None)
     return Job(root, config, dataset, private_files.load_key(layout.private), ledger, digest, record["created"])
 
 
-def _network(config: TrainConfig, dataset: Dataset) -> nn.Module:
-    return build_network(config.model or "", dataset.shape, len(dataset.classes), width=config.width)
+def _network(config: ResolvedConfig, dataset: Dataset) -> nn.Module:
+    return build_network(config.model, dataset.shape, len(dataset.classes), width=config.width)
 
 
 def _run(job: Job, progress: Progress) -> None:
-    config, steps = job.config, job.config.steps or 0
+    config, steps = job.config, job.config.steps
     device = resolve_device(config.performance.device)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(job.key.seed("initial weights"))
@@ -206,8 +224,7 @@ def _gradient_source(job: Job, model: nn.Module, device: torch.device) -> Gradie
     records = DeviceRecords(job.dataset.train, job.dataset.levels, device)
     batching = Batching(records, augmentation, rows, job.key)
     if not recipe.private:
-        rate = config.batch_size / (config.records or len(records))
-        return PlainGradients(model, recipe.loss, batching, sample_rate=rate, divisor=config.batch_size)
+        return PlainGradients(model, recipe.loss, batching, sample_rate=config.sample_rate, divisor=config.batch_size)
     shapes = {name: value.detach() for name, value in model.named_parameters() if value.requires_grad}
     path = choose_path(
         model,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hmac
 import json
-import os
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,8 +14,11 @@ from twinproof.data.record import Split
 from twinproof.errors import RunError
 from twinproof.files import write_atomic, write_json
 from twinproof.randomness import Key
+from twinproof.runs.layout import read_json_lines
 
 _KEY, _FINGERPRINT, _SOURCE, _DIAGNOSTICS = "key", "fingerprint.json", "source.json", "diagnostics.jsonl"
+# What a start writes before ``run.json`` is there, in this order.
+WRITTEN_FIRST = (_SOURCE, _FINGERPRINT, _KEY)
 
 
 def create_private_folder(folder: Path) -> None:
@@ -86,7 +88,15 @@ def load_source(folder: Path) -> dict[str, Any] | None:
 def append_diagnostics(folder: Path, line: Mapping[str, Any]) -> None:
     """Adds a line of sensitive numbers (batch sizes, clipping, broken gradients)."""
     with open(folder / _DIAGNOSTICS, "a", encoding="utf-8") as handle:
-        handle.write(json.dumps(dict(line)) + os.linesep)
+        handle.write(json.dumps(dict(line)) + "\n")
+
+
+def rewind_diagnostics(folder: Path, steps: int) -> None:
+    """Forgets lines of steps that will be taken again."""
+    path = folder / _DIAGNOSTICS
+    if path.is_file():
+        kept = [line for line in read_json_lines(path) if line["step"] < steps]
+        write_atomic(path, "".join(json.dumps(line) + "\n" for line in kept).encode())
 
 
 def forget_training_secrets(folder: Path, checkpoint: str) -> None:

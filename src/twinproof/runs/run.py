@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
+from twinproof.data.record import Dataset
 from twinproof.errors import RunError
 from twinproof.files import sha256_file
 from twinproof.guarantee import Guarantee, Kind, Status
@@ -88,6 +89,24 @@ class Run:
         except (SafetensorError, RuntimeError) as error:
             raise RunError("the weights do not fit the network", where=str(self.layout.model), got=error) from error
         return model.to(device).eval()
+
+    def refuse_other_data(self, dataset: Dataset) -> None:
+        """Refuses a data set whose public description is not the run's."""
+        expected = self.record["data"]
+        for name, got, wanted in (
+            ("shape", list(dataset.shape), expected["shape"]),
+            ("classes", list(dataset.classes), expected["classes"]),
+            ("levels", dataset.levels, expected["levels"]),
+            ("test records", len(dataset.test), expected["test_records"]),
+        ):
+            if got != wanted:
+                raise RunError(
+                    "this is not the data of the run",
+                    where=f"{name} of {dataset.name}",
+                    got=got,
+                    wanted=str(wanted),
+                    fix="name the data that the run was trained on (--data)",
+                )
 
     def _guarantee(self, kind: Kind) -> Guarantee:
         record = self.record["guarantees"][str(kind)]

@@ -1,0 +1,36 @@
+"""One process at a time works on a run: two would tear its ledger and its certificates."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from twinproof.errors import RunError
+
+
+@contextmanager
+def exclusive(root: Path) -> Iterator[None]:
+    """Holds the run directory for this process; the system lets go of it when the process ends, however it ends.
+
+    Guarantees
+        While one process is inside, another one that asks gets a ``RunError`` at once and touches nothing. The lock lies on
+        the directory itself, so that no file is left behind.
+    """
+    handle = os.open(root, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise RunError(
+                "another process is working on this run",
+                where=str(root),
+                got="a directory that is locked",
+                wanted="one process at a time",
+                fix="wait for it to end",
+            ) from error
+        yield
+    finally:
+        os.close(handle)
