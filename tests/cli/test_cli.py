@@ -251,6 +251,16 @@ def test_a_users_own_csv_end_to_end(call: Any, tmp_path: Path) -> None:
     assert call("report", tmp_path / "run").code == 0
 
 
+def test_a_warning_is_one_line_for_a_person(call: Any, tmp_path: Path) -> None:
+    rows = [f"{i},{i % 2}" for i in range(60)]
+    (tmp_path / "few.csv").write_text("\n".join(["dose,label", *rows]) + "\n")
+    settings = ["--set", "data.ranges=private", "--set", "steps=2", "--delta", "1e-3", "--set", "noise_multiplier=5"]
+    answer = call("train", "--data", tmp_path / "few.csv", *settings, "--out", tmp_path / "run")
+    assert answer.code == 0, answer.err
+    assert "warning: no values of dose stood out of the noise" in answer.err
+    assert "private_ranges.py" not in answer.err
+
+
 def test_demo_runs_the_main_job(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "twinproof", "demo", "--out", str(tmp_path / "demo"), "--json"],

@@ -7,6 +7,7 @@ Verbs import what they need when they run, so that ``--help`` answers at once.
 from __future__ import annotations
 
 import sys
+import warnings
 
 import typer
 
@@ -38,6 +39,8 @@ def _main() -> None:
 
 def run(arguments: list[str] | None = None) -> None:
     """Entry point of the console script."""
+    # A warning is for the person at the terminal: one line, without the place in our code that raised it.
+    warnings.showwarning = lambda message, *_: typer.echo(f"warning: {message}", err=True)
     arguments = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
     try:
         code = app(arguments, standalone_mode=False)

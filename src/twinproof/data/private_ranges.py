@@ -41,8 +41,8 @@ def private_scaling(values: NDArray[np.float64], names: tuple[str, ...], noise_m
         by d ones, at l2 distance sqrt(d); the noise has standard deviation ``noise_multiplier * sqrt(d)``. Bins, threshold and
         fallback depend on d and the noise multiplier only. Counts are integers, so rounding the noisy counts to integers is
         post-processing too, and no low-order bits of floating-point noise leave. All that is used of a count is one
-        comparison, which the 53-bit noise gets wrong with probability below 2^-51; the answer is within total variation
-        d * 163 * 2^-51 of the exact mechanism's.
+        comparison, which float64 quantiles get wrong with probability below 2^-49; the answer is within total variation
+        d * 163 * 2^-49 of the exact mechanism's.
     """
     features = values.shape[1]
     deviation = noise_multiplier * math.sqrt(features)
@@ -87,17 +87,8 @@ def keep_threshold(deviation: float, features: int) -> float:
 
 
 def gaussian_noise(key: Key, counter: int, *, deviation: float, count: int) -> NDArray[np.float64]:
-    """``count`` Gaussian numbers that belong to ``counter``, by inversion: 53 bits choose a tail probability, one the sign.
-
-    Working in the lower tail keeps small probabilities exact; near one, floating-point numbers are too coarse and the
-    largest of them would become infinite noise.
-    """
-    from scipy.special import ndtri
-
-    words = key.words(_PURPOSE, counter, count=count)
-    tail = ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-54
-    sign = np.where(words & np.uint64(1), 1.0, -1.0)
-    return np.asarray(deviation * sign * ndtri(tail), dtype=np.float64)
+    """``count`` Gaussian numbers that belong to ``counter``."""
+    return deviation * key.normals(_PURPOSE, counter, count=count)
 
 
 def _outer_edges(kept: NDArray[np.bool_]) -> tuple[float, float]:
