@@ -1,5 +1,6 @@
 """Data sets as typed records."""
 
+from twinproof.data.arrays import from_arrays, from_torch
 from twinproof.data.config import DataConfig, parse_data_config
 from twinproof.data.fingerprint import fingerprint
 from twinproof.data.load import load
@@ -16,6 +17,8 @@ __all__ = [
     "Split",
     "describe_sources",
     "fingerprint",
+    "from_arrays",
+    "from_torch",
     "known_sources",
     "load",
     "parse_data_config",

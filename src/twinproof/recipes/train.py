@@ -22,6 +22,7 @@ from twinproof.randomness import Key
 from twinproof.recipes.config import ResolvedConfig, TrainConfig, parse_train_config
 from twinproof.recipes.finish import finish_run
 from twinproof.recipes.guarantees import not_yet_certified
+from twinproof.recipes.own import Own
 from twinproof.recipes.registry import find_recipe
 from twinproof.recipes.reporter import Reporter
 from twinproof.recipes.resolve import plan_of, resolve, spent_on_data
@@ -32,13 +33,14 @@ from twinproof.runs.environment import software_versions, utc_now
 from twinproof.runs.layout import RunLayout, read_run_json
 from twinproof.runs.lock import exclusive
 from twinproof.runs.record import COMPLETE, TRAINING, config_digest, write_run_json
-from twinproof.runs.run import Run
+from twinproof.runs.run import Run, is_own_network
 from twinproof.training.checkpoint import FILE as CHECKPOINT_FILE
 from twinproof.training.checkpoint import load_checkpoint, save_checkpoint
 from twinproof.training.device import describe_device, resolve_device
 from twinproof.training.gradient_source import Batching, GradientSource, PlainGradients, PrivateGradients
 from twinproof.training.loop import run_loop
 from twinproof.training.per_example.choose import choose_path
+from twinproof.training.per_example.path import PerExamplePath
 from twinproof.training.performance import physical_batch_size
 from twinproof.training.records import DeviceRecords
 
@@ -49,6 +51,7 @@ class Job:
 
     root: Path
     config: ResolvedConfig
+    own: Own
     dataset: Dataset
     key: Key
     ledger: Ledger
@@ -71,10 +74,16 @@ def train(
     out: Path | str,
     *,
     resume: bool = False,
+    dataset: Dataset | None = None,
+    network: nn.Module | None = None,
     data_root: Path | None = None,
     progress: Progress | None = None,
 ) -> Run:
     """Trains a run into the directory ``out``; with ``resume`` continues one that was interrupted (or starts it).
+
+    ``dataset`` is used instead of loading what the settings name. ``network`` is your own module, instead of one by name: a
+    copy of it is trained, from the weights it has, which must not come from the training records. Both must be given again
+    to resume.
 
     Guarantees
         - Every privacy-spending step is in the ledger, on the disk, before its records are drawn.
@@ -82,7 +91,8 @@ def train(
         - Outside ``private/`` nothing depends on the training records except through the plan.
     """
     root = Path(out)
-    config = parse_train_config(settings) if isinstance(settings, Mapping) else settings
+    own = Own(dataset, network)
+    config = parse_train_config(own.named(settings)) if isinstance(settings, Mapping) else settings
     if root.exists() and not root.is_dir():
         raise RunError("this is not a directory", where=str(root), got="a file", wanted="a new or empty directory for the run")
     started = RunLayout(root).run_json.is_file()
@@ -100,17 +110,17 @@ def train(
             if config is not None:
                 refuse_other_settings(root, config, record["config"])
             private_files.forget_training_secrets(RunLayout(root).private, CHECKPOINT_FILE)
-            return Run.open(root)
+            return Run.open(root, network)
         with exclusive(root):
-            _run(_continue_job(root, config, data_root), progress or Silent())
+            _run(_continue_job(root, config, own, data_root), progress or Silent())
     else:
         if config is None:
             raise RunError("there is nothing to resume", where=str(root), got="no run.json", wanted="an interrupted run")
-        prepared = _prepare(root, config, data_root, resume=resume)
+        prepared = _prepare(root, config, own, data_root, resume=resume)
         root.mkdir(parents=True, exist_ok=True)
         with exclusive(root):
             _run(_start_job(prepared), progress or Silent())
-    return Run.open(root)
+    return Run.open(root, network)
 
 
 @dataclass(frozen=True)
@@ -119,22 +129,24 @@ class _Prepared:
 
     root: Path
     config: ResolvedConfig
+    own: Own
     dataset: Dataset
     key: Key
     device: str
 
 
-def _prepare(root: Path, config: TrainConfig, data_root: Path | None, *, resume: bool) -> _Prepared:
+def _prepare(root: Path, config: TrainConfig, own: Own, data_root: Path | None, *, resume: bool) -> _Prepared:
     if root.exists() and any(root.iterdir()) and not resume:
         raise RunError("the directory is not empty", where=str(root), got="files in it", wanted="a new or empty directory")
     device = resolve_device(config.performance.device)
     key = Key.from_system() if config.seed is None else Key.from_seed(config.seed)
-    dataset = load(config.data, root=data_root, key=key)
+    dataset = own.dataset or load(config.data, root=data_root, key=key)
     resolved = resolve(config, dataset)
-    _network(resolved, dataset)
+    network = _network(resolved, own, dataset)
     if find_recipe(resolved.recipe).private:
         plan_of(resolved)
-    return _Prepared(root, resolved, dataset, key, describe_device(device))
+        _path(resolved, network.train(), dataset)
+    return _Prepared(root, resolved, own, dataset, key, describe_device(device))
 
 
 def _start_job(prepared: _Prepared) -> Job:
@@ -167,22 +179,24 @@ def _start_job(prepared: _Prepared) -> Job:
             "device": prepared.device,
         },
     )
-    return Job(root, resolved, dataset, key, ledger, digest, created)
+    return Job(root, resolved, prepared.own, dataset, key, ledger, digest, created)
 
 
-def _continue_job(root: Path, given: TrainConfig | None, data_root: Path | None) -> Job:
+def _continue_job(root: Path, given: TrainConfig | None, own: Own, data_root: Path | None) -> Job:
     layout, record = RunLayout(root), read_run_json(root)
     config = restore_config(record["config"], private_files.load_source(layout.private))
-    dataset = load(config.data, root=data_root, scaling=stored_scaling(record["data"]))
+    dataset = own.dataset or load(config.data, root=data_root, scaling=stored_scaling(record["data"]))
     digest = config_digest(record["config"])
     ledger = load_ledger(layout, digest)
     if given is not None:
         refuse_other_settings(root, resolve(given, dataset), record["config"])
     private_files.check_fingerprint(layout.private, dataset.train)
-    return Job(root, config, dataset, private_files.load_key(layout.private), ledger, digest, record["created"])
+    return Job(root, config, own, dataset, private_files.load_key(layout.private), ledger, digest, record["created"])
 
 
-def _network(config: ResolvedConfig, dataset: Dataset) -> nn.Module:
+def _network(config: ResolvedConfig, own: Own, dataset: Dataset) -> nn.Module:
+    if is_own_network(config.model):
+        return own.network_copy(config.model)
     return build_network(config.model, dataset.shape, len(dataset.classes), width=config.width)
 
 
@@ -191,7 +205,7 @@ def _run(job: Job, progress: Progress) -> None:
     device = resolve_device(config.performance.device)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(job.key.seed("initial weights"))
-        model = _network(config, job.dataset)
+        model = _network(config, job.own, job.dataset)
     model.to(device).train()
     optimizer = torch.optim.SGD(model.parameters(), lr=config.learning_rate, momentum=config.momentum)
     source = _gradient_source(job, model, device)
@@ -226,14 +240,19 @@ def _gradient_source(job: Job, model: nn.Module, device: torch.device) -> Gradie
     if not recipe.private:
         return PlainGradients(model, recipe.loss, batching, sample_rate=config.sample_rate, divisor=config.batch_size)
     shapes = {name: value.detach() for name, value in model.named_parameters() if value.requires_grad}
-    path = choose_path(
-        model,
-        recipe.loss,
-        job.dataset.shape,
-        len(job.dataset.classes),
-        copies=augmentation.copies,
-        path=config.performance.path,
-    )
+    path = _path(config, model, job.dataset)
     parameters = sum(value.numel() for value in shapes.values())
     execution = PrivateExecution(plan_of(config), job.key, job.ledger, records=len(records), parameters=parameters)
     return PrivateGradients(execution, path, batching, shapes)
+
+
+def _path(config: ResolvedConfig, model: nn.Module, dataset: Dataset) -> PerExamplePath:
+    recipe = find_recipe(config.recipe)
+    return choose_path(
+        model,
+        recipe.loss,
+        dataset.shape,
+        len(dataset.classes),
+        copies=recipe.augmentation(config).copies,
+        path=config.performance.path,
+    )

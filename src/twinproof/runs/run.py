@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,16 +20,29 @@ from twinproof.layers.models.registry import build_network
 from twinproof.runs.layout import RunLayout, read_run_json
 from twinproof.runs.record import COMPLETE
 
+_OWN = "own:"
+
+
+def own_network_name(network: nn.Module) -> str:
+    """The name under which a caller's own network is written down."""
+    return f"{_OWN}{type(network).__qualname__}"
+
+
+def is_own_network(name: str) -> bool:
+    """Whether a run's network is the caller's own, so that its code is not here."""
+    return name.startswith(_OWN)
+
 
 @dataclass(frozen=True)
 class Run:
-    """A complete run directory."""
+    """A complete run directory; ``network`` is needed to load the weights of a run with a network of your own."""
 
     root: Path
     record: dict[str, Any]
+    network: nn.Module | None = None
 
     @classmethod
-    def open(cls, root: Path) -> Run:
+    def open(cls, root: Path, network: nn.Module | None = None) -> Run:
         """Opens a finished run; an unfinished one is an error that says how to go on."""
         record = read_run_json(root)
         if record.get("state") != COMPLETE:
@@ -39,7 +53,7 @@ class Run:
                 wanted="a complete run",
                 fix=f"twinproof train --out {root} --resume",
             )
-        return cls(root, record)
+        return cls(root, record, network)
 
     @property
     def layout(self) -> RunLayout:
@@ -83,7 +97,10 @@ class Run:
                 fix="restore model.safetensors; `twinproof verify` shows everything that changed",
             )
         config, data = self.record["config"], self.record["data"]
-        model = build_network(config["model"], tuple(data["shape"]), len(data["classes"]), width=config["width"])
+        if is_own_network(config["model"]):
+            model = self._own_network(config["model"])
+        else:
+            model = build_network(config["model"], tuple(data["shape"]), len(data["classes"]), width=config["width"])
         try:
             model.load_state_dict(load_file(self.layout.model))
         except (SafetensorError, RuntimeError) as error:
@@ -107,6 +124,17 @@ class Run:
                     wanted=str(wanted),
                     fix="name the data that the run was trained on (--data)",
                 )
+
+    def _own_network(self, name: str) -> nn.Module:
+        if self.network is None:
+            raise RunError(
+                "this run has a network of your own, whose code is not in the run",
+                where=str(self.root),
+                got=name,
+                wanted="the module it was trained from",
+                fix="in Python: Run.open(path, network=your_module)",
+            )
+        return copy.deepcopy(self.network)
 
     def _guarantee(self, kind: Kind) -> Guarantee:
         record = self.record["guarantees"][str(kind)]

@@ -1,0 +1,180 @@
+"""The user's own arrays in memory: NumPy arrays, and any torch ``Dataset`` by way of them.
+
+Inputs are uint8 images (N,H,W), (N,H,W,C) or (N,C,H,W); images of floats in [0, 1]; or features (N,d) of any number type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinproof.data.assemble import assemble
+from twinproof.data.config import Ranges, parse_data_config
+from twinproof.data.parts import Parts, Records
+from twinproof.data.record import Dataset, InputKind
+from twinproof.data.scaling import FEATURE_LEVELS
+from twinproof.errors import DataError
+from twinproof.randomness import Key
+
+if TYPE_CHECKING:
+    from torch.utils.data import Dataset as TorchDataset
+
+PIXEL_LEVELS = 255
+CHANNELS = (1, 3)
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+def from_arrays(
+    name: str,
+    arrays: Arrays,
+    *,
+    classes: tuple[str, ...] | None = None,
+    ranges: Ranges | None = None,
+    key: Key | None = None,
+) -> Dataset:
+    """A data set from ``x_train``, ``y_train``, ``x_test``, ``y_test`` (or ``x`` and ``y``, split by content).
+
+    ``classes`` and ``ranges`` are as in :class:`DataConfig`: names come from the declaration or the test records, feature
+    bounds from a declaration, the test records or a private estimate, which the ledger of a run will count.
+    """
+    config = parse_data_config({"source": name, "classes": classes, "ranges": ranges})
+    train = records_of_arrays(arrays, ("_train", ""), name)
+    test = records_of_arrays(arrays, ("_test",), name) if "x_test" in arrays or "y_test" in arrays else None
+    return assemble(parts_of_arrays(name, train, test), config, key=key)
+
+
+def from_torch(
+    name: str,
+    train: TorchDataset[Any],
+    test: TorchDataset[Any],
+    *,
+    classes: tuple[str, ...] | None = None,
+    ranges: Ranges | None = None,
+    key: Key | None = None,
+) -> Dataset:
+    """A data set from two torch ``Dataset`` objects of (input, label) pairs; every record is read once.
+
+    Random transforms would be frozen as they happen to fall: leave augmentation to the recipe.
+    """
+    arrays = _stacked(train, "_train", name) | _stacked(test, "_test", name)
+    return from_arrays(name, arrays, classes=classes, ranges=ranges, key=key)
+
+
+def _stacked(records: TorchDataset[Any], ending: str, name: str) -> dict[str, NDArray[Any]]:
+    where = f"{name}, {ending.removeprefix('_')} part"
+    try:
+        pairs = [records[index] for index in range(len(records))]  # type: ignore[arg-type]
+        inputs = np.stack([np.asarray(pair[0]) for pair in pairs])
+        labels = np.asarray([int(pair[1]) for pair in pairs])
+    except (TypeError, ValueError, IndexError, NotImplementedError) as error:
+        raise DataError(
+            "the records cannot be read as (input, label) pairs of one shape",
+            where=where,
+            got=error,
+            wanted="a torch Dataset with a length, whose items are (input, class number)",
+            fix="return tensors or arrays of one shape; leave random transforms out",
+        ) from error
+    return {f"x{ending}": inputs, f"y{ending}": labels}
+
+
+def parts_of_arrays(name: str, train: Records, test: Records | None) -> Parts:
+    """Images or features, told by the number of axes; both parts must be alike."""
+    if test is not None:
+        _check_alike(train, test)
+    if train.inputs.ndim == 2:
+        names = tuple(f"x{column}" for column in range(train.inputs.shape[1]))
+        return Parts(name=name, kind=InputKind.FEATURES, train=train, test=test, levels=None, feature_names=names)
+    levels = PIXEL_LEVELS if train.inputs.dtype == np.uint8 else FEATURE_LEVELS
+    return Parts(name=name, kind=InputKind.IMAGE, train=train, test=test, levels=levels)
+
+
+def records_of_arrays(arrays: Arrays, endings: tuple[str, ...], path: str) -> Records:
+    """The first pair of arrays x and y with one of these endings; ``path`` is where they came from, for error messages."""
+    for ending in endings:
+        if f"x{ending}" in arrays and f"y{ending}" in arrays:
+            labels = _labels(arrays[f"y{ending}"], f"{path}, array y{ending}")
+            return Records(
+                _inputs(arrays[f"x{ending}"], f"{path}, array x{ending}"), labels, f"{path}, x{ending} and y{ending}"
+            )
+    raise DataError(
+        "an array is missing",
+        where=path,
+        got=f"arrays {', '.join(arrays) or 'none'}",
+        wanted=" or ".join(f"x{ending} and y{ending}" for ending in endings),
+        fix="rename the arrays: x_train, y_train, x_test, y_test, or x and y",
+    )
+
+
+def _inputs(values: NDArray[Any], where: str) -> NDArray[Any]:
+    if values.ndim == 2 and values.dtype.kind in "buif":
+        return values.astype(np.float64)
+    if values.ndim in (3, 4) and values.dtype == np.uint8:
+        return _channels_first(values, where)
+    if values.ndim in (3, 4) and values.dtype.kind == "f":
+        return _channels_first(_float_pixels(values, where), where)
+    raise DataError(
+        "an array holds neither images nor features",
+        where=where,
+        got=f"{values.dtype} of shape {values.shape}",
+        wanted="images (N,H,W), (N,H,W,C) or (N,C,H,W) as uint8 or as floats in [0, 1], or features (N,d) as numbers",
+    )
+
+
+def _float_pixels(values: NDArray[Any], where: str) -> NDArray[np.uint16]:
+    """Pixels in [0, 1] on 65,536 levels. The comparison is written so that NaN counts as outside."""
+    outside = np.argwhere(~((values >= 0) & (values <= 1)))
+    if len(outside):
+        position = tuple(int(index) for index in outside[0])
+        raise DataError(
+            "a pixel lies outside [0, 1]",
+            where=f"{where}, record {position[0]}",
+            got=values[position],
+            wanted="floats in [0, 1], or uint8 pixels",
+            fix="divide by the largest possible pixel value (a known constant, not the largest one found)",
+        )
+    return np.rint(values.astype(np.float64) * FEATURE_LEVELS).astype(np.uint16)
+
+
+def _channels_first(images: NDArray[Any], where: str) -> NDArray[Any]:
+    if images.ndim == 3:
+        return images[:, np.newaxis]
+    first, last = images.shape[1] in CHANNELS, images.shape[3] in CHANNELS
+    if first == last:
+        raise DataError(
+            "the axis of the channels cannot be told",
+            where=where,
+            got=f"shape {images.shape}",
+            wanted="1 or 3 channels, on exactly one of the second and the last axis",
+        )
+    return images if first else images.transpose(0, 3, 1, 2)
+
+
+def _labels(values: NDArray[Any], where: str) -> NDArray[Any]:
+    if values.ndim == 1 and values.dtype.kind in "iu":
+        return values.astype(np.int64)
+    if values.ndim == 1 and values.dtype.kind == "U":
+        return values
+    raise DataError(
+        "the labels are neither integers nor text",
+        where=where,
+        got=f"{values.dtype} of shape {values.shape}",
+        wanted="one integer or text for each record, shape (N,)",
+        fix="store class numbers or class names",
+    )
+
+
+def _check_alike(train: Records, test: Records) -> None:
+    shapes = [records.inputs.shape[1:] for records in (train, test)]
+    types = [records.inputs.dtype for records in (train, test)]
+    if shapes[0] != shapes[1] or types[0] != types[1]:
+        raise DataError(
+            "training and test inputs differ in shape or type",
+            where=f"{train.where}; {test.where}",
+            got=f"{types[0]} {shapes[0]} and {types[1]} {shapes[1]}",
+            wanted="one shape and type for all records",
+            fix="prepare both parts in the same way",
+        )
