@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -259,6 +260,44 @@ def test_a_warning_is_one_line_for_a_person(call: Any, tmp_path: Path) -> None:
     assert answer.code == 0, answer.err
     assert "warning: no values of dose stood out of the noise" in answer.err
     assert "private_ranges.py" not in answer.err
+
+
+def test_ctrl_c_says_how_to_go_on(call: Any, tmp_path: Path) -> None:
+    settings = [
+        "--set",
+        "noise_multiplier=3",
+        "--set",
+        "performance.report_every=100000",
+        "--set",
+        "performance.checkpoint_every=1",
+    ]
+    command = [
+        sys.executable,
+        "-m",
+        "twinproof",
+        "train",
+        "--data",
+        "digits",
+        "--set",
+        "model=mlp",
+        "--delta",
+        "1e-4",
+        *settings,
+    ]
+    root = tmp_path / "run"
+    with subprocess.Popen(
+        [*command, "--set", "steps=100000", "--out", str(root)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        deadline = time.monotonic() + 120
+        while not (root / "private" / "checkpoint.safetensors").exists() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert out == ""
+    assert "--resume" in err
+    assert "Traceback" not in err
+    assert json.loads((root / "run.json").read_text())["state"] == "training"
 
 
 def test_demo_runs_the_main_job(tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ from twinproof.errors import TwinproofError, UserError
 # typer re-exports only the leaves of its error classes; their common base is what a mistyped command line raises.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
+INTERRUPTED = 130  # what shells expect after Ctrl-C
+
 app = typer.Typer(
     name="twinproof",
     help="Train classifiers that are differentially private and certifiably robust at once, and check both proofs.",
@@ -58,6 +60,7 @@ def run(arguments: list[str] | None = None) -> None:
         print_error(mistake, as_json=wants_json(arguments))
         code = 2
     except (KeyboardInterrupt, typer.Abort):
-        typer.echo("interrupted; a run that was being trained can be continued with --resume", err=True)
-        code = 130
+        code = INTERRUPTED
+    if code == INTERRUPTED:  # some versions of typer return it instead of raising
+        typer.echo("interrupted: nothing is lost; train goes on with --resume, certify with the same command again", err=True)
     sys.exit(code if isinstance(code, int) else 0)
