@@ -9,8 +9,11 @@ from torch import nn
 
 from twinproof.errors import ConfigError
 from twinproof.layers.models.mlp import mlp
+from twinproof.layers.models.resnet import resnet_18
 from twinproof.layers.models.small_cnn import small_cnn
+from twinproof.layers.models.small_vit import small_vit
 from twinproof.layers.models.tramer_boneh_cnn import tramer_boneh_cnn
+from twinproof.layers.models.wide_resnet import wide_resnet_16_4
 
 Builder = Callable[[tuple[int, ...], int, int], nn.Module]
 
@@ -28,6 +31,15 @@ NETWORKS: dict[str, NetworkInfo] = {
     "small-cnn": NetworkInfo(small_cnn, "two 3x3 convolutions and two linear layers, tanh; images from 4x4"),
     "tramer-boneh-cnn": NetworkInfo(
         tramer_boneh_cnn, "the four-layer tanh network of Tramer and Boneh (2021) and DP-CERT; images from 20x20"
+    ),
+    "wrn-16-4": NetworkInfo(
+        wide_resnet_16_4, "wide residual network with GroupNorm, the CIFAR-10 network of De et al. (2022); images from 8x8"
+    ),
+    "resnet-18": NetworkInfo(
+        resnet_18, "residual network with a 3x3 stem and GroupNorm, 11 million parameters; images from 8x8"
+    ),
+    "small-vit": NetworkInfo(
+        small_vit, "six transformer blocks on patches of 4x4; images from 8x8 with sides that are multiples of 4"
     ),
 }
 

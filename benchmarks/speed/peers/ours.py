@@ -1,0 +1,46 @@
+"""twinproof's own private step: per-example gradients of all copies by the chosen path, their norms, the clipped sum."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from speed.graphs import captured
+from speed.peers.peer import Answer, NotRun, Peer, Step, added
+from speed.workloads import CLASSES, CLIP, WORKLOADS, Task
+from twinproof.privacy.clipping import flat_clip_weights
+from twinproof.training.loss import mean_cross_entropy
+from twinproof.training.per_example import PerExamplePath, VmapPath, choose_path
+
+
+@cache
+def _chosen_path(workload: str, copies: int, device: torch.device) -> PerExamplePath:
+    """The path that a run would use; chosen once, since the trial behind the choice takes longer than a step."""
+    found = WORKLOADS[workload]
+    return choose_path(found.model(device), mean_cross_entropy, found.shape, CLASSES, copies=copies)
+
+
+def eager(task: Task) -> Step:
+    """The step as a run does it, without the noise."""
+    path = _chosen_path(task.workload.name, task.copies, task.device)
+    parts = list(task.passes())
+
+    def clipped(inputs: Tensor, labels: Tensor) -> Answer:
+        gradients = path.gradients(inputs, labels)
+        weights = flat_clip_weights(gradients.squared_norms(), CLIP)
+        return {name: value.weighted_sum(weights) for name, value in gradients.by_name.items()}
+
+    note = f"by vmap, not the fast path: {path.reason}" if isinstance(path, VmapPath) else ""
+    return Step(lambda: added(clipped(*part) for part in parts), note=note)
+
+
+def graph(task: Task) -> Step:
+    """The same, captured in a CUDA graph."""
+    if task.device.type != "cuda":
+        raise NotRun("CUDA graphs need a GPU")
+    return captured(eager(task).run, task.device)
+
+
+OURS = (Peer("twinproof", "twinproof", eager), Peer("twinproof, CUDA graph", "twinproof", graph))

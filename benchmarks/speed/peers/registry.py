@@ -1,0 +1,11 @@
+"""The methods of the comparison, in the order of the table."""
+
+from speed.peers.jax_vmap import JAX
+from speed.peers.opacus_modes import OPACUS
+from speed.peers.ours import OURS
+from speed.peers.peer import Peer
+from speed.peers.sgd import SGD
+from speed.peers.vmap_grad import VMAP_GRAD
+
+PEERS: tuple[Peer, ...] = (*SGD, *OURS, *OPACUS, *VMAP_GRAD, *JAX)
+FAMILIES: tuple[str, ...] = tuple(dict.fromkeys(peer.family for peer in PEERS))
