@@ -19,6 +19,8 @@ NOISE, RATE, BLOCKS, DELTA, RANGE_NOISE = 4.0, 0.05, (12, 12, 6), 1e-5, 20.0
 SIGMA, GRID, DRAWS, ALPHA = 0.25, 0.0625, 1000, 0.001
 EVERY_FILE = ("run.json", "model.safetensors", "ledger.jsonl", "metrics.jsonl", "certificates.json", "certificates.csv")
 
+HEADER = ["index", "label", "prediction", "votes", "top", "radius", "correct", "draws"]
+
 Event = tuple[str, dict[str, Any]]
 
 
@@ -158,6 +160,8 @@ def certificate_settings(model: str) -> dict[str, Any]:
         "versions": {"numpy": "2"},
         "created": "2026-01-01T00:02:00Z",
         "seconds": 1.5,
+        "target_radius": None,
+        "looks": [{"draws": DRAWS, "alpha": ALPHA}],
     }
 
 
@@ -168,14 +172,14 @@ def certificate_rows(inputs: int = INPUTS) -> list[list[str]]:
         votes = DRAWS if index == 0 else int(draws.integers(400, DRAWS + 1))
         label, top, size = index % CLASSES, int(draws.integers(CLASSES)), radius(votes)
         prediction = top if size > 0 else -1
-        rows.append([str(cell) for cell in (index, label, prediction, votes, top, f"{size:.6f}", int(prediction == label))])
+        rows.append(
+            [str(cell) for cell in (index, label, prediction, votes, top, f"{size:.6f}", int(prediction == label), DRAWS)]
+        )
     return rows
 
 
 def csv_text(rows: list[list[str]]) -> str:
-    return "".join(
-        ",".join(row) + "\n" for row in [["index", "label", "prediction", "votes", "top", "radius", "correct"], *rows]
-    )
+    return "".join(",".join(row) + "\n" for row in [HEADER, *rows])
 
 
 def metrics(*, private: bool = True) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import numpy as np
 import pytest
-from scipy.stats import binom, norm
+from scipy.stats import beta, binom, norm
 
 from twinproof.audit.verify_certificate_lines import HEADER, line_problems, read_lines
-from twinproof.audit.verify_certificates import Rule, is_grid, is_key, smallest_tau
+from twinproof.audit.verify_certificates import Rule, is_grid, is_key, look_problems, smallest_tau
 from twinproof.audit.verify_run_json import PublicData
 
 ANY = PublicData(None, None, None, None)
@@ -57,18 +60,21 @@ def test_settings_predicates() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "0,0,0,1,0,0.1,0",
-        "0,0,0,1,0,0.1000000,0",
-        "0,0,0,1,0,1e-10000,0",
-        "0,0,0,1,0,inf,0",
-        "00,0,0,1,0,0.100000,0",
-        "0,0,-2,1,0,0.100000,0",
-        "0,0,0,1,0,0.100000,2",
-        "0,0,0,9999999999999999999,0,0.100000,0",
-        "0,0,0,1,0,0.100000,0,0",
-        "0,0,0,1,0,0.100000,0\r",
-        " 0,0,0,1,0,0.100000,0",
-        "٠,0,0,1,0,0.100000,0",
+        "0,0,0,1,0,0.1,0,5",
+        "0,0,0,1,0,0.1000000,0,5",
+        "0,0,0,1,0,1e-10000,0,5",
+        "0,0,0,1,0,inf,0,5",
+        "00,0,0,1,0,0.100000,0,5",
+        "0,0,-2,1,0,0.100000,0,5",
+        "0,0,0,1,0,0.100000,2,5",
+        "0,0,0,9999999999999999999,0,0.100000,0,5",
+        "0,0,0,1,0,0.100000,0,9999999999999999999",
+        "0,0,0,1,0,0.100000,0,-5",
+        "0,0,0,1,0,0.100000,0,5,0",
+        "0,0,0,1,0,0.100000,0",
+        "0,0,0,1,0,0.100000,0,5\r",
+        " 0,0,0,1,0,0.100000,0,5",
+        "٠,0,0,1,0,0.100000,0,5",
         "",
     ],
 )
@@ -78,9 +84,73 @@ def test_lines_that_are_no_certificates(line: str) -> None:
     assert [problem.what for problem in problems] == ["line 2: this is no certificate"]
 
 
+# Three looks that share alpha, and the rule that an input which stopped at each of them is judged by.
+LOOKS = [{"draws": 100, "alpha": 0.00025}, {"draws": 200, "alpha": 0.00025}, {"draws": 1000, "alpha": 0.0005}]
+SEQUENTIAL: dict[str, Any] = {
+    "n": 1000,
+    "alpha": 0.001,
+    "sigma": 0.5,
+    "tau": 0.0,
+    "target_radius": 0.25,
+    "looks": LOOKS,
+    "inputs": 1,
+}
+
+
+def _line(votes: int, look: dict[str, Any], settings: dict[str, Any] = SEQUENTIAL) -> list[str]:
+    """What the verifier says of a line that stopped at ``look`` with the radius of that look's own bound."""
+    bound = float(beta.ppf(look["alpha"], votes, look["draws"] - votes + 1))
+    size = np.floor(0.5 * norm.ppf(bound) * 1e6) / 1e6
+    lines, _ = read_lines(HEADER + f"\n0,0,0,{votes},0,{size:.6f},1,{look['draws']}\n".encode())
+    return [problem.what for problem in line_problems(lines, settings, ANY)]
+
+
+@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("share", [0.75, 0.95, 1.0])
+def test_a_line_is_judged_by_the_look_at_which_it_stopped(look: dict[str, Any], share: float) -> None:
+    """Whether it reached the target or gave up: stopping is free, only the bound must be that look's own."""
+    assert _line(int(share * look["draws"]), look) == []
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_a_bound_at_all_of_alpha_is_caught_at_every_look(look: dict[str, Any]) -> None:
+    assert _line(int(0.95 * look["draws"]), {**look, "alpha": 0.001}) == ["line 2: the radius is above what the votes prove"]
+
+
+def test_more_votes_than_the_draws_of_the_look() -> None:
+    lines, _ = read_lines(HEADER + b"\n0,0,0,150,0,0.100000,1,100\n")
+    assert any("more votes than draws" in problem.what for problem in line_problems(lines, SEQUENTIAL, ANY))
+
+
+def test_sound_looks_have_no_problem() -> None:
+    assert list(look_problems(SEQUENTIAL)) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"looks": [{**look, "alpha": 0.001} for look in LOOKS]}, "spend more than alpha"),
+        ({"looks": [*LOOKS[:2], {"draws": 1000, "alpha": 0.0005001}]}, "spend more than alpha"),
+        ({"looks": [LOOKS[1], LOOKS[0], LOOKS[2]]}, "do not grow"),
+        ({"looks": [LOOKS[0], LOOKS[0], LOOKS[2]]}, "do not grow"),
+        ({"looks": LOOKS[:2]}, "not at n draws"),
+        ({"target_radius": None}, "without a target"),
+        ({"looks": [{"draws": 100}, LOOKS[2]]}, r"looks\[0\].alpha is missing"),
+        ({"looks": [{**LOOKS[2], "alpha": 0.0}]}, "alpha has a value"),
+        ({"looks": [{**LOOKS[2], "draws": True}]}, "draws has a value"),
+        ({"looks": [{**LOOKS[2], "why": "later"}]}, "unknown key"),
+        ({"looks": [None]}, "no object"),
+    ],
+)
+def test_looks_that_void_the_union_bound_are_problems(changes: dict[str, Any], what: str) -> None:
+    found = [problem.what for problem in look_problems({**SEQUENTIAL, **changes})]
+    assert len(found) == 1
+    assert re.search(what, found[0]), found
+
+
 def test_an_unrecomputable_radius_is_a_problem_not_a_pass() -> None:
-    settings = {"sigma": 1e308, "tau": 0.0, "n": 10, "alpha": 1 - 1e-16, "inputs": 1}
-    lines, _ = read_lines(HEADER + b"\n0,0,0,10,0,5.000000,1\n")
+    settings = {"sigma": 1e308, "tau": 0.0, "looks": [{"draws": 10, "alpha": 1 - 1e-16}], "inputs": 1}
+    lines, _ = read_lines(HEADER + b"\n0,0,0,10,0,5.000000,1,10\n")
     radius = Rule(1e308, 0.0, 10, 1 - 1e-16).radii(np.array([10]))[1]
     found = [problem.what for problem in line_problems(lines, settings, ANY)]
     assert np.isinf(radius).all()

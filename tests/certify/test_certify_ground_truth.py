@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -127,8 +128,8 @@ def test_selection_does_not_bias_the_bound_among_tied_classes() -> None:
 def test_planted_selection_draws_reused_for_estimation_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     count = VoteCounter.count
 
-    def reuse(self: VoteCounter, purpose: str, indices: list[int], stored: Tensor, draws: int) -> Tensor:
-        return count(self, "select", indices, stored, draws)
+    def reuse(self: VoteCounter, purpose: str, *what: Any, **span: Any) -> Tensor:
+        return count(self, "select", *what, **span)
 
     monkeypatch.setattr(VoteCounter, "count", reuse)
     with pytest.raises(AssertionError, match="certificates are false"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -76,6 +77,35 @@ def test_every_verb_shows_an_example_and_takes_json(call: Any, verb: str) -> Non
     assert answer.code == 0
     assert f"Example: twinproof {verb}" in answer.out.replace("\n", " ").replace("  ", " ")
     assert "--json" in answer.out
+
+
+def test_a_target_radius_is_decided_with_fewer_draws(call: Any, trained: Path, tmp_path: Path) -> None:
+    """The answer says what was decided, shows nothing beyond the target, and calls bounds bounds; so does the report."""
+    root = Path(shutil.copytree(trained, tmp_path / "run"))
+    options = ["--n", "2000", "--limit", "40", "--target-radius", "0.3", "--overwrite"]
+    answer = call("certify", root, *options, "--json").json()
+    lines = [line.split(",") for line in (root / "certificates.csv").read_text().splitlines()[1:]]
+    assert answer["target_radius"] == 0.3
+    assert answer["decided"] == sum(float(line[5]) >= 0.3 for line in lines) / 40
+    assert answer["mean_draws"] == sum(int(line[7]) for line in lines) / 40 < 2000
+    assert list(answer["certified_accuracy"]) == list(answer["intervals"]["certified_accuracy"]) == ["0", "0.25", "0.3"]
+    shown = call("certify", root, *options).out
+    assert all(
+        words in shown for words in ("target radius", "of 2000 at most", "at least", "a lower bound", "certified at 0.3")
+    )
+    assert "certified at 0.25  at least" in shown
+    assert call("verify", root, "--json").json()["problems"] == []
+    files = call("report", root, "--json").json()
+    twin = json.loads(Path(files["json"]).read_text())
+    assert max(point["radius"] for point in twin["curve"]) <= 0.3
+    assert list(twin["certified"]["certified_accuracy"]) == ["0", "0.25"]
+    assert "lower bounds" in Path(files["html"]).read_text()
+
+
+def test_without_a_target_all_draws_are_made(call: Any, trained: Path) -> None:
+    answer = call("certify", trained, "--n", "200", "--limit", "12", "--json").json()
+    assert (answer["target_radius"], answer["decided"], answer["mean_draws"]) == (None, None, 200)
+    assert "target" not in call("certify", trained, "--n", "200", "--limit", "12").out
 
 
 def test_train_certify_verify_report(call: Any, trained: Path) -> None:
@@ -186,6 +216,9 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["certify", "{run}", "--limit", "0"], "limit"),
     (["certify", "{run}", "--sigma", "0"], "sigma"),
     (["certify", "{run}", "--n", "300", "--limit", "12"], "--overwrite"),
+    (["certify", "{run}", "--target-radius", "0", "--overwrite"], "target radius cannot be used"),
+    (["certify", "{run}", "--target-radius", "9", "--overwrite"], "out of reach"),
+    (["certify", "{run}", "--n", "200", "--limit", "12", "--target-radius", "0.1"], "--overwrite"),
     (["certify", "{run}", "--data", "breast-cancer", "--n", "200", "--limit", "12"], "not the data"),
     (["verify", "{tmp}/nowhere"], "not a run directory"),
     (["report", "{tmp}/nowhere"], "not a run directory"),

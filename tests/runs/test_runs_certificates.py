@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
@@ -20,12 +21,13 @@ from twinproof.runs.certificates import (
     Certificate,
     CertificateSettings,
     CertificateWriter,
+    Look,
     read_certificates,
     read_settings,
     write_settings,
 )
 
-LINES = [Certificate(index, index % 3, 1, 900 + index, 1, index / 8) for index in range(6)]
+LINES = [Certificate(index, index % 3, 1, 900 + index, 1, index / 8, 1000 + index) for index in range(6)]
 SETTINGS = CertificateSettings(
     "0" * 64, "l2", 0.25, 0.125, 255, 4, 1e-9, 10, 100, 0.001, "ab" * 32, 0.37, 5, "sampling", "cpu", {"torch": "2"}, "now", 0.0
 )
@@ -41,8 +43,8 @@ def test_round_trip(tmp_path: Path) -> None:
     _write(tmp_path, LINES)
     assert read_certificates(tmp_path) == LINES
     text = (tmp_path / "certificates.csv").read_text()
-    assert text.splitlines()[0] == ",".join(HEADER) == "index,label,prediction,votes,top,radius,correct"
-    assert text.splitlines()[2] == "1,1,1,901,1,0.125000,1"
+    assert text.splitlines()[0] == ",".join(HEADER) == "index,label,prediction,votes,top,radius,correct,draws"
+    assert text.splitlines()[2] == "1,1,1,901,1,0.125000,1,1001"
     assert text.endswith("\n")
     assert "\r" not in text
 
@@ -130,9 +132,10 @@ def test_no_file_is_no_certificates(tmp_path: Path) -> None:
     "content",
     [
         b"index,label\n0,1\n",
-        b"index,label,prediction,votes,top,radius,correct\n0,1,1,x,1,0.5,1\n",
-        b"index,label,prediction,votes,top,radius,correct\n0,1,1\n",
-        b"index,label,prediction,votes,top,radius,correct\n\xff,1,1,1,1,0.5,1\n",
+        b"index,label,prediction,votes,top,radius,correct,draws\n0,1,1,x,1,0.5,1,9\n",
+        b"index,label,prediction,votes,top,radius,correct,draws\n0,1,1\n",
+        b"index,label,prediction,votes,top,radius,correct,draws\n\xff,1,1,1,1,0.5,1,9\n",
+        b"index,label,prediction,votes,top,radius,correct\n0,1,1,1,1,0.5,1\n",
     ],
 )
 def test_broken_lines_are_an_error(tmp_path: Path, content: bytes) -> None:
@@ -145,6 +148,28 @@ def test_settings_round_trip(tmp_path: Path) -> None:
     write_settings(tmp_path, SETTINGS)
     assert read_settings(tmp_path) == SETTINGS
     assert json.loads((tmp_path / "certificates.json").read_text())["format"] == 1
+
+
+def test_looks_round_trip_and_are_one_by_default(tmp_path: Path) -> None:
+    assert SETTINGS.looks == (Look(SETTINGS.n, SETTINGS.alpha),)
+    several = replace(SETTINGS, target_radius=0.25, looks=(Look(50, 0.0005), Look(100, 0.0005)))
+    write_settings(tmp_path, several)
+    assert read_settings(tmp_path) == several
+    record = json.loads((tmp_path / "certificates.json").read_text())
+    assert record["looks"] == [{"draws": 50, "alpha": 0.0005}, {"draws": 100, "alpha": 0.0005}]
+    assert record["target_radius"] == 0.25
+
+
+@pytest.mark.parametrize("looks", [None, 3, [3], [{"draws": 1}], [{"draws": 1, "alpha": 0.1, "more": 1}]])
+def test_broken_looks_are_an_error(tmp_path: Path, looks: object) -> None:
+    (tmp_path / "certificates.json").write_text(json.dumps({**SETTINGS.as_dict(), "looks": looks}))
+    with pytest.raises(RunError, match=r"certificates\.json is broken"):
+        read_settings(tmp_path)
+
+
+@pytest.mark.parametrize(("target", "decided"), [(None, 0.37), (0.25, 0.25), (0.5, 0.37)])
+def test_radii_are_decided_up_to_the_target(target: float | None, decided: float) -> None:
+    assert replace(SETTINGS, target_radius=target).decided_radius == decided
 
 
 @pytest.mark.parametrize("content", ["", "{", "{}", "[]", "null", '{"sigma": 1}'])

@@ -2,14 +2,15 @@
 
 Guarantees
     A line passes only if its radius is not above sigma * Phi^-1(L - tau) for its own votes, where L is the one-sided
-    Clopper-Pearson bound, up to the error of two float64 special functions (1e-9 of the radius).
+    Clopper-Pearson bound at the alpha of the look after its draws, up to the error of two float64 special functions (1e-9 of
+    the radius). A line that stopped at a look without reaching the target is no lie: giving up claims nothing.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -18,12 +19,12 @@ from numpy.typing import NDArray
 from twinproof.audit.evidence import shown
 from twinproof.audit.fields import is_count
 from twinproof.audit.verification import Problem
-from twinproof.audit.verify_certificates import ROUNDING_UNIT, SLACK, Rule, rule_of
+from twinproof.audit.verify_certificates import ROUNDING_UNIT, SLACK, Rule, rules_of
 from twinproof.audit.verify_run_json import PublicData
 from twinproof.rounding import format_down
 
 FILE = "certificates.csv"
-HEADER = b"index,label,prediction,votes,top,radius,correct"
+HEADER = b"index,label,prediction,votes,top,radius,correct,draws"
 ABSTAIN = -1
 # p this close to 1/2 is on either side for two correct programs.
 UNDECIDED = 1e-12
@@ -32,7 +33,8 @@ NAMED_LINES = 20
 
 _COUNT = rb"(0|[1-9][0-9]{0,14})"
 _LINE = re.compile(
-    rb"%b,%b,(-1|0|[1-9][0-9]{0,14}),%b,%b,([0-9]{1,9}\.[0-9]{6}),([01])" % (_COUNT, _COUNT, _COUNT, _COUNT), re.ASCII
+    rb"%b,%b,(-1|0|[1-9][0-9]{0,14}),%b,%b,([0-9]{1,9}\.[0-9]{6}),([01]),%b" % (_COUNT, _COUNT, _COUNT, _COUNT, _COUNT),
+    re.ASCII,
 )
 
 Whole = NDArray[np.int64]
@@ -50,6 +52,11 @@ class Lines:
     top: Whole
     correct: Whole
     radius: NDArray[np.float64]
+    draws: Whole
+
+    def only(self, mask: NDArray[np.bool_]) -> Lines:
+        """The lines under ``mask``."""
+        return Lines(*(getattr(self, field.name)[mask] for field in fields(self)))
 
 
 def _text(raw: bytes) -> str:
@@ -76,11 +83,11 @@ def read_lines(content: bytes) -> tuple[Lines, list[Problem]]:
     broken = [row for row, match in enumerate(matches, start=2) if match is None]
     problems += _named(broken, "this is no certificate", lambda at: _text(raw[broken[at] - 1]), lambda at: HEADER.decode())
     rows = [row for row, match in enumerate(matches, start=2) if match is not None]
-    columns = list(zip(*(match.groups() for match in matches if match is not None), strict=True)) or [()] * 7
-    whole = [np.array([int(cell) for cell in columns[at]], dtype=np.int64) for at in (0, 1, 2, 3, 4, 6)]
+    columns = list(zip(*(match.groups() for match in matches if match is not None), strict=True)) or [()] * 8
+    whole = [np.array([int(cell) for cell in columns[at]], dtype=np.int64) for at in (0, 1, 2, 3, 4, 6, 7)]
     radius = np.array([float(cell) for cell in columns[5]], dtype=np.float64)
-    index, label, prediction, votes, top, correct = whole
-    return Lines(np.array(rows, dtype=np.int64), index, label, prediction, votes, top, correct, radius), problems
+    index, label, prediction, votes, top, correct, draws = whole
+    return Lines(np.array(rows, dtype=np.int64), index, label, prediction, votes, top, correct, radius, draws), problems
 
 
 def line_problems(lines: Lines, settings: dict[str, Any], data: PublicData) -> Iterator[Problem]:
@@ -94,9 +101,13 @@ def line_problems(lines: Lines, settings: dict[str, Any], data: PublicData) -> I
         lines.correct,
         lambda at: str(int(lines.prediction[at] == lines.label[at])),
     )
-    rule = rule_of(settings)
-    if rule is not None:
-        yield from _vote_problems(lines, rule)
+    rules = rules_of(settings)
+    if rules:
+        looks = [rule.n for rule in rules]
+        strange = ~np.isin(lines.draws, looks)
+        yield from _wrong(lines, strange, "draws is none of the looks", lines.draws, lambda at: shown(looks))
+    for rule in rules:
+        yield from _vote_problems(lines.only(lines.draws == rule.n), rule)
 
 
 def _wrong(

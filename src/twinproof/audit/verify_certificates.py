@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from twinproof.audit.fields import (
     is_text_map,
     is_utc_time,
     number,
+    or_null,
     whole,
 )
 from twinproof.audit.verification import Problem
@@ -34,6 +36,7 @@ from twinproof.rounding import format_down
 
 SETTINGS_FILE = "certificates.json"
 MOST_DRAWS = 10**9
+MOST_LOOKS = 1000
 ROUNDING_UNIT = 1e-6
 SLACK = 1e-9
 
@@ -42,6 +45,12 @@ def is_grid(value: object) -> bool:
     """A power of two, at most 1."""
     got = number(value)
     return got is not None and 0 < got <= 1 and math.frexp(got)[0] == 0.5
+
+
+def is_draws(value: object) -> bool:
+    """A number of draws that can be recomputed."""
+    got = whole(value)
+    return got is not None and 1 <= got <= MOST_DRAWS
 
 
 def is_key(value: object) -> bool:
@@ -59,9 +68,7 @@ SETTINGS = (
     Field("dimension", is_positive_count, "an integer from 1"),
     Field("tau", is_not_negative, "a number from 0"),
     Field("n0", is_positive_count, "an integer from 1"),
-    Field(
-        "n", lambda value: is_positive_count(value) and (whole(value) or 0) <= MOST_DRAWS, f"an integer from 1 to {MOST_DRAWS}"
-    ),
+    Field("n", is_draws, f"an integer from 1 to {MOST_DRAWS}"),
     Field("alpha", is_open_probability, "a number between 0 and 1"),
     Field("key", is_key, "hexadecimal bytes"),
     Field("largest_radius", is_not_negative, "a number from 0"),
@@ -71,12 +78,20 @@ SETTINGS = (
     Field("versions", is_text_map, "software versions by package name"),
     Field("created", is_utc_time, "a UTC time"),
     Field("seconds", is_not_negative, "a number from 0"),
+    Field("target_radius", or_null(is_positive), "null or a positive number"),
+    Field(
+        "looks", lambda value: isinstance(value, list) and 0 < len(value) <= MOST_LOOKS, f"a list of 1 to {MOST_LOOKS} looks"
+    ),
+)
+LOOK = (
+    Field("draws", is_draws, f"an integer from 1 to {MOST_DRAWS}"),
+    Field("alpha", is_open_probability, "a number between 0 and 1"),
 )
 
 
 @dataclass(frozen=True)
 class Rule:
-    """The numbers that turn votes into a radius."""
+    """The numbers that turn the votes of ``n`` draws into a radius; ``alpha`` is the share of the look after these draws."""
 
     sigma: float
     tau: float
@@ -95,12 +110,41 @@ class Rule:
         return p[places], radius[places]
 
 
-def rule_of(settings: dict[str, Any]) -> Rule | None:
-    """The rule that the settings state, or None where one of its numbers cannot be used."""
+def rules_of(settings: dict[str, Any]) -> tuple[Rule, ...]:
+    """The rule of each look that the settings state; none where one of the numbers cannot be used."""
     sound = {f.name: settings[f.name] for f in SETTINGS if f.name in settings and f.accepts(settings[f.name])}
-    if not {"sigma", "tau", "n", "alpha"} <= sound.keys():
-        return None
-    return Rule(float(sound["sigma"]), float(sound["tau"]), sound["n"], float(sound["alpha"]))
+    if not {"sigma", "tau", "looks"} <= sound.keys():
+        return ()
+    if any(not isinstance(look, dict) or any(field_problems(SETTINGS_FILE, look, LOOK)) for look in sound["looks"]):
+        return ()
+    sigma, tau = float(sound["sigma"]), float(sound["tau"])
+    return tuple(Rule(sigma, tau, look["draws"], float(look["alpha"])) for look in sound["looks"])
+
+
+def look_problems(settings: dict[str, Any]) -> Iterator[Problem]:
+    """Looks of the right form, at growing numbers of draws up to n, that spend no more than alpha in all.
+
+    The union bound needs this, and that the looks were fixed before the draws, which no file can show.
+    """
+    looks = settings["looks"]
+    for at, look in enumerate(looks):
+        if not isinstance(look, dict):
+            yield Problem(SETTINGS_FILE, f"looks[{at}] is no object", shown(look), "draws and alpha")
+        else:
+            yield from field_problems(SETTINGS_FILE, look, LOOK, where=f"looks[{at}].", closed=True)
+    rules = rules_of(settings)
+    if not rules:
+        return
+    draws = [rule.n for rule in rules]
+    if any(later <= earlier for earlier, later in pairwise(draws)):
+        yield Problem(SETTINGS_FILE, "the looks do not grow", shown(draws), "growing numbers of draws")
+    if draws[-1] != settings["n"]:
+        yield Problem(SETTINGS_FILE, "the last look is not at n draws", str(draws[-1]), str(settings["n"]))
+    spent = math.fsum(rule.alpha for rule in rules)
+    if not spent <= settings["alpha"] * (1 + SLACK):
+        yield Problem(SETTINGS_FILE, "the looks spend more than alpha", repr(spent), f"at most {settings['alpha']!r}")
+    if settings["target_radius"] is None and len(rules) > 1:
+        yield Problem(SETTINGS_FILE, "several looks without a target radius", str(len(rules)), "one look, at n draws")
 
 
 def smallest_tau(sigma: float, grid: float, levels: int, dimension: int) -> float:
@@ -119,9 +163,15 @@ def settings_problems(settings: dict[str, Any], data: PublicData) -> Iterator[Pr
     inputs = whole(settings.get("inputs"))
     if inputs is not None and data.test_records is not None and inputs > data.test_records:
         yield Problem(SETTINGS_FILE, "inputs is more than the test set has", str(inputs), f"at most {data.test_records}")
-    rule = rule_of(settings)
-    if faults or rule is None:
+    if faults:
         return
+    yield from look_problems(settings)
+    if rules := rules_of(settings):
+        yield from _consequence_problems(settings, rules[-1])
+
+
+def _consequence_problems(settings: dict[str, Any], rule: Rule) -> Iterator[Problem]:
+    """What follows from the numbers of sound settings; ``rule`` is that of the last look."""
     least = smallest_tau(rule.sigma, float(settings["grid"]), settings["levels"], settings["dimension"])
     if not rule.tau >= least * (1 - SLACK):
         yield Problem(SETTINGS_FILE, "tau is understated", repr(rule.tau), f"at least {least!r}")

@@ -56,7 +56,9 @@ def _differences(earlier: CertificateSettings, wanted: CertificateSettings, *, o
     elif same_device:
         free |= {"device"}
     old, new = asdict(earlier), asdict(wanted)
-    return [name for name in old if name not in free and old[name] != new[name]]
+    different = [name for name in old if name not in free and old[name] != new[name]]
+    # The looks follow from the other settings: named only where nothing else explains them.
+    return [name for name in different if name != "looks"] or different
 
 
 def _device_kind(settings: CertificateSettings) -> str:

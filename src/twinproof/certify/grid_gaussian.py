@@ -68,6 +68,10 @@ class GridGaussian:
         cells = 2 * _CUT * self.sigma * self.levels / self.grid
         return dimension * (cells * 2.0**-49 + 2.0**-50)
 
+    def grows(self, device: torch.device) -> bool:
+        """Whether a shorter block is the beginning of a longer one: so with numpy's generator, not with a GPU's."""
+        return device.type != "cuda"
+
     def block(self, key: Key, purpose: str, index: int, number: int, shape: tuple[int, ...], device: torch.device) -> Tensor:
         """Draws number ``number`` * BLOCK onwards for input ``index``: float32 multiples of the grid, in stored levels."""
         scale = self.sigma * self.levels / self.grid

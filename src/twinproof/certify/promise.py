@@ -9,6 +9,7 @@ _THEOREM = (
     "Randomized smoothing (Cohen, Rosenfeld and Kolter 2019, theorem 1) with a one-sided Clopper-Pearson bound; "
     "noise on a power-of-two grid, so that float32 addition is exact"
 )
+_LOOKS = "; looks at fixed numbers of draws share alpha, so that all their bounds hold at once (union bound)"
 _ASSUMPTIONS = (
     "The l2 distance is measured in input units ([0, 1] per coordinate), between inputs that can be stored.",
     "The answer is that of the smoothed classifier with exactly these weights and this noise, not of the bare network.",
@@ -20,12 +21,13 @@ _ASSUMPTIONS = (
 
 def certified_promise(settings: CertificateSettings) -> Guarantee:
     """What a complete certification promises."""
+    sequential = settings.target_radius is not None
     return Guarantee(
         Kind.ROBUSTNESS,
         Status.PROVEN,
         f"For each certified input, except with probability {settings.alpha!r}: no change smaller than its radius "
         f"(l2, inputs in [0, 1]) changes the smoothed classifier's answer.",
-        theorem=_THEOREM,
+        theorem=_THEOREM + (_LOOKS if sequential else ""),
         assumptions=_ASSUMPTIONS,
         values=(
             ("sigma", settings.sigma),
@@ -33,6 +35,7 @@ def certified_promise(settings: CertificateSettings) -> Guarantee:
             ("n", settings.n),
             ("largest_radius", settings.largest_radius),
             ("norm", settings.norm),
+            *((("target_radius", settings.target_radius),) if settings.target_radius is not None else ()),
         ),
     )
 

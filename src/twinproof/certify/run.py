@@ -32,8 +32,10 @@ from twinproof.runs.record import update_run_json
 from twinproof.runs.run import Run
 from twinproof.training.device import describe_device, resolve_device
 
-# Inputs certified and made durable together: a kill loses at most these.
+# Inputs certified and made durable together: a kill loses at most these. With a target an input gets far fewer draws, and
+# at the later looks only a few of the inputs are left to fill a forward pass.
 _INPUTS_PER_BATCH = {"cpu": 8, "cuda": 100}
+_INPUTS_PER_BATCH_WITH_TARGET = {"cpu": 64, "cuda": 1000}
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,8 @@ def _settings(
         versions=software_versions(),
         created=utc_now(),
         seconds=0.0,
+        target_radius=sampling.target_radius,
+        looks=sampling.schedule.looks,
     )
 
 
@@ -134,7 +138,8 @@ def _sample(
     done: int,
     progress: Progress,
 ) -> None:
-    step = _INPUTS_PER_BATCH["cuda" if settings.device.startswith("cuda") else "cpu"]
+    together = _INPUTS_PER_BATCH if settings.target_radius is None else _INPUTS_PER_BATCH_WITH_TARGET
+    step = together["cuda" if settings.device.startswith("cuda") else "cpu"]
     # A batch that was cut is made again whole: a network's last bits, and so a tied vote, may depend on the batch.
     done -= done % step
     key = Key(bytes.fromhex(settings.key))

@@ -6,8 +6,9 @@ Guarantees
     l2 distance is smaller than ``radius``. Proof: the class is chosen on n0 draws; the n estimation draws are fresh, so their
     votes are binomial and the Clopper-Pearson bound holds; tau covers the sampler; Cohen et al.'s theorem 1 gives
     sigma * Phi^-1(p). Radii are rounded down; tau also exceeds the rounding of the float64 arithmetic by orders of magnitude.
+    With a target radius the votes are looked at several times; the looks share alpha (``certify/looks.py``).
     Tests: linear classifiers, whose radius is known exactly; planted bugs (votes taken for probabilities,
-    selection draws reused, sigma off by 2 %, radii rounded up).
+    selection draws reused, sigma off by 2 %, radii rounded up, all of alpha spent at every look).
 """
 
 from __future__ import annotations
@@ -25,12 +26,14 @@ from torch import Tensor, nn
 from twinproof.certify.base_classifier import classes_of
 from twinproof.certify.clopper_pearson import clopper_pearson_lower
 from twinproof.certify.grid_gaussian import GridGaussian
+from twinproof.certify.looks import Schedule
+from twinproof.certify.stopping import Estimate, StoppingRule, estimate
 from twinproof.certify.votes import VoteCounter
 from twinproof.errors import ConfigError, DataError, ModelError
 from twinproof.layers.modes import evaluation_mode
 from twinproof.randomness import Key
 from twinproof.rounding import round_down
-from twinproof.runs.certificates import ABSTAIN, UNKNOWN, Certificate
+from twinproof.runs.certificates import ABSTAIN, UNKNOWN, Certificate, Look
 
 NORM = "l2"
 # Rows per forward pass when the caller does not say: enough to fill the device, small enough for its caches or memory.
@@ -40,11 +43,16 @@ _MOST_DRAWS = 10**12
 
 @dataclass(frozen=True)
 class Sampling:
-    """How many draws and how sure: n0 to choose the class, n to bound its probability, alpha the failure per input."""
+    """How many draws and how sure: n0 to choose the class, n to bound its probability, alpha the failure per input.
+
+    With ``target_radius`` the question is whether the certified radius is at least that: n is then the most draws that an
+    input can get, and it gets no more once the answer is known.
+    """
 
     n0: int = 100
     n: int = 10_000
     alpha: float = 0.001
+    target_radius: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("n0", "n"):
@@ -52,6 +60,20 @@ class Sampling:
                 raise ConfigError(f"{name} cannot be used", where=name, got=getattr(self, name), wanted="at least 1 draw")
         if not 0 < self.alpha < 1:
             raise ConfigError("alpha is no probability", where="alpha", got=self.alpha, wanted="0 < alpha < 1, e.g. 0.001")
+        if self.target_radius is not None and not (self.target_radius > 0 and math.isfinite(self.target_radius)):
+            raise ConfigError(
+                "the target radius cannot be used", where="target_radius", got=self.target_radius, wanted="a finite number > 0"
+            )
+
+    @property
+    def schedule(self) -> Schedule:
+        """When the votes are looked at: once at the end, or more often with a target."""
+        make = Schedule.single if self.target_radius is None else Schedule.doubling
+        return make(self.n, self.alpha)
+
+    def at(self, look: Look) -> Sampling:
+        """The fixed procedure whose bound is the one of ``look``."""
+        return replace(self, n=look.draws, alpha=look.alpha, target_radius=None)
 
 
 @dataclass(frozen=True)
@@ -73,7 +95,11 @@ def bound_from_votes(votes: NDArray[Any], sampling: Sampling, sigma: float, tau:
 
 
 def largest_radius(sampling: Sampling, noise: GridGaussian, dimension: int) -> float:
-    """The radius that n unanimous votes give, rounded down; an (n, alpha) that can never certify anything is refused."""
+    """The radius that n unanimous votes give, rounded down.
+
+    An (n, alpha) that can never certify anything is refused, and so is a target radius that no votes reach.
+    """
+    target, sampling = sampling.target_radius, sampling.at(sampling.schedule.last)
     tau = noise.tau(dimension)
     radius = _unanimous(sampling.n, sampling, noise.sigma, tau)
     if radius <= 0:
@@ -85,7 +111,37 @@ def largest_radius(sampling: Sampling, noise: GridGaussian, dimension: int) -> f
             wanted=f"n of at least {needed} at this alpha",
             fix=f"raise n to {needed} or more (10,000 is usual), or raise alpha",
         )
+    if target is not None and radius < target:
+        raise ConfigError(
+            "the target radius is out of reach",
+            where="target_radius",
+            got=target,
+            wanted=f"at most {radius:.6f}, which unanimous votes give at n={sampling.n}",
+            fix="raise n or sigma, or ask for a smaller radius",
+        )
     return radius
+
+
+def stopping_rule(sampling: Sampling, sigma: float, tau: float) -> StoppingRule:
+    """At which votes an input of this sampling is decided."""
+    target = sampling.target_radius
+    if target is None:
+        return StoppingRule.without_target(sampling.schedule)
+
+    def reaches(votes: int, look: Look) -> bool:
+        return float(bound_from_votes(np.array([votes]), sampling.at(look), sigma, tau).radii[0]) >= target
+
+    return StoppingRule.for_target(sampling.schedule, reaches)
+
+
+def bound_from_estimate(made: Estimate, sampling: Sampling, sigma: float, tau: float) -> Bound:
+    """What each input's votes certify at the look at which it stopped, with that look's share of alpha."""
+    certified, radii = np.zeros(len(made.votes), dtype=np.bool_), np.zeros(len(made.votes))
+    for number, look in enumerate(sampling.schedule.looks):
+        here = made.stopped == number
+        bound = bound_from_votes(made.votes[here], sampling.at(look), sigma, tau)
+        certified[here], radii[here] = bound.certified, bound.radii
+    return Bound(certified, radii)
 
 
 def _unanimous(n: int, sampling: Sampling, sigma: float, tau: float) -> float:
@@ -136,19 +192,22 @@ class SmoothedClassifier:
         indices = list(range(first_index, first_index + len(stored)))
         if not indices:
             return []
-        top, votes = self._votes(stored, indices, sampling, key or Key.from_system(), rows or _ROWS[stored.device.type])
-        bound = bound_from_votes(votes, sampling, self.noise.sigma, self.noise.tau(dimension))
+        rule = stopping_rule(sampling, self.noise.sigma, self.noise.tau(dimension))
+        key, rows = key or Key.from_system(), rows or _ROWS[stored.device.type]
+        top, made = self._votes(stored, indices, sampling.n0, rule, key, rows)
+        bound = bound_from_estimate(made, sampling, self.noise.sigma, self.noise.tau(dimension))
+        draws = np.array([look.draws for look in rule.schedule.looks])[made.stopped]
         truth = [UNKNOWN] * len(indices) if labels is None else [int(label) for label in labels]
         return [
-            Certificate(index, label, int(chosen) if sure else ABSTAIN, int(count), int(chosen), float(radius))
-            for index, label, chosen, count, sure, radius in zip(
-                indices, truth, top, votes, bound.certified, bound.radii, strict=True
+            Certificate(index, label, int(chosen) if sure else ABSTAIN, int(count), int(chosen), float(radius), int(drawn))
+            for index, label, chosen, count, sure, radius, drawn in zip(
+                indices, truth, top, made.votes, bound.certified, bound.radii, draws, strict=True
             )
         ]
 
     def _votes(
-        self, stored: Tensor, indices: list[int], sampling: Sampling, key: Key, rows: int
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        self, stored: Tensor, indices: list[int], n0: int, rule: StoppingRule, key: Key, rows: int
+    ) -> tuple[NDArray[np.int64], Estimate]:
         if torch.is_autocast_enabled(stored.device.type):
             raise ModelError(
                 "the network would run under autocast",
@@ -160,9 +219,8 @@ class SmoothedClassifier:
         with evaluation_mode(self.model), torch.inference_mode():
             classes = classes_of(self.model, stored[:1] / self.noise.levels)
             counter = VoteCounter(self.model, self.noise, classes, key, rows)
-            top = counter.count("select", indices, stored, sampling.n0).argmax(dim=1)
-            votes = counter.count("estimate", indices, stored, sampling.n).gather(1, top[:, None])[:, 0]
-        return top.cpu().numpy(), votes.cpu().numpy()
+            top = counter.count("select", indices, stored, n0).argmax(dim=1)
+            return top.cpu().numpy(), estimate(counter, rule, indices, stored, top)
 
     def _stored_levels(self, inputs: Tensor | NDArray[Any]) -> Tensor:
         parameter = next(self.model.parameters(), None)

@@ -16,6 +16,9 @@ def certify(
     n0: Annotated[int, typer.Option(help="Draws that choose the class.")] = 100,
     alpha: Annotated[float, typer.Option(help="Failure probability for each input.")] = 0.001,
     sigma: Annotated[float | None, typer.Option(help="Noise at inference; default: the run's.")] = None,
+    target_radius: Annotated[
+        float | None, typer.Option(help="Only decide whether each radius is at least this; stops as soon as that is known.")
+    ] = None,
     limit: Annotated[int | None, typer.Option(help="Only the first inputs of the test set.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace certificates with other settings.")] = False,
     data: Annotated[str | None, typer.Option(help="Where the data lie, if they moved.")] = None,
@@ -28,6 +31,8 @@ def certify(
     Randomized smoothing: each answer gets a radius inside which no change can alter it.
 
     Example: twinproof certify runs/mnist --n 10000 --alpha 0.001
+
+    Example: twinproof certify runs/mnist --target-radius 0.25
     """
     from twinproof.certify.run import certify_run
     from twinproof.certify.smoothed import NORM, Sampling
@@ -46,7 +51,7 @@ def certify(
         result = certify_run(
             opened,
             dataset,
-            sampling=Sampling(n0, n, alpha),
+            sampling=Sampling(n0, n, alpha, target_radius),
             sigma=sigma,
             limit=limit,
             device=device or "auto",

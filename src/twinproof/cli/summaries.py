@@ -46,23 +46,61 @@ def show_training(run: Run) -> None:
 
 
 def certified_answer(result: CertifiedRun) -> dict[str, Any]:
-    """The answer of ``certify --json``."""
-    from twinproof.evaluate.certified import summarize
+    """The answer of ``certify --json``.
 
-    summary = summarize(result.certificates, result.settings).as_dict()
-    return {**summary, "images_per_second": result.images_per_second, "largest_radius": result.settings.largest_radius}
+    With a target radius, certified accuracy is given up to the target only. It is decided at the target; below it, as for
+    ``acr`` and ``smoothed_accuracy``, the few draws give lower bounds, and an upper one for ``abstained``.
+    """
+    from twinproof.evaluate.certified import default_radii, summarize
+
+    settings, certificates, target = result.settings, result.certificates, result.settings.target_radius
+    radii = default_radii(settings.decided_radius)
+    if target is not None and target not in radii:
+        radii.append(target)
+    reached = None if target is None else sum(made.radius >= target for made in certificates) / len(certificates)
+    return {
+        **summarize(certificates, settings, radii=radii).as_dict(),
+        "images_per_second": result.images_per_second,
+        "largest_radius": settings.largest_radius,
+        "target_radius": target,
+        "decided": reached,
+        "mean_draws": sum(made.draws for made in certificates) / len(certificates),
+    }
 
 
 def show_certified(result: CertifiedRun) -> None:
     """The result of certification as a short table."""
-    answer, intervals = certified_answer(result), certified_answer(result)["intervals"]
-    low, high = intervals["acr"]["low"], intervals["acr"]["high"]
+    answer = certified_answer(result)
+    low, high = answer["intervals"]["acr"]["low"], answer["intervals"]["acr"]["high"]
+    if answer["target_radius"] is not None:
+        show_decided(result, answer)
+        return
     rows = [
         ("inputs", f"{result.settings.inputs} at sigma {result.settings.sigma:g}, n {answer['n']}, alpha {answer['alpha']:g}"),
         ("average radius", f"{format_down(answer['acr'], 4)}  (95 % interval {format_down(low, 4)} to {format_up(high, 4)})"),
         ("smoothed accuracy", f"{answer['smoothed_accuracy']:.4f}"),
         *((f"certified at {radius}", f"{share:.4f}") for radius, share in answer["certified_accuracy"].items()),
         ("abstained", f"{answer['abstained']:.4f}"),
+    ]
+    print_rows(rows)
+
+
+def show_decided(result: CertifiedRun, answer: dict[str, Any]) -> None:
+    """The result of a certification with a target radius: what it decided, and what is only bounded."""
+    from twinproof.evaluate.certified import radius_name
+
+    target = radius_name(answer["target_radius"])
+    rows = [
+        ("inputs", f"{result.settings.inputs} at sigma {result.settings.sigma:g}, alpha {answer['alpha']:g}"),
+        ("target radius", f"{target}: certified for {answer['decided']:.4f} of the inputs, right or wrong"),
+        ("draws", f"{answer['mean_draws']:.1f} for each input in the mean, of {answer['n']} at most"),
+        *(
+            (f"certified at {radius}", f"{share:.4f}" if radius == target else f"at least {share:.4f}")
+            for radius, share in answer["certified_accuracy"].items()
+        ),
+        ("average radius", f"at least {format_down(answer['acr'], 4)}  (a lower bound: drawing stopped at the target)"),
+        ("smoothed accuracy", f"at least {answer['smoothed_accuracy']:.4f}"),
+        ("abstained", f"at most {answer['abstained']:.4f}"),
     ]
     print_rows(rows)
 

@@ -58,6 +58,7 @@ def differences(runs: Sequence[RunFacts]) -> list[str]:
         ("delta", {run.delta for run in runs if run.delta is not None}),
         ("alpha", {setting.alpha for setting in settings}),
         ("the number of draws", {setting.n for setting in settings}),
+        ("the target radius at which drawing stopped", {setting.target_radius for setting in settings}),
     )
     return [name for name, values in aspects if len(values) > 1]
 
@@ -139,15 +140,21 @@ def _accuracies(runs: Sequence[RunFacts], names: Sequence[str]) -> Markup:
     certified = [run for run in runs if run.certificates]
     if not certified:
         return Markup()
-    radii = table_radii(max(run.largest_shown for run in certified))
+    radii = table_radii(max(run.decided_shown for run in certified))
     rows = [
         (
             name,
             *(
-                share_text(certified_accuracy(run.certificates, radius).value) if run.certificates else _NOTHING
+                share_text(certified_accuracy(run.certificates, radius).value) if _decided(run, radius) else _NOTHING
                 for radius in radii
             ),
         )
         for name, run in zip(names, runs, strict=True)
     ]
     return section_of("table", "Certified accuracy at round radii", table(("run", *map(radius_name, radii)), rows))
+
+
+def _decided(run: RunFacts, radius: float) -> bool:
+    """Whether the run's certificates say how many inputs reach ``radius``."""
+    target = run.settings.target_radius if run.settings else None
+    return bool(run.certificates) and (target is None or radius <= target)

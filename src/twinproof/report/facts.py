@@ -90,6 +90,12 @@ class RunFacts:
         found = max((certificate.radius for certificate in self.certificates), default=0.0)
         return found or (self.settings.largest_radius if self.settings else 0.0) or 1.0
 
+    @property
+    def decided_shown(self) -> float:
+        """Right end of curves and tables: the target radius, where drawing stopped there, and beyond which nothing is known."""
+        target = self.settings.target_radius if self.settings else None
+        return self.largest_shown if target is None else min(target, self.largest_shown)
+
     def class_name(self, index: int) -> str:
         """The name of a class, or its number where the run does not name it."""
         classes = self.data.get("classes")
@@ -99,7 +105,7 @@ class RunFacts:
         """Certified accuracy at evenly spaced radii of six places, up to the largest; empty without certificates."""
         if not self.certificates:
             return []
-        radii = [radius_number(index / CURVE_POINTS * self.largest_shown) for index in range(CURVE_POINTS + 1)]
+        radii = [radius_number(index / CURVE_POINTS * self.decided_shown) for index in range(CURVE_POINTS + 1)]
         return certified_curve(self.certificates, radii)
 
 
@@ -116,10 +122,14 @@ def load_facts(root: Path, verification: Mapping[str, Any] | None = None) -> Run
         robustness=_guarantee(root, Kind.ROBUSTNESS, section(guarantees, "robustness")),
         settings=settings,
         certificates=certificates if settings else (),
-        summary=summarize(certificates, settings) if settings and certificates else None,
+        summary=_summary(certificates, settings) if settings and certificates else None,
         progress=_progress(root),
         verification=verification,
     )
+
+
+def _summary(certificates: tuple[Certificate, ...], settings: CertificateSettings) -> CertifiedSummary:
+    return summarize(certificates, settings, radii=default_radii(settings.decided_radius))
 
 
 def number(value: object) -> float | None:

@@ -78,6 +78,12 @@ def headline(facts: RunFacts) -> Markup:
         "Hoeffding for the mean radius). Below them lies a second layer of confidence: each certificate is wrong with "
         "probability at most alpha."
     )
+    if facts.settings is not None and facts.settings.target_radius is not None:
+        note += (
+            f" Drawing stopped as soon as it was decided whether a radius reaches {radius_name(facts.settings.target_radius)}: "
+            "smoothed accuracy, average certified radius and certified accuracy below that radius are lower bounds, the "
+            "abstentions an upper bound, and the curve ends there."
+        )
     return section_of("numbers", "Headline numbers", element("div", *tiles, class_="tiles"), element("p", note, class_="note"))
 
 
@@ -96,7 +102,7 @@ def certified_section(facts: RunFacts) -> Markup:
     drawing = curve_plot("certified-curve", facts.curve(), facts.clean)
     rows = [
         (radius_name(radius), share_text(interval.value), share_range(interval))
-        for radius, interval in certified_curve(facts.certificates, table_radii(facts.largest_shown))
+        for radius, interval in certified_curve(facts.certificates, table_radii(facts.decided_shown))
     ]
     numbers = table(("radius", "certified accuracy", "95 % interval"), rows)
     return section_of("certified", title, _unfinished(facts), figure(drawing, legend(marks), caption), numbers)
@@ -157,7 +163,7 @@ def _epsilon_tile(facts: RunFacts) -> Markup:
 
 def _certified_tile(facts: RunFacts) -> Markup:
     """Certified accuracy at the middle one of the radii that the table below shows."""
-    radii = table_radii(facts.largest_shown)
+    radii = table_radii(facts.decided_shown)
     radius = radii[len(radii) // 2]
     interval = certified_accuracy(facts.certificates, radius)
     label = f"Certified at radius {radius_name(radius)}"

@@ -16,12 +16,15 @@ from twinproof.runs.layout import FORMAT, RunLayout
 
 ABSTAIN = -1  # prediction: the votes do not allow an answer
 UNKNOWN = -2  # label: nobody said what the truth is
-HEADER = ("index", "label", "prediction", "votes", "top", "radius", "correct")
+HEADER = ("index", "label", "prediction", "votes", "top", "radius", "correct", "draws")
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """One input's answer: ``prediction`` (or ``ABSTAIN``), the votes behind it, and a radius that is already rounded down."""
+    """One input's answer: ``prediction`` (or ``ABSTAIN``), the votes behind it, and a radius that is already rounded down.
+
+    ``draws`` is the number of estimation draws that the votes come from; 0 where nobody said.
+    """
 
     index: int
     label: int
@@ -29,6 +32,7 @@ class Certificate:
     votes: int
     top: int
     radius: float
+    draws: int = 0
 
     @property
     def correct(self) -> bool:
@@ -38,18 +42,29 @@ class Certificate:
     def row(self) -> list[str]:
         """The line of ``certificates.csv``."""
         numbers = (self.index, self.label, self.prediction, self.votes, self.top)
-        return [*map(str, numbers), format_down(self.radius), str(int(self.correct))]
+        return [*map(str, numbers), format_down(self.radius), str(int(self.correct)), str(self.draws)]
 
     @classmethod
     def from_row(cls, row: dict[str, str]) -> Certificate:
         """Reads one line back; ValueError or KeyError where it is malformed."""
-        whole = {name: int(row[name]) for name in ("index", "label", "prediction", "votes", "top")}
+        whole = {name: int(row[name]) for name in ("index", "label", "prediction", "votes", "top", "draws")}
         return cls(radius=float(row["radius"]), **whole)
 
 
 @dataclass(frozen=True)
+class Look:
+    """A look at the votes after ``draws`` estimation draws, with a bound that fails with probability at most ``alpha``."""
+
+    draws: int
+    alpha: float
+
+
+@dataclass(frozen=True)
 class CertificateSettings:
-    """What all certificates of a run share; see docs/formats/run.md for each field."""
+    """What all certificates of a run share; see docs/formats/run.md for each field.
+
+    Without ``looks`` there is one, at all n draws with all of alpha.
+    """
 
     model_sha256: str
     norm: str
@@ -69,6 +84,20 @@ class CertificateSettings:
     versions: dict[str, str]
     created: str
     seconds: float
+    target_radius: float | None = None
+    looks: tuple[Look, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.looks:
+            object.__setattr__(self, "looks", (Look(self.n, self.alpha),))
+
+    @property
+    def decided_radius(self) -> float:
+        """The largest radius at which certified accuracy means something: with a target, nobody drew for more.
+
+        At the target itself it is decided; below it is a lower bound, as inputs that miss the target were given up early.
+        """
+        return self.largest_radius if self.target_radius is None else min(self.target_radius, self.largest_radius)
 
     def as_dict(self) -> dict[str, Any]:
         """The content of ``certificates.json``."""
@@ -87,7 +116,8 @@ def read_settings(root: Path) -> CertificateSettings | None:
         return None
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-        return CertificateSettings(**{field.name: record[field.name] for field in fields(CertificateSettings)})
+        values = {field.name: record[field.name] for field in fields(CertificateSettings)}
+        return CertificateSettings(**{**values, "looks": tuple(Look(**look) for look in values["looks"])})
     except (ValueError, KeyError, TypeError) as error:
         raise RunError(
             "certificates.json is broken", where=str(path), got=error, wanted="the format of docs/formats/run.md"
