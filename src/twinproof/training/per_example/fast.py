@@ -22,6 +22,7 @@ from twinproof.training.per_example.path import (
 )
 from twinproof.training.per_example.recorder import Passage, recording
 from twinproof.training.per_example.registry import Call, handler_of, trainable
+from twinproof.training.per_example.repeatable import repeatable_convolutions
 
 
 class FastPath(PerExamplePath):
@@ -49,11 +50,12 @@ class FastPath(PerExamplePath):
             return no_records(self.model, inputs)
         layers = supported_layers(self.model)
         rows = self._laid_out(inputs.flatten(0, 1))
-        with torch.enable_grad(), watched_buffers(self.model):
-            with recording(layers, records * copies) as recorder:
-                logits = checked_logits(self.model(rows), records * copies)
-            losses = self._losses(logits.reshape(records, copies, -1), labels)
-        calls = _calls(losses, recorder.passages)
+        with repeatable_convolutions(inputs.device):
+            with torch.enable_grad(), watched_buffers(self.model):
+                with recording(layers, records * copies) as recorder:
+                    logits = checked_logits(self.model(rows), records * copies)
+                losses = self._losses(logits.reshape(records, copies, -1), labels)
+            calls = _calls(losses, recorder.passages)
         by_name: dict[str, PerExampleGradient] = {}
         for path, layer in layers.items():
             by_name |= _layer_gradients(path, layer, calls.get(path, []), records)

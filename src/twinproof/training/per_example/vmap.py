@@ -10,6 +10,7 @@ from twinproof.training.per_example.failures import naming_the_operation
 from twinproof.training.per_example.gradients import Instantiated, PerExampleGradient
 from twinproof.training.per_example.outputs import checked_logits, checked_loss
 from twinproof.training.per_example.path import PerExamplePath, RecordGradients, RecordLoss, no_records
+from twinproof.training.per_example.repeatable import repeatable_convolutions
 
 
 class VmapPath(PerExamplePath):
@@ -47,7 +48,7 @@ class VmapPath(PerExamplePath):
             return value, value.detach()
 
         mapped = vmap(grad(record_loss, has_aux=True), in_dims=(None, 0, 0), randomness="different")
-        with naming_the_operation("a record's gradient"):
+        with repeatable_convolutions(inputs.device), naming_the_operation("a record's gradient"):
             values, losses = mapped(trained, inputs, labels)
         by_name: dict[str, PerExampleGradient] = {name: Instantiated(value) for name, value in values.items()}
         return RecordGradients(by_name, losses)
