@@ -156,7 +156,7 @@ def _robust_numbers(facts: RunFacts) -> Markup:
     ]
     rows: list[tuple[object, object]] = [
         ("sigma of the noise", setting_text(settings.sigma)),
-        ("draws for each input", setting_text(settings.n)),
+        ("draws for each input" + (", at most" if settings.target_radius is not None else ""), setting_text(settings.n)),
         ("alpha for each input", probability_text(settings.alpha)),
     ]
     note = element(
