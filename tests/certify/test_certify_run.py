@@ -26,8 +26,6 @@ from twinproof.files import sha256_file
 from twinproof.guarantee import Status
 from twinproof.progress import Silent
 from twinproof.randomness import Key
-from twinproof.recipes.run_data import load_run_data
-from twinproof.recipes.train import train
 from twinproof.runs.certificates import read_certificates, read_settings, write_settings
 from twinproof.runs.layout import read_run_json
 from twinproof.runs.run import Run
@@ -35,19 +33,6 @@ from twinproof.runs.run import Run
 KEY = Key.from_seed(21)
 SAMPLING = Sampling(n0=20, n=120, alpha=0.01)
 LIMIT = 30  # three batches of 8 and one of 6
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("trained") / "run"
-    settings = {"data": {"source": "digits"}, "recipe": "regular", "model": "mlp", "steps": 5, "seed": 1}
-    train({**settings, "performance": {"device": "cpu"}}, root)
-    return root
-
-
-@pytest.fixture(scope="module")
-def dataset(trained: Path) -> Dataset:
-    return load_run_data(Run.open(trained))
 
 
 @pytest.fixture

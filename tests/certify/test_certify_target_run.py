@@ -17,27 +17,12 @@ from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError, RunError
 from twinproof.progress import Silent
 from twinproof.randomness import Key
-from twinproof.recipes.run_data import load_run_data
-from twinproof.recipes.train import train
 from twinproof.runs.certificates import read_certificates
 from twinproof.runs.run import Run
 
 KEY = Key.from_seed(22)
 FULL, TARGET = Sampling(n0=20, n=600, alpha=0.01), Sampling(n0=20, n=600, alpha=0.01, target_radius=0.1)
 LIMIT = 30
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("trained") / "run"
-    settings = {"data": {"source": "digits"}, "recipe": "regular", "model": "mlp", "steps": 5, "seed": 1}
-    train({**settings, "performance": {"device": "cpu"}}, root)
-    return root
-
-
-@pytest.fixture(scope="module")
-def dataset(trained: Path) -> Dataset:
-    return load_run_data(Run.open(trained))
 
 
 @pytest.fixture

@@ -56,11 +56,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def test_help_answers_in_under_a_second() -> None:
-    began = time.monotonic()
+def test_help_loads_none_of_the_libraries_that_would_make_it_slow() -> None:
     done = subprocess.run([sys.executable, "-m", "twinproof", "--help"], capture_output=True, text=True, check=True)
-    # A generous wall for a busy machine; the heavy libraries would take several seconds, and their absence is the real test.
-    assert time.monotonic() - began < 3
     assert "demo" in done.stdout
     loaded = subprocess.run(
         [sys.executable, "-c", "import sys, twinproof.cli.main; print(*sys.modules)"],
