@@ -1,6 +1,6 @@
 """Measures twinproof beside its peers on this machine, in one run: private steps and certification.
 
-    make bench                                        (all networks: half an hour on a CPU core)
+    make bench                                        (all networks: an estimated half hour on a CPU core)
     python benchmarks/run.py --quick                  (a couple of minutes)
     python benchmarks/run.py --workload wrn-16-4 --batch 64 --copies 1 --peer twinproof opacus --out result.json
 

@@ -34,6 +34,7 @@ def demo(
     root = _free_directory(out)
     settings: dict[str, Any] = {**DEMO_SETTINGS, "performance": {"device": device or "auto"}}
     with Bars() as bars:
+        bars.say("settings were chosen on these public digits; on private records that choice would cost privacy too")
         bars.say(f"training {settings['recipe']} on {settings['data']['source']} under epsilon {settings['epsilon']}")
         run = train(settings, root, progress=bars)
         dataset = load_run_data(run)

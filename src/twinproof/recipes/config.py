@@ -18,7 +18,11 @@ SMALLEST_NOISE, LARGEST_NOISE = 0.1, 1e5
 
 
 class TrainConfig(BaseModel):
-    """Every setting of a run. ``None`` means: decided from the others before training starts, and then written down."""
+    """Every setting of a run. ``None`` means: decided from the others before training starts, and then written down.
+
+    The defaults of ``learning_rate`` and ``epochs`` were chosen by test accuracy on the embedded sets (digits, breast-cancer),
+    which are public.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

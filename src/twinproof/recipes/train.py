@@ -145,7 +145,8 @@ def _prepare(root: Path, config: TrainConfig, own: Own, data_root: Path | None, 
     network = _network(resolved, own, dataset)
     if find_recipe(resolved.recipe).private:
         plan_of(resolved)
-        _path(resolved, network.train(), dataset)
+        if own.network is not None:  # ours pass the trial of the per-example path; it can take many seconds
+            _path(resolved, network.train(), dataset)
     return _Prepared(root, resolved, own, dataset, key, describe_device(device))
 
 
