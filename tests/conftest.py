@@ -1,8 +1,15 @@
-"""A floor under the number of tests that really ran, so that a silent skip or a lost folder cannot pass for success."""
+"""What all tests share: a floor under how many really ran, so that a lost folder cannot pass for success, and a small run."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+
+from twinproof.data.record import Dataset
+from twinproof.recipes.run_data import load_run_data
+from twinproof.recipes.train import train
+from twinproof.runs.run import Run
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -18,3 +25,18 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if passed < floor:
         reporter.write_line(f"only {passed} tests passed, at least {floor} must: were tests lost or skipped?", red=True)
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of the simplest kind; tests that change it work on a copy."""
+    root = tmp_path_factory.mktemp("trained") / "run"
+    settings = {"data": {"source": "digits"}, "recipe": "regular", "model": "mlp", "steps": 5, "seed": 1}
+    train({**settings, "performance": {"device": "cpu"}}, root)
+    return root
+
+
+@pytest.fixture(scope="session")
+def dataset(trained: Path) -> Dataset:
+    """The data of that run."""
+    return load_run_data(Run.open(trained))
