@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -17,7 +18,7 @@ from speed.timing import Times, take_turns, wait_for
 from speed.workloads import Task
 
 BASELINE, PLAIN = "Opacus hooks", "plain SGD"
-# Float32 (TF32 on a GPU) and a max-pool that follows another of two equal inputs stay far below; a wrong gradient far above.
+# Float32 and a max-pool that follows another of two equal inputs stay far below; a wrong gradient far above.
 _TOLERANCE = 1e-2
 _CHECKED_RECORDS = 8
 
@@ -79,7 +80,8 @@ def _prepared(peer: Peer, task: Task) -> Step:
     few = task.first(min(_CHECKED_RECORDS, task.records))
     try:
         if peer.private:
-            difference = relative_difference(peer.step_for(few).run(), per_record(few).run())
+            with _full_precision():
+                difference = relative_difference(peer.step_for(few).run(), per_record(few).run())
             if not difference <= _TOLERANCE:
                 raise NotRun(f"wrong answer: off by {difference:.2g} of the clipped sum's length")
         step = peer.step_for(task)
@@ -90,6 +92,17 @@ def _prepared(peer: Peer, task: Task) -> Step:
     except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
         raise NotRun(f"failed: {(str(error).strip().splitlines() or [type(error).__name__])[0][:120]}") from error
     return step
+
+
+@contextmanager
+def _full_precision() -> Iterator[None]:
+    """Convolutions without TF32: deep ReLU networks would turn its rounding into differences as large as a mistake."""
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.allow_tf32 = before
 
 
 def _ratio(times: dict[str, Times], name: str, baseline: str) -> float | None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from twinproof.layers.models.registry import build_network
+from twinproof.training.performance import largest_pass
 
 CLASSES = 10
 CLIP = 0.1
@@ -18,8 +20,8 @@ CLIP = 0.1
 class Workload:
     """A network with its input shape, the batches measured by default and the records of one pass, by kind of device.
 
-    A pass is what is in memory at a time: every method takes a batch in the same passes, since per-example gradients of 8,192
-    records of a large network fit no memory.
+    A pass is what is in memory at a time: every method takes a batch in such passes, since per-example gradients of 8,192
+    records of a large network fit no memory. twinproof and the controls on a CPU cut them further, see :meth:`Task.cut`.
     """
 
     name: str
@@ -84,6 +86,15 @@ class Task:
         """The records, one pass after the other."""
         size = self.records_per_pass
         yield from zip(torch.split(self.inputs, size), torch.split(self.labels, size), strict=True)
+
+    def cut(self) -> Task:
+        """The same in passes no larger than those a run of twinproof takes on a CPU, all of one size if that can be."""
+        if self.device.type != "cpu":
+            return self
+        parameters = sum(value.numel() for value in self.model().parameters())
+        most = largest_pass(copies=self.copies, device=self.device.type, parameters=parameters)
+        passes = math.ceil(self.records / min(most, self.records_per_pass))
+        return replace(self, records_per_pass=math.ceil(self.records / passes))
 
     def first(self, records: int) -> Task:
         """The same with a few records only, in one pass."""

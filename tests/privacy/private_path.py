@@ -17,7 +17,8 @@ from twinproof.privacy.ledger import Ledger
 from twinproof.privacy.plan import Draw, Plan, PrivateExecution
 from twinproof.randomness import Key
 from twinproof.training.augmentation import Augmentation, OriginalOnly
-from twinproof.training.gradient_source import Batching, PrivateGradients
+from twinproof.training.batching import Batching
+from twinproof.training.gradient_source import PrivateGradients
 from twinproof.training.loss import mean_cross_entropy
 from twinproof.training.per_example.choose import choose_path
 from twinproof.training.per_example.path import PerExamplePath, RecordLoss

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import warnings
 from dataclasses import replace
+from typing import Any
 
+import dp_accounting
 import pytest
+from dp_accounting.pld import PLDAccountant, privacy_loss_distribution
+from dp_accounting.rdp import RdpAccountant
 
 from twinproof.errors import ConfigError
+from twinproof.privacy import accounting
 from twinproof.privacy.accounting import (
+    _FFT_ERROR,
     PLD_GRID,
     Event,
     GaussianEvent,
@@ -43,6 +50,76 @@ def test_reference_values(rate: float, multiplier: float, steps: int, delta: flo
     assert by_pld <= spent.epsilon < by_pld + 1e-6
     assert by_rdp <= spent.epsilon_rdp < by_rdp + 1e-6
     assert spent.delta == delta
+
+
+@functools.cache
+def library_epsilons(events: tuple[Event, ...], delta: float) -> tuple[float, float]:
+    """(PLD, RDP) by the library's own accountants, which keep nothing between two questions."""
+    parts: list[Any] = []
+    for event in events:
+        gaussian = dp_accounting.GaussianDpEvent(event.noise_multiplier)
+        if isinstance(event, GaussianEvent):
+            parts.append(gaussian)
+        else:
+            sampled = dp_accounting.PoissonSampledDpEvent(event.sample_rate, gaussian)
+            parts.append(dp_accounting.SelfComposedDpEvent(sampled, event.steps))
+    by_pld = PLDAccountant(value_discretization_interval=PLD_GRID).compose(dp_accounting.ComposedDpEvent(parts))
+    by_rdp = RdpAccountant().compose(dp_accounting.ComposedDpEvent(parts))
+    return by_pld.get_epsilon(delta - _FFT_ERROR), by_rdp.get_epsilon(delta)
+
+
+REPORTED: tuple[tuple[Event, ...], ...] = (
+    (PoissonGaussianEvent(0.02, 3.0, 1),),
+    (PoissonGaussianEvent(0.02, 3.0, 500),),
+    (PoissonGaussianEvent(0.02, 3.0, 100),),
+    (PoissonGaussianEvent(0.02, 3.1, 100),),
+    (PoissonGaussianEvent(0.03, 3.0, 100),),
+    (GaussianEvent(5.0), PoissonGaussianEvent(0.02, 3.0, 100)),
+    (PoissonGaussianEvent(1.0, 8.0, 1), GaussianEvent(8.0), PoissonGaussianEvent(0.02, 3.0, 100)),
+)
+
+
+def differing(reports: tuple[tuple[Event, ...], ...]) -> list[tuple[Event, ...]]:
+    """The reports whose epsilon is not, to the bit, what the library's accountants say."""
+    found = {events: (epsilon_pld(events, 1e-5), epsilon_rdp(events, 1e-5)) for events in reports}
+    return [events for events, epsilons in found.items() if epsilons != library_epsilons(events, 1e-5)]
+
+
+def test_what_is_kept_changes_no_bit() -> None:
+    """Asked again, so that each answer comes from a step that others have used before."""
+    assert differing(REPORTED) == []
+    assert differing(REPORTED[::-1]) == []
+
+
+@pytest.mark.parametrize("ignored", ["sample_rate", "noise_multiplier"])
+def test_planted_cache_that_ignores_a_setting_is_seen(monkeypatch: pytest.MonkeyPatch, ignored: str) -> None:
+    real = accounting._one_step_pld.__wrapped__
+    kept: dict[float, Any] = {}
+
+    def one_step(rate: float, multiplier: float, grid: float) -> Any:
+        return kept.setdefault(multiplier if ignored == "sample_rate" else rate, real(rate, multiplier, grid))
+
+    monkeypatch.setattr(accounting, "_one_step_pld", one_step)
+    assert differing(REPORTED[2:5])
+
+
+def test_reports_of_one_plan_build_its_step_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[float] = []
+    real = privacy_loss_distribution.from_gaussian_mechanism
+
+    def counted(**settings: Any) -> Any:
+        built.append(settings["sampling_prob"])
+        return real(**settings)
+
+    monkeypatch.setattr(privacy_loss_distribution, "from_gaussian_mechanism", counted)
+    accounting._one_step_pld.cache_clear()
+    for report in range(1, 21):
+        spending([GaussianEvent(6.0), PoissonGaussianEvent(0.013, 1.7, 10 * report)], 1e-5)
+    assert built == [1.0, 0.013]
+    for plan in range(2 * accounting._KEPT):
+        epsilon_pld([PoissonGaussianEvent(0.01, 5.0 + plan, 10)], 1e-5)
+    assert accounting._one_step_pld.cache_info().currsize == accounting._KEPT
+    accounting._one_step_pld.cache_clear()
 
 
 @pytest.mark.parametrize("wrong", [{"sample_rate": 0.0104}, {"noise_multiplier": 0.81}, {"steps": 990}])

@@ -7,7 +7,7 @@ With 1e6 draws the deviation is known to 0.07 %: 0.5 % is seven standard errors,
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from twinproof.errors import ConfigError
 from twinproof.privacy.plan import Draw, PrivateExecution
+from twinproof.privacy.step_randomness import DeviceRandomness
 from twinproof.randomness import Key
 
 STEPS = 100
@@ -66,8 +67,17 @@ def steps_are_independent(noise: NDArray[np.float64]) -> bool:
     return bool(np.abs(correlations).max() < 6.5 / math.sqrt(noise.shape[1]))
 
 
+@pytest.fixture(scope="module", autouse=True, params=["of the host", "of a device"])
+def _randomness(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Every test of this file runs with both sources of randomness; the device's is run on the CPU."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "of a device":
+            patch.setattr("twinproof.privacy.plan.step_randomness", DeviceRandomness)
+        yield
+
+
 @pytest.fixture(scope="module")
-def noise(tmp_path_factory: pytest.TempPathFactory) -> NDArray[np.float64]:
+def noise(_randomness: None, tmp_path_factory: pytest.TempPathFactory) -> NDArray[np.float64]:
     return released(make_path(tmp_path_factory.mktemp("noise")), some_records())
 
 
@@ -141,12 +151,12 @@ class NoiseTwice(PrivateExecution):
     """Planted: noise added in two places."""
 
     def release(self, draw: Draw, sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        extra = {name: value * self.plan.divisor for name, value in super()._noisy(draw.step + STEPS, sums)}
+        extra = {name: value * self.plan.divisor for name, value in super()._noisy(draw.step + STEPS, sums).items()}
         return super().release(draw, extra)
 
 
 def test_planted_double_noise_is_caught(tmp_path: Path) -> None:
-    assert not scale_is_right(released(make_path(tmp_path, execution=NoiseTwice), some_records()))
+    assert not scale_is_right(released(make_path(tmp_path, execution=NoiseTwice), some_records(), steps=20))
 
 
 def test_released_values_are_whole_multiples_of_the_grid(tmp_path: Path, noise: NDArray[np.float64]) -> None:

@@ -15,7 +15,7 @@ from private_path import CLASSES, Records, TrainingPath, WatchedExecution, flat,
 from torch import Tensor, nn
 
 from twinproof.errors import ConfigError, RunError
-from twinproof.privacy import plan as plan_module
+from twinproof.privacy import step_randomness as randomness_module
 from twinproof.privacy.accounting import PoissonGaussianEvent
 from twinproof.privacy.ledger import Ledger
 from twinproof.privacy.plan import LEDGER_BLOCK, Draw, PrivateExecution
@@ -105,6 +105,10 @@ class DividedByDrawn(WatchedExecution):
 class DividedByData(WatchedExecution):
     """Planted: the expected batch computed from the size of the data set."""
 
+    def __init__(self, *parts: Any, records: int, **named: Any) -> None:
+        super().__init__(*parts, records=records, **named)
+        self._records = records
+
     def release(self, draw: Draw, sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
         expected = self.plan.sample_rate * self._records
         return {name: value * 8 / expected for name, value in super().release(draw, sums).items()}
@@ -131,7 +135,7 @@ def counted_when_sampling(
         counted.append(on_disk(folder / "ledger.jsonl").reserved_steps)
         return sample(key, step, **settings)
 
-    monkeypatch.setattr(plan_module, "poisson_sample", watching)
+    monkeypatch.setattr(randomness_module, "poisson_sample", watching)
     plan = make_plan(sample_rate=0.1, steps=steps)
     running = execution(plan, Key.from_seed(0), new_ledger(folder), records=5, parameters=1)
     for step in range(steps):
@@ -152,16 +156,11 @@ def test_a_step_is_on_the_disk_before_its_records_are_drawn(
     assert [block["first_step"] for block in blocks] == list(range(0, steps, LEDGER_BLOCK))
 
 
-def sampler() -> Any:
-    """The sampler that executions use now, watched or not."""
-    return vars(plan_module)["poisson_sample"]
-
-
 class AnnouncesLate(PrivateExecution):
     """Planted: the ledger is written when the records are already drawn."""
 
     def draw(self, step: int) -> Draw:
-        indices = sampler()(self._key, step, records=self._records, sample_rate=self.plan.sample_rate)
+        indices = self._randomness.sample(step, announced=self._reserved)
         self._announce(step)
         return Draw(step, indices, self)
 

@@ -20,6 +20,7 @@ from scipy import stats
 from twinproof.errors import ConfigError
 from twinproof.privacy.plan import Draw, PrivateExecution
 from twinproof.privacy.sampling import poisson_sample
+from twinproof.privacy.step_randomness import DeviceRandomness, HostRandomness, StepRandomness
 from twinproof.randomness import Key
 
 RECORDS, RATE, STEPS = 60, 0.2, 4000
@@ -74,7 +75,10 @@ def verdicts(taken: Taken) -> dict[str, bool]:
     }
 
 
-def test_draws_are_poisson_samples(tmp_path: Path) -> None:
+@pytest.mark.parametrize("source", [HostRandomness, DeviceRandomness])
+def test_draws_are_poisson_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: type[StepRandomness]) -> None:
+    if source is DeviceRandomness:
+        monkeypatch.setattr("twinproof.privacy.plan.step_randomness", source)
     assert all(verdicts(taken_by_step(tmp_path)).values())
 
 
@@ -120,7 +124,7 @@ def every_second_step_again(key: Key, step: int, *, records: int, sample_rate: f
     ],
 )
 def test_planted_sampler_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: Sampler, caught_by: str) -> None:
-    monkeypatch.setattr("twinproof.privacy.plan.poisson_sample", wrong)
+    monkeypatch.setattr("twinproof.privacy.step_randomness.poisson_sample", wrong)
     assert not verdicts(taken_by_step(tmp_path))[caught_by]
 
 
@@ -165,9 +169,9 @@ def test_indices_are_sorted_and_unique_and_come_from_the_key_alone() -> None:
 def foreign_draws(execution: PrivateExecution, other: PrivateExecution) -> dict[str, object]:
     own = execution.draw(0)
     return {
-        "hand made": Draw(0, np.arange(3), object()),
-        "hand made in this execution's name": Draw(1, np.arange(3), execution),
-        "own with other records": replace(own, indices=np.arange(4)),
+        "hand made": Draw(0, torch.arange(3), object()),
+        "hand made in this execution's name": Draw(1, torch.arange(3), execution),
+        "own with other records": replace(own, indices=torch.arange(4)),
         "own under another step": replace(own, step=1),
         "indices": np.arange(3),
         "nothing": None,

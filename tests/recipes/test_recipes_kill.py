@@ -33,6 +33,7 @@ from small_runs import (
 
 from twinproof.audit.verify import verify_run
 from twinproof.privacy import plan as plan_module
+from twinproof.privacy import step_randomness as randomness_module
 from twinproof.privacy.accounting import Event, PoissonGaussianEvent, epsilon_pld, epsilon_rdp, spending
 from twinproof.privacy.ledger import Ledger
 from twinproof.privacy.sampling import poisson_sample
@@ -110,7 +111,7 @@ def _count_draws(path: Path) -> None:
         os.write(handle, b".")
         return poisson_sample(*arguments, **named)
 
-    vars(plan_module)["poisson_sample"] = counted
+    vars(randomness_module)["poisson_sample"] = counted
 
 
 def remembered(account: Callable[[Sequence[Event], float], Any]) -> Callable[[Sequence[Event], float], Any]:

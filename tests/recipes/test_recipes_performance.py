@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given
@@ -115,7 +114,7 @@ def _drops_the_rest(self: DeviceRecords, indices: Any, size: int) -> Iterator[Pa
 
 def _repeats_the_last(self: DeviceRecords, indices: Any, size: int) -> Iterator[Pass]:
     missing = -len(indices) % size
-    return honest_passes(self, np.concatenate([indices, indices[:missing]]), size)
+    return honest_passes(self, torch.cat([indices, indices[:missing]]), size)
 
 
 honest_passes = DeviceRecords.passes

@@ -8,7 +8,7 @@ from torch import Tensor
 from training_problems import CPU, KEY, LEVELS, training_split
 
 from twinproof.training.augmentation import Augmentation, GaussianCopies, OriginalOnly
-from twinproof.training.gradient_source import Batching
+from twinproof.training.batching import Batching
 from twinproof.training.records import DeviceRecords
 
 SIGMA = 0.25

@@ -35,7 +35,8 @@ from training_problems import (
 )
 
 from twinproof.training.augmentation import GaussianCopies, OriginalOnly
-from twinproof.training.gradient_source import Batching, PlainGradients
+from twinproof.training.batching import Batching
+from twinproof.training.gradient_source import PlainGradients
 from twinproof.training.loss import mean_cross_entropy
 from twinproof.training.records import DeviceRecords
 

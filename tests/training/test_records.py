@@ -43,14 +43,14 @@ def _indices(count: int) -> list[int]:
 @pytest.mark.parametrize(("count", "size"), CASES)
 def test_every_drawn_record_is_in_one_full_size_pass(count: int, size: int) -> None:
     records, indices = _records(), _indices(count)
-    passes = list(records.passes(np.array(indices, dtype=np.int64), size))
+    passes = list(records.passes(torch.tensor(indices, dtype=torch.int64), size))
     assert len(passes) == -(-count // size)
     assert problems(records, indices, size, passes) == []
 
 
 def test_planted_passes_are_caught() -> None:
     records, indices = _records(), _indices(5)
-    whole = list(records.passes(np.array(indices), 4))
+    whole = list(records.passes(torch.tensor(indices), 4))
     first = records.inputs(slice(0, 4))
     carries = [
         whole[0],

@@ -16,8 +16,10 @@ from twinproof.privacy.plan import Plan, PrivateExecution
 from twinproof.privacy.sampling import poisson_sample
 from twinproof.randomness import Key
 from twinproof.training.augmentation import Augmentation, OriginalOnly
-from twinproof.training.gradient_source import Batching, PrivateGradients
+from twinproof.training.batching import Batching
+from twinproof.training.gradient_source import PrivateGradients
 from twinproof.training.loss import mean_cross_entropy
+from twinproof.training.pass_mode import ONE_BY_ONE, PassMode
 from twinproof.training.per_example.fast import FastPath
 from twinproof.training.per_example.path import PerExamplePath, RecordLoss
 from twinproof.training.per_example.vmap import VmapPath
@@ -68,6 +70,7 @@ def problem(
     loss: RecordLoss = mean_cross_entropy,
     split: Split | None = None,
     model: nn.Module | None = None,
+    mode: PassMode = ONE_BY_ONE,
 ) -> Problem:
     model = network() if model is None else model
     records = DeviceRecords(split or training_split(), LEVELS, CPU, torch.float64)
@@ -78,7 +81,8 @@ def problem(
     (folder / "ledger.jsonl").unlink(missing_ok=True)
     ledger = Ledger.create(folder / "ledger.jsonl", config_sha256="0" * 64, delta=plan.delta)
     execution = PrivateExecution(plan, KEY, ledger, records=len(records), parameters=parameters)
-    return Problem(model, records, PrivateGradients(execution, path(model, loss), batching, shapes), batching, ledger)
+    source = PrivateGradients(execution, path(model, loss), batching, shapes, mode)
+    return Problem(model, records, source, batching, ledger)
 
 
 PATHS: dict[str, Callable[[nn.Module, RecordLoss], PerExamplePath]] = {"fast": FastPath, "vmap": VmapPath}

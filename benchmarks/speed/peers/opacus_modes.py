@@ -56,7 +56,7 @@ def functorch(task: Task) -> Step:
 
 
 def hooks_channels_last(task: Task) -> Step:
-    """A control at equal layout and equal passes: the default mode, mended for channels that lie innermost."""
+    """A control at equal layout: the default mode, mended for channels that lie innermost."""
     from opacus import GradSampleModule
 
     if task.device.type != "cpu":
@@ -70,6 +70,13 @@ def hooks_channels_last(task: Task) -> Step:
     wrapped = GradSampleModule(model, loss_reduction="sum")
     wrapped.GRAD_SAMPLERS = {**GradSampleModule.GRAD_SAMPLERS, nn.Conv2d: mended}  # of this object, not of the class
     return _samples(task, wrapped, torch.channels_last)
+
+
+def hooks_same_passes(task: Task) -> Step:
+    """A control at equal layout and equal passes: the mended mode, given twinproof's passes."""
+    if task.device.type != "cpu":
+        raise NotRun("a matter of caches on a CPU")
+    return hooks_channels_last(task.cut())
 
 
 def ghost(task: Task) -> Step:
@@ -112,6 +119,7 @@ def _quiet(run: Callable[[], Answer]) -> Callable[[], Answer]:
 OPACUS = (
     Peer("Opacus hooks", "opacus", hooks, package="opacus"),
     Peer("Opacus hooks, channels last (mended)", "opacus", hooks_channels_last, package="opacus"),
+    Peer("Opacus hooks, same layout and passes", "opacus", hooks_same_passes, package="opacus"),
     Peer("Opacus ghost", "opacus", ghost, package="opacus"),
     Peer("Opacus functorch", "opacus", functorch, package="opacus"),
 )

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 
 import torch
 from torch import Tensor
 
 from speed.graphs import captured
+from speed.memory import step_bytes
 from speed.peers.peer import Answer, NotRun, Peer, Step, added
 from speed.workloads import CLASSES, CLIP, WORKLOADS, Task
 from twinproof.privacy.clipping import flat_clip_weights
 from twinproof.training.loss import mean_cross_entropy
 from twinproof.training.per_example import PerExamplePath, VmapPath, choose_path
+from twinproof.training.per_example.scratch import SCRATCH
 
 
 @cache
@@ -23,17 +26,33 @@ def _chosen_path(workload: str, copies: int, device: torch.device) -> PerExample
 
 
 def eager(task: Task) -> Step:
-    """The step as a run does it, without the noise."""
+    """The step as a run does it, without the noise; on a CPU in passes of the size that a run would take."""
     path = _chosen_path(task.workload.name, task.copies, task.device)
-    parts = list(task.passes())
+    parts = list(_cut(task).passes())
 
     def clipped(inputs: Tensor, labels: Tensor) -> Answer:
         gradients = path.gradients(inputs, labels)
         weights = flat_clip_weights(gradients.squared_norms(), CLIP)
-        return {name: value.weighted_sum(weights) for name, value in gradients.by_name.items()}
+        return gradients.weighted_sums(weights)
+
+    def run() -> Answer:
+        return added(clipped(*part) for part in parts)
 
     note = f"by vmap, not the fast path: {path.reason}" if isinstance(path, VmapPath) else ""
-    return Step(lambda: added(clipped(*part) for part in parts), note=note)
+    return Step(run, note=note, reserved_bytes=_whole_memory(run, task.device))
+
+
+def _cut(task: Task) -> Task:
+    return task.cut() if task.device.type == "cpu" else task
+
+
+def _whole_memory(run: Callable[[], Answer], device: torch.device) -> int | None:
+    """Peak memory of a step on a CPU, with what the path then keeps for the next one; None leaves the measuring to others."""
+    if device.type != "cpu":
+        return None
+    run()
+    SCRATCH.release()
+    return step_bytes(run, device)
 
 
 def graph(task: Task) -> Step:

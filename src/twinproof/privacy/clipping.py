@@ -12,7 +12,7 @@ def flat_clip_weights(squared_norms: Tensor, threshold: float) -> Tensor:
     Guarantees
         weight * norm <= threshold (1 + 2^-50) for every finite norm. A norm that is NaN or infinite gets the weight 0:
         a rule that looks at one record alone, so it changes nobody else's contribution. Its gradient must also be removed
-        from the sum (0 * NaN is NaN); ``PerExampleGradient.without`` does that.
+        from the sum (0 * NaN is NaN); ``PerExampleGradient.weighted_sum`` does that for every weight of 0.
     """
     norms = squared_norms.to(torch.float64).sqrt()
     weights = torch.clamp(threshold / norms.clamp_min(torch.finfo(torch.float64).tiny), max=1.0)

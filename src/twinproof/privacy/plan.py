@@ -14,19 +14,17 @@ h sqrt(P) more (P parameters), which the clipping threshold gives back beforehan
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from twinproof.errors import ConfigError
 from twinproof.privacy.accounting import PoissonGaussianEvent, check_delta, check_event
 from twinproof.privacy.clipping import flat_clip_weights
 from twinproof.privacy.ledger import Ledger
-from twinproof.privacy.sampling import poisson_sample
+from twinproof.privacy.step_randomness import step_randomness
 from twinproof.randomness import Key
 
 # Grid step relative to the clipping norm: fine enough that rounding costs less than 1e-6 of it up to a million parameters,
@@ -84,10 +82,10 @@ class Plan:
 
 @dataclass(frozen=True)
 class Draw:
-    """The records of one step. A ``PrivateExecution`` accepts only the very object that its ``draw`` returned."""
+    """The records of one step (int64, on the device). A ``PrivateExecution`` accepts only the object its ``draw`` returned."""
 
     step: int
-    indices: NDArray[np.int64]
+    indices: Tensor
     _origin: object
 
 
@@ -103,11 +101,21 @@ class PrivateExecution:
         - A step is in the ledger before its records are drawn. One step's noise is used for one release only.
     """
 
-    def __init__(self, plan: Plan, key: Key, ledger: Ledger, *, records: int, parameters: int) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        key: Key,
+        ledger: Ledger,
+        *,
+        records: int,
+        parameters: int,
+        device: torch.device | None = None,
+    ) -> None:
         self.plan = plan
-        self._key = key
+        self._randomness = step_randomness(
+            key, device or torch.device("cpu"), records=records, sample_rate=plan.sample_rate, parameters=parameters
+        )
         self._ledger = ledger
-        self._records = records
         self._parameters = parameters
         self._outstanding: dict[int, Draw] = {}
         self._released: set[int] = set()
@@ -119,8 +127,7 @@ class PrivateExecution:
         if not 0 <= step < self.plan.steps:
             raise ConfigError("there is no such step in the plan", where="step", got=step, wanted=f"0..{self.plan.steps - 1}")
         self._announce(step)
-        indices = poisson_sample(self._key, step, records=self._records, sample_rate=self.plan.sample_rate)
-        self._outstanding[step] = Draw(step, indices, self)
+        self._outstanding[step] = Draw(step, self._randomness.sample(step, announced=self._reserved), self)
         return self._outstanding[step]
 
     def clip_weights(self, squared_norms: Tensor) -> Tensor:
@@ -139,7 +146,7 @@ class PrivateExecution:
             )
         self._released.add(draw.step)
         del self._outstanding[draw.step]
-        return dict(self._noisy(draw.step, sums))
+        return self._noisy(draw.step, sums)
 
     def _check_draw(self, draw: Draw) -> None:
         if getattr(draw, "_origin", None) is self and draw.step in self._released:
@@ -156,15 +163,14 @@ class PrivateExecution:
                 fix="let twinproof sample; a foreign sampler's privacy cannot be accounted for",
             )
 
-    def _noisy(self, step: int, sums: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    def _noisy(self, step: int, sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
         grid, deviation = self.plan.grid, self.plan.noise_multiplier * self.plan.clip_norm
-        noise = np.rint(self._key.normals("noise", step, count=self._parameters) * (deviation / grid))
-        position = 0
-        for name, value in sums.items():
-            share = torch.from_numpy(noise[position : position + value.numel()]).view(value.shape).to(value.device)
-            position += value.numel()
-            whole = torch.round(value.to(torch.float64) / grid) + share
-            yield name, whole * (grid / self.plan.divisor)
+        # All parameters as one vector: a handful of operations, however many layers there are.
+        total = torch.cat([value.to(torch.float64).flatten() for value in sums.values()])
+        noise = torch.round(self._randomness.normals(step) * (deviation / grid))
+        released = torch.round(total / grid).add_(noise).mul_(grid / self.plan.divisor)
+        parts = torch.split(released, [value.numel() for value in sums.values()])
+        return {name: part.view(value.shape) for part, (name, value) in zip(parts, sums.items(), strict=True)}
 
     def _announce(self, step: int) -> None:
         while self._reserved <= step:

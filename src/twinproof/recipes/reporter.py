@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import asdict
-from typing import Any
 
 import torch
 from torch import nn
@@ -37,7 +35,7 @@ class Reporter:
         self._every = config.performance.report_every or math.ceil(self._steps / _LINES)
         test = DeviceRecords(dataset.test, dataset.levels, device)
         self._inputs, self._labels = test.inputs(slice(None)), test.labels
-        self._pending: list[dict[str, Any]] = []
+        self._pending: list[StepDiagnostics] = []
         self._mark = (0, time.monotonic())
 
     def due(self, done: int) -> bool:
@@ -78,12 +76,12 @@ class Reporter:
 
     def diagnose(self, seen: StepDiagnostics) -> None:
         """Remembers what a step saw of the training records, for the owner."""
-        self._pending.append(asdict(seen))
+        self._pending.append(seen)
 
     def flush(self) -> None:
         """Writes the remembered lines into ``private/``."""
-        for line in self._pending:
-            private_files.append_diagnostics(self._layout.private, line)
+        for seen in self._pending:
+            private_files.append_diagnostics(self._layout.private, seen.as_dict())
         self._pending.clear()
 
     def _spent(self, done: int) -> float | None:

@@ -16,11 +16,11 @@ from twinproof.data.record import Dataset
 from twinproof.errors import RunError
 from twinproof.layers.models.registry import build_network
 from twinproof.privacy.ledger import Ledger
-from twinproof.privacy.plan import PrivateExecution
 from twinproof.progress import Progress, Silent
 from twinproof.randomness import Key
 from twinproof.recipes.config import ResolvedConfig, TrainConfig, parse_train_config
 from twinproof.recipes.finish import finish_run
+from twinproof.recipes.gradients import gradient_source, per_example_path
 from twinproof.recipes.guarantees import not_yet_certified
 from twinproof.recipes.own import Own
 from twinproof.recipes.registry import find_recipe
@@ -37,12 +37,7 @@ from twinproof.runs.run import Run, is_own_network
 from twinproof.training.checkpoint import FILE as CHECKPOINT_FILE
 from twinproof.training.checkpoint import load_checkpoint, save_checkpoint
 from twinproof.training.device import describe_device, resolve_device
-from twinproof.training.gradient_source import Batching, GradientSource, PlainGradients, PrivateGradients
 from twinproof.training.loop import run_loop
-from twinproof.training.per_example.choose import choose_path
-from twinproof.training.per_example.path import PerExamplePath
-from twinproof.training.performance import physical_batch_size
-from twinproof.training.records import DeviceRecords
 
 
 @dataclass(frozen=True)
@@ -146,7 +141,7 @@ def _prepare(root: Path, config: TrainConfig, own: Own, data_root: Path | None, 
     if find_recipe(resolved.recipe).private:
         plan_of(resolved)
         if own.network is not None:  # ours pass the trial of the per-example path; it can take many seconds
-            _path(resolved, network.train(), dataset)
+            per_example_path(resolved, network.train(), dataset)
     return _Prepared(root, resolved, own, dataset, key, describe_device(device))
 
 
@@ -209,7 +204,7 @@ def _run(job: Job, progress: Progress) -> None:
         model = _network(config, job.own, job.dataset)
     model.to(device).train()
     optimizer = torch.optim.SGD(model.parameters(), lr=config.learning_rate, momentum=config.momentum)
-    source = _gradient_source(job, model, device)
+    source = gradient_source(job.config, job.dataset, job.key, job.ledger, model, device)
     first = load_checkpoint(job.layout.private, model, optimizer, binding=job.binding)
     if find_recipe(config.recipe).private:
         refuse_older_ledger(job.ledger, first)
@@ -230,30 +225,3 @@ def _run(job: Job, progress: Progress) -> None:
 
     run_loop(model, optimizer, source, first=first, steps=steps, after_step=after_step)
     finish_run(job.root, config, job.dataset, job.ledger, model, created=job.created, seconds=time.monotonic() - began)
-
-
-def _gradient_source(job: Job, model: nn.Module, device: torch.device) -> GradientSource:
-    config, recipe = job.config, find_recipe(job.config.recipe)
-    augmentation = recipe.augmentation(config)
-    rows = physical_batch_size(config.performance, config.batch_size, copies=augmentation.copies)
-    records = DeviceRecords(job.dataset.train, job.dataset.levels, device)
-    batching = Batching(records, augmentation, rows, job.key)
-    if not recipe.private:
-        return PlainGradients(model, recipe.loss, batching, sample_rate=config.sample_rate, divisor=config.batch_size)
-    shapes = {name: value.detach() for name, value in model.named_parameters() if value.requires_grad}
-    path = _path(config, model, job.dataset)
-    parameters = sum(value.numel() for value in shapes.values())
-    execution = PrivateExecution(plan_of(config), job.key, job.ledger, records=len(records), parameters=parameters)
-    return PrivateGradients(execution, path, batching, shapes)
-
-
-def _path(config: ResolvedConfig, model: nn.Module, dataset: Dataset) -> PerExamplePath:
-    recipe = find_recipe(config.recipe)
-    return choose_path(
-        model,
-        recipe.loss,
-        dataset.shape,
-        len(dataset.classes),
-        copies=recipe.augmentation(config).copies,
-        path=config.performance.path,
-    )

@@ -3,29 +3,47 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from twinproof.privacy.plan import PrivateExecution
-from twinproof.privacy.sampling import poisson_sample
-from twinproof.randomness import Key
-from twinproof.training.augmentation import Augmentation
+from twinproof.privacy.step_randomness import step_randomness
+from twinproof.training.batching import Batching
+from twinproof.training.pass_mode import ONE_BY_ONE, PassMode
 from twinproof.training.per_example.path import PerExamplePath, RecordLoss
-from twinproof.training.records import DeviceRecords
+from twinproof.training.step_sums import ClippedPass, DeviceStepSums, HostStepSums, StepSums
+
+# Steps whose draws a GPU may prepare together where no ledger sets the limit.
+_AHEAD = 100
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class StepDiagnostics:
-    """What a step saw of the training records. Sensitive: it goes to ``private/`` and nowhere else."""
+    """What a step saw of the training records. Sensitive: it goes to ``private/`` and nowhere else.
+
+    ``counts`` lies on the device: reading it waits until the step is done, so the loop leaves it alone.
+    """
 
     step: int
     drawn: int
-    clipped: int
-    non_finite: int
+    counts: Tensor
+
+    @property
+    def clipped(self) -> int:
+        """How many gradients exceeded the bound."""
+        return int(self.counts[0])
+
+    @property
+    def non_finite(self) -> int:
+        """How many gradients were NaN or infinite, and were left out."""
+        return int(self.counts[1])
+
+    def as_dict(self) -> dict[str, int]:
+        """For the owner's file."""
+        return {"step": self.step, "drawn": self.drawn, "clipped": self.clipped, "non_finite": self.non_finite}
 
 
 class GradientSource(ABC):
@@ -38,61 +56,31 @@ class GradientSource(ABC):
         """The gradient by parameter name."""
 
 
-@contextmanager
-def _seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Layers that draw (dropout) take their numbers from the run's key, so that a resumed run draws the same."""
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
-        yield
-
-
-@dataclass(frozen=True)
-class Batching:
-    """The records, how their copies are made, and how many records one pass holds."""
-
-    records: DeviceRecords
-    augmentation: Augmentation
-    physical_batch: int
-    key: Key
-
-    def copies(self, inputs: Tensor, step: int, number: int) -> Tensor:
-        """The copies of a pass, from noise that belongs to this step and pass alone."""
-        generator = torch.Generator(self.records.device)
-        generator.manual_seed(self.key.seed("augmentation", step, number))
-        return self.augmentation(inputs, generator)
-
-
 class PrivateGradients(GradientSource):
     """Per-example gradients of all copies, averaged, clipped, summed in float64 and released through the plan."""
 
     def __init__(
-        self, execution: PrivateExecution, path: PerExamplePath, batching: Batching, shapes: dict[str, Tensor]
+        self,
+        execution: PrivateExecution,
+        path: PerExamplePath,
+        batching: Batching,
+        shapes: Mapping[str, Tensor],
+        mode: PassMode = ONE_BY_ONE,
     ) -> None:
         self._execution = execution
-        self._path = path
-        self._batching = batching
-        self._shapes = shapes
+        work = ClippedPass(path, execution.clip_weights)
+        self._sums: StepSums = (
+            DeviceStepSums(work, batching, shapes)
+            if mode.capture
+            else HostStepSums(work, batching, shapes, workers=mode.workers)
+        )
 
     def gradient(self, step: int) -> dict[str, Tensor]:
         """One step of DP-SGD: a Poisson draw, the clipped sum over it, noise, a constant divisor."""
         draw = self._execution.draw(step)
-        device = self._batching.records.device
-        sums = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in self._shapes.items()}
-        clipped = non_finite = 0
-        for number, batch in enumerate(self._batching.records.passes(draw.indices, self._batching.physical_batch)):
-            copies = self._batching.copies(batch.inputs, step, number)
-            with _seeded(self._batching.key.seed("layers", step, number), device):
-                gradients = self._path.gradients(copies, batch.labels)
-            norms = gradients.squared_norms()
-            weights = self._execution.clip_weights(norms) * batch.present
-            broken = ~torch.isfinite(norms)
-            any_broken = bool(broken.any())
-            for name, value in gradients.by_name.items():
-                sums[name] += (value.without(broken) if any_broken else value).weighted_sum(weights)
-            clipped += int(((weights < 1) & batch.present & ~broken).sum())
-            non_finite += int((broken & batch.present).sum())
-        self.last = StepDiagnostics(step, len(draw.indices), clipped, non_finite)
-        return self._execution.release(draw, sums)
+        found = self._sums.of(draw.indices, step)
+        self.last = StepDiagnostics(step, len(draw.indices), found.counts)
+        return self._execution.release(draw, found.by_name)
 
 
 class PlainGradients(GradientSource):
@@ -102,21 +90,23 @@ class PlainGradients(GradientSource):
         self._model = model
         self._loss = torch.func.vmap(loss, randomness="different")
         self._batching = batching
-        self._sample_rate = sample_rate
+        records = batching.records
+        self._randomness = step_randomness(
+            batching.key, records.device, records=len(records), sample_rate=sample_rate, parameters=0
+        )
         self._divisor = divisor
 
     def gradient(self, step: int) -> dict[str, Tensor]:
         """Sum of the drawn records' gradients over the expected batch size."""
-        records = self._batching.records
-        indices = poisson_sample(self._batching.key, step, records=len(records), sample_rate=self._sample_rate)
+        indices = self._randomness.sample(step, announced=step + _AHEAD)
         parameters = {name: value for name, value in self._model.named_parameters() if value.requires_grad}
         sums = {name: torch.zeros_like(value) for name, value in parameters.items()}
-        for number, batch in enumerate(records.passes(indices, self._batching.physical_batch)):
+        for number, batch in enumerate(self._batching.passes(indices)):
             copies = self._batching.copies(batch.inputs, step, number)
-            with _seeded(self._batching.key.seed("layers", step, number), records.device):
+            with self._batching.layers_seeded(step, number):
                 logits = self._model(copies.flatten(0, 1)).unflatten(0, copies.shape[:2])
                 losses = torch.where(batch.present, self._loss(logits, batch.labels), 0)
             for name, value in zip(sums, torch.autograd.grad(losses.sum(), list(parameters.values())), strict=True):
                 sums[name] += value / self._divisor
-        self.last = StepDiagnostics(step, len(indices), 0, 0)
+        self.last = StepDiagnostics(step, len(indices), torch.zeros(2, dtype=torch.int64))
         return sums

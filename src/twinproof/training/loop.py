@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from twinproof.training.gradient_source import GradientSource
+from twinproof.training.update import Update
 
 
 def run_loop(
@@ -20,10 +21,7 @@ def run_loop(
     after_step: Callable[[int], None],
 ) -> None:
     """Takes the steps first..steps-1; ``after_step`` is told how many steps have been taken in all."""
-    parameters = {name: value for name, value in model.named_parameters() if value.requires_grad}
+    update = Update(model, optimizer)
     for step in range(first, steps):
-        gradients = source.gradient(step)
-        for name, parameter in parameters.items():
-            parameter.grad = gradients[name].to(parameter)
-        optimizer.step()
+        update(source.gradient(step))
         after_step(step + 1)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from twinproof.data.record import Split
@@ -53,15 +52,19 @@ class DeviceRecords:
         """Inputs in [0, 1]."""
         return self._stored[rows].to(self._dtype) / self._levels
 
-    def passes(self, indices: NDArray[np.int64], size: int) -> Iterator[Pass]:
+    def take(self, rows: Tensor, present: Tensor) -> Pass:
+        """The records ``rows``; what stands where ``present`` is False is nobody's, whatever its row says."""
+        # Not even masked may anybody's record stand in a row that only fills the pass.
+        inputs = self.inputs(rows)
+        inputs = torch.where(present.view(-1, *(1 for _ in inputs.shape[1:])), inputs, 0)
+        return Pass(inputs, torch.where(present, self._labels[rows], 0), present)
+
+    def passes(self, indices: Tensor, size: int) -> Iterator[Pass]:
         """The records ``indices`` in passes of exactly ``size`` rows; no pass at all for an empty draw."""
-        for start in range(0, len(indices), size):
-            chunk = torch.from_numpy(indices[start : start + size]).to(self.device)
-            missing = size - len(chunk)
-            rows = torch.cat([chunk, chunk.new_zeros(missing)]) if missing else chunk
-            present = torch.arange(size, device=self.device) < len(chunk)
-            inputs = self.inputs(rows)
-            if missing:
-                # Rows that only fill the pass must not carry anybody's record, not even masked.
-                inputs[len(chunk) :] = 0
-            yield Pass(inputs, torch.where(present, self._labels[rows], 0), present)
+        for chunk in _chunks(indices, size):
+            rows = torch.cat([chunk, chunk.new_zeros(size - len(chunk))])
+            yield self.take(rows, torch.arange(size, device=self.device) < len(chunk))
+
+
+def _chunks(indices: Tensor, size: int) -> Iterator[Tensor]:
+    return (indices[start : start + size] for start in range(0, len(indices), size))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
@@ -11,9 +12,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from twinproof.errors import ConfigError, ModelError
+from twinproof.layers.models.registry import NETWORKS, build_network
 from twinproof.training.per_example import FastPath, VmapPath, choose_path, registry
 from twinproof.training.per_example.choose import PathName
+from twinproof.training.per_example.gradients import Instantiated, PerExampleGradient
 from twinproof.training.per_example.linear import linear
+from twinproof.training.per_example.path import RecordGradients, RecordLoss
 
 
 class Forward(nn.Module):
@@ -49,6 +53,11 @@ def batch_second(lin: nn.Linear, rows: Tensor) -> Tensor:
 
 def centred_in_training(model: nn.Module) -> Callable[[nn.Linear, Tensor], Tensor]:
     return lambda lin, rows: lin(rows - rows.mean(0)) if model.training else lin(rows)
+
+
+def two_rows_on(lin: nn.Linear, rows: Tensor) -> Tensor:
+    logits: Tensor = lin(rows + rows.roll(2, 0))
+    return logits
 
 
 def branching(lin: nn.Linear, rows: Tensor) -> Tensor:
@@ -96,6 +105,7 @@ def test_vmap_on_request() -> None:
         (weight_twice, "differs from the vmap path"),
         (centred, "changes with the other records"),
         (batch_second, "changes with the other records"),
+        (two_rows_on, "changes with the other records"),
     ],
 )
 def test_a_forward_that_steps_around_the_layers_falls_back(
@@ -143,6 +153,115 @@ def test_wrong_handler_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(registry._HANDLERS, nn.Linear, lambda layer, calls, number: linear(layer, calls[:1], number))
     model = Forward(lambda lin, rows: lin(rows) * lin(2 * rows))
     assert isinstance(choose(model), VmapPath)
+
+
+def scaled_handler(factor: float, *dtypes: torch.dtype) -> registry.Handler:
+    """The rule of linear layers, wrong by a factor for some dtypes."""
+
+    def handler(layer: nn.Linear, calls: Sequence[registry.Call], records: int) -> dict[str, PerExampleGradient]:
+        found = {name: gradient.instantiate() for name, gradient in linear(layer, calls, records).items()}
+        return {name: Instantiated(value * (factor if value.dtype in dtypes else 1)) for name, value in found.items()}
+
+    return handler
+
+
+@pytest.mark.parametrize("copies", [1, 2])
+@pytest.mark.parametrize(
+    ("factor", "dtypes", "reason"),
+    [
+        (1 + 1e-4, (torch.float32, torch.float64), "differs from the vmap path"),
+        (1 - 1e-7, (torch.float32, torch.float64), "differs from the vmap path"),
+        (1.2, (torch.float32,), "in torch.float32 is .* away from"),
+    ],
+)
+def test_a_handler_that_is_wrong_by_a_little_is_not_chosen(
+    monkeypatch: pytest.MonkeyPatch, factor: float, dtypes: tuple[torch.dtype, ...], reason: str, copies: int
+) -> None:
+    model = image_network()
+    assert isinstance(choose(model, (1, 8, 8), copies=copies), FastPath)
+    monkeypatch.setitem(registry._HANDLERS, nn.Linear, scaled_handler(factor, *dtypes))
+    chosen = choose(model, (1, 8, 8), copies=copies)
+    assert isinstance(chosen, VmapPath)
+    assert re.search(reason, chosen.reason)
+
+
+class Uncopyable(Forward):
+    """Cannot be copied."""
+
+    def __deepcopy__(self, _memo: object) -> nn.Module:
+        raise TypeError("cannot be copied")
+
+
+class ItsOwnCopy(Forward):
+    """Claims to be its own copy; casting that would change the user's model."""
+
+    def __deepcopy__(self, _memo: object) -> nn.Module:
+        return self
+
+
+def keeps_float32(lin: nn.Linear, rows: Tensor) -> Tensor:
+    logits: Tensor = lin(rows.float())
+    return logits
+
+
+def calls_layer(lin: nn.Linear, rows: Tensor) -> Tensor:
+    logits: Tensor = lin(rows)
+    return logits
+
+
+def weighted_loss(logits: Tensor, label: Tensor) -> Tensor:
+    return functional.cross_entropy(logits, label.expand(logits.shape[0]), weight=torch.arange(1.0, CLASSES + 1))
+
+
+@pytest.mark.parametrize(
+    ("kind", "function", "loss"),
+    [
+        (Uncopyable, calls_layer, mean_loss),
+        (ItsOwnCopy, calls_layer, mean_loss),
+        (Forward, keeps_float32, mean_loss),
+        (Forward, calls_layer, weighted_loss),
+    ],
+)
+def test_what_cannot_be_copied_or_cast_is_compared_as_it_is(
+    kind: type[Forward], function: Callable[[nn.Linear, Tensor], Tensor], loss: RecordLoss
+) -> None:
+    model = kind(function)
+    assert isinstance(choose_path(model, loss, (4,), CLASSES, copies=2), FastPath)
+    assert model.lin.weight.dtype == torch.float32
+    model.function = weight_twice if function is calls_layer else lambda lin, rows: weight_twice(lin, rows.float())
+    chosen = choose_path(model, loss, (4,), CLASSES, copies=2)
+    assert isinstance(chosen, VmapPath)
+    assert "differs from the vmap path" in chosen.reason
+
+
+@pytest.mark.parametrize("view", [False, True])
+def test_both_layouts_share_one_oracle(monkeypatch: pytest.MonkeyPatch, view: bool) -> None:
+    dtypes: list[torch.dtype] = []
+    real = VmapPath.gradients
+
+    def counted(path: VmapPath, inputs: Tensor, labels: Tensor) -> RecordGradients:
+        dtypes.append(inputs.dtype)
+        return real(path, inputs, labels)
+
+    monkeypatch.setattr(VmapPath, "gradients", counted)
+    chosen = choose(image_network(view=view), (1, 8, 8))
+    assert isinstance(chosen, FastPath)
+    assert chosen.channels_last is not view
+    assert dtypes == [torch.float64]
+
+
+SHAPES = {"mlp": (64,), "small-cnn": (1, 8, 8), "tramer-boneh-cnn": (1, 28, 28)}
+COLOUR = (3, 32, 32)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_every_network_of_ours_takes_the_fast_path(name: str) -> None:
+    """In float32, at the size people use them: ties of ReLUs must raise no alarm."""
+    torch.manual_seed(0)
+    shape = SHAPES.get(name, COLOUR)
+    chosen = choose_path(build_network(name, shape, 10), mean_loss, shape, 10, copies=2)
+    assert isinstance(chosen, FastPath), getattr(chosen, "reason", "")
+    assert chosen.channels_last is (len(shape) == 3)
 
 
 @pytest.mark.parametrize(
@@ -216,17 +335,29 @@ def test_dropout_in_training_mode_stays_fast(dtype: torch.dtype) -> None:
     assert all(layer.training for layer in model.modules())
 
 
-def test_the_trial_leaves_no_trace() -> None:
-    model = image_network().train()
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("path", ["auto", "vmap"])
+def test_the_trial_leaves_no_trace(path: PathName, training: bool) -> None:
+    model = image_network().train(training)
     before = {name: value.clone() for name, value in model.state_dict().items()}
+    parameters = dict(model.named_parameters())
     torch.manual_seed(123)
     expected = torch.rand(3)
     torch.manual_seed(123)
-    choose(model, (1, 8, 8))
+    choose(model, (1, 8, 8), path)
     assert torch.equal(torch.rand(3), expected)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-    assert all(parameter.grad is None for parameter in model.parameters())
-    assert not any(layer._forward_hooks for layer in model.modules())
+    assert all(parameter is parameters[name] and parameter.grad is None for name, parameter in model.named_parameters())
+    assert all(layer.training is training and not layer._forward_hooks for layer in model.modules())
+
+
+@pytest.mark.parametrize("function", [branching, plain])
+def test_a_refusal_leaves_no_trace(function: Callable[[nn.Linear, Tensor], Tensor]) -> None:
+    model = Forward(function)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with pytest.raises(ModelError):
+        choose(model, path="fast")
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
 def test_token_ids_come_from_the_example() -> None:

@@ -63,7 +63,7 @@ CASES: dict[str, Case] = {
     "conv2d circular": Case(lambda: nn.Conv2d(2, 3, 3, padding=1, padding_mode="circular", stride=2), (2, 6, 5)),
     "conv2d reflect": Case(lambda: nn.Conv2d(2, 3, 3, padding="same", padding_mode="reflect"), (2, 6, 5)),
     "conv2d pointwise": Case(lambda: nn.Conv2d(4, 3, 1), (4, 3, 3)),
-    "conv2d kept as factors": Case(lambda: nn.Conv2d(16, 24, 3), (16, 4, 4)),
+    "conv2d kept as factors": Case(lambda: nn.Conv2d(16, 32, 3), (16, 4, 4)),
     "conv3d": Case(lambda: nn.Conv3d(2, 4, 2, padding=(0, 1, 0), groups=2, stride=(1, 1, 2)), (2, 3, 4, 5)),
     "group norm": Case(lambda: nn.GroupNorm(2, 4), (4, 3, 5)),
     "group norm on features": Case(lambda: nn.GroupNorm(2, 6), (6,)),

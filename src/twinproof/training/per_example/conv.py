@@ -13,12 +13,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from twinproof.layers.precision import like_convolutions
 from twinproof.training.per_example.gradients import Instantiated, LinearFactors, PerExampleGradient, Rearranged
 from twinproof.training.per_example.linear import factors_are_cheaper
 from twinproof.training.per_example.registry import Call, added, handles, joined, trainable
+from twinproof.training.per_example.scratch import SCRATCH
 
-# Elements of patches formed at a time: one MiB of float32 on a CPU, inside a second-level cache; half a GiB on a GPU.
-_BLOCK_ELEMENTS = {"cpu": 1 << 18, "other": 1 << 27}
+# Elements of patches formed at a time: one MiB of float32 on a CPU, inside a second-level cache; 128 MiB on a GPU.
+_BLOCK_ELEMENTS = {"cpu": 1 << 18, "other": 1 << 25}
 
 Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
 
@@ -45,36 +47,56 @@ def _weight_gradient(layer: Convolution, calls: Sequence[Call], records: int) ->
     if channels_inner:
         in_shape, axes = (*in_shape[1:], in_shape[0]), (0, axes[-1], *axes[1:-1])
 
-    def factors(start: int, stop: int) -> LinearFactors:
-        """The factors of some records, each group of channels as a record of its own."""
-        features = [_features(layer, _records(view, records, start, stop), channels_inner) for view in views]
+    def factors(start: int, stop: int, memory: Tensor) -> LinearFactors:
+        """The factors of some records, each group of channels as a record of its own; the patches are put into ``memory``."""
+        features = memory[: (stop - start) * layer.groups]
+        first = 0
+        for view in views:
+            ordered = _ordered(layer, _records(view, records, start, stop), channels_inner)
+            last = first + math.prod(ordered.shape[2 : 3 + len(layer.kernel_size)])
+            features[:, first:last].view(ordered.shape).copy_(ordered)
+            first = last
         errors = [_errors(layer, _records(call.errors, records, start, stop)) for call in calls]
-        return LinearFactors(joined(features), joined(errors))
+        return LinearFactors(features, joined(errors))
 
     positions = sum(math.prod(view.shape[: -len(layer.kernel_size)]) // layer.in_channels for view in views) // records
-    if layer.groups == 1 and factors_are_cheaper(positions, math.prod(in_shape), layer.out_channels):
-        inner: PerExampleGradient = factors(0, records)
+    if layer.groups == 1 and factors_are_cheaper(positions, math.prod(in_shape), layer.out_channels, layer.weight.device.type):
+        inner: PerExampleGradient = factors(0, records, _patch_memory(layer, calls, records, positions))
     else:
-        inner = Instantiated(_products(layer, factors, records, positions))
+        inner = Instantiated(_products(layer, calls, factors, records, positions))
     return Rearranged(inner, (layer.out_channels, *in_shape), axes)
 
 
-def _products(layer: Convolution, factors: Callable[[int, int], LinearFactors], records: int, positions: int) -> Tensor:
+def _products(
+    layer: Convolution,
+    calls: Sequence[Call],
+    factors: Callable[[int, int, Tensor], LinearFactors],
+    records: int,
+    positions: int,
+) -> Tensor:
     """The gradients (m, out channels, features), some records at a time.
 
     On a CPU the patches of a block then stay in the cache between being copied and being read; nowhere do those of a whole
     large batch take memory.
     """
     size = layer.weight.numel() // layer.out_channels
-    values = layer.weight.new_empty(records, layer.out_channels, size)
+    values = SCRATCH.empty((records, layer.out_channels, size), layer.weight)
     patch_elements = max(1, positions * size * layer.groups)
-    step = max(1, _BLOCK_ELEMENTS["cpu" if values.device.type == "cpu" else "other"] // patch_elements)
+    step = min(records, max(1, _BLOCK_ELEMENTS["cpu" if values.device.type == "cpu" else "other"] // patch_elements))
+    memory = _patch_memory(layer, calls, step, positions)
     for start in range(0, records, step):
         stop = min(start + step, records)
-        block = factors(start, stop)
+        block = factors(start, stop, memory)
         out = values[start:stop].view(-1, layer.out_channels // layer.groups, size)
-        torch.bmm(block.errors.transpose(1, 2), block.inputs, out=out)
+        with like_convolutions(values.device):
+            torch.bmm(block.errors.transpose(1, 2), block.inputs, out=out)
     return values
+
+
+def _patch_memory(layer: Convolution, calls: Sequence[Call], records: int, positions: int) -> Tensor:
+    """Room for the patches of some records: (records * groups, T, features)."""
+    features = layer.weight.numel() // layer.out_channels
+    return SCRATCH.empty((records * layer.groups, positions, features), calls[0].inputs)
 
 
 def patches(layer: Convolution, inputs: Tensor) -> Tensor:
@@ -115,16 +137,15 @@ def _records(values: Tensor, records: int, start: int, stop: int) -> Tensor:
     return values[start * copies : stop * copies].view(stop - start, copies, *values.shape[1:])
 
 
-def _features(layer: Convolution, view: Tensor, channels_inner: bool) -> Tensor:
-    """Patches (m, copies, channels, *positions, *kernel) as (m * groups, copies * positions, features): the one copy."""
+def _ordered(layer: Convolution, view: Tensor, channels_inner: bool) -> Tensor:
+    """Patches (m, copies, channels, *positions, *kernel) as a view (m, groups, copies, *positions, *features)."""
     dims, groups = len(layer.kernel_size), layer.groups
     channels = layer.in_channels // groups
     split = view.view(*view.shape[:2], groups, channels, *view.shape[3:])
     spots = range(4, 4 + dims)
     kernel = range(4 + dims, 4 + 2 * dims)
     inner = (*kernel, 3) if channels_inner else (3, *kernel)
-    ordered = split.permute(0, 2, 1, *spots, *inner)
-    return ordered.reshape(view.shape[0] * groups, -1, channels * math.prod(layer.kernel_size))
+    return split.permute(0, 2, 1, *spots, *inner)
 
 
 def _errors(layer: Convolution, errors: Tensor) -> Tensor:

@@ -18,7 +18,6 @@ from twinproof.training.per_example.path import (
     RecordGradients,
     RecordLoss,
     no_records,
-    trainable_parameters,
 )
 from twinproof.training.per_example.recorder import Passage, recording
 from twinproof.training.per_example.registry import Call, handler_of, trainable
@@ -35,7 +34,8 @@ class FastPath(PerExamplePath):
     Guarantees
         Right for models that pass the trial in :func:`choose_path`: no operation mixes rows of the batch, and each
         parameter acts only through calls of its own layer. The loss sees one record at a time (it is mapped over records).
-        Nothing that was collected outlives the call except what the result holds.
+        Nothing that was collected outlives the call except what the result holds. Several threads may call ``gradients`` at
+        the same time: each gets the bits that it would get alone, unless a layer draws from torch's global generator.
     """
 
     def __init__(self, model: nn.Module, loss: RecordLoss, *, channels_last: bool = False) -> None:
@@ -56,10 +56,12 @@ class FastPath(PerExamplePath):
                     logits = checked_logits(self.model(rows), records * copies)
                 losses = self._losses(logits.reshape(records, copies, -1), labels)
             calls = _calls(losses, recorder.passages)
-        by_name: dict[str, PerExampleGradient] = {}
+            recorder.passages.clear()
+        by_name: dict[str, PerExampleGradient] = {}  # modules and their own parameters in order: that of named_parameters()
         for path, layer in layers.items():
-            by_name |= _layer_gradients(path, layer, calls.get(path, []), records)
-        return RecordGradients({name: by_name[name] for name in trainable_parameters(self.model)}, losses.detach())
+            # Taken out, so that a layer's inputs and errors are free again before the next one's gradients are formed.
+            by_name |= _layer_gradients(path, layer, calls.pop(path, []), records)
+        return RecordGradients(by_name, losses.detach())
 
     def _losses(self, logits: Tensor, labels: Tensor) -> Tensor:
         def record_loss(record_logits: Tensor, label: Tensor) -> Tensor:
@@ -128,4 +130,4 @@ def _layer_gradients(path: str, layer: nn.Module, calls: list[Call], records: in
     found = {} if handler is None else handler(layer, calls, records)
     if found.keys() != own.keys():
         raise _unsupported("the layer's handler does not cover its parameters", path, f"{sorted(found)} of {sorted(own)}")
-    return {prefix + local: gradient for local, gradient in found.items()}
+    return {prefix + local: found[local] for local in own}

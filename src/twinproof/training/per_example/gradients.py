@@ -19,16 +19,21 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from twinproof.training.per_example.device_sums import kernels_serve, row_squares, weighted_rows
+from twinproof.training.per_example.scratch import SCRATCH
+
 _EPS = 2.0**-52  # twice the unit roundoff of float64, so that bounds of first order also cover the second
 _SPARE_TERMS = 8  # the few operations around a sum (square root, squares, this correction itself)
-# Elements of float64 scratch: one MiB on a CPU, where it stays in the cache; half a GiB on a GPU, where few kernels count more.
-_BLOCK_ELEMENTS = {"cpu": 1 << 17, "other": 1 << 26}
+# Elements of float64 scratch: two MiB on a CPU, to stay near the core; half a GiB on a GPU, where few kernels count more.
+_BLOCK_ELEMENTS = {"cpu": 1 << 18, "other": 1 << 26}
+_PARTS = (64, 32, 16, 8, 4, 2)
+_SMALL_ELEMENTS = 1 << 16
 
 
 def rounded_up(squares: Tensor, terms: int) -> Tensor:
@@ -45,11 +50,10 @@ class PerExampleGradient(ABC):
 
     @abstractmethod
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        """The sum over records of weight times gradient, for weights (m,) float64: float64, in the parameter's shape."""
+        """The sum over records of weight times gradient, for weights (m,) float64: float64, in the parameter's shape.
 
-    @abstractmethod
-    def without(self, rows: Tensor) -> PerExampleGradient:
-        """The same with exact zeros for the records marked in ``rows`` (m,) bool; their NaN or infinity is gone."""
+        A record of weight 0 adds exactly nothing, whatever its gradient holds: NaN and infinity too.
+        """
 
     @abstractmethod
     def instantiate(self) -> Tensor:
@@ -65,22 +69,23 @@ class Instantiated(PerExampleGradient):
     def squared_norms(self) -> Tensor:
         """See :class:`PerExampleGradient`."""
         flat = _flat(self.values)
-        squares = flat.new_empty(flat.shape[0], dtype=torch.float64)
-        for block in _blocks(flat):
-            squares[block] = torch.linalg.vector_norm(flat[block], dim=1, dtype=torch.float64).square()
+        if kernels_serve(flat):
+            return rounded_up(row_squares(flat), flat.shape[1])
+        norms = [torch.linalg.vector_norm(block, dim=1, dtype=torch.float64) for block in _blocks_for_norms(flat)]
+        squares = norms[0].square() if len(norms) == 1 else torch.stack(norms).square().sum(0)
         return rounded_up(squares, flat.shape[1])
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        """See :class:`PerExampleGradient`."""
+        """See :class:`PerExampleGradient`. Some entries of all records at a time: each is added up once and stored once."""
         flat = _flat(self.values)
-        total = flat.new_zeros(flat.shape[1], dtype=torch.float64)
-        for block in _blocks(flat):
-            total += weights[block] @ flat[block].to(torch.float64)
-        return total.view(self.values.shape[1:])
+        if kernels_serve(flat):
+            return weighted_rows(flat, weights).view(self.values.shape[1:])
 
-    def without(self, rows: Tensor) -> PerExampleGradient:
-        """See :class:`PerExampleGradient`."""
-        return self if _known_empty(rows) else Instantiated(_zeroed(self.values, rows))
+        def total(values: Tensor) -> Tensor:
+            sums = [weights @ block for block in _float64_blocks(values)]
+            return sums[0] if len(sums) == 1 else torch.cat(sums)
+
+        return _finite(total, flat, weights=weights).view(self.values.shape[1:])
 
     def instantiate(self) -> Tensor:
         """See :class:`PerExampleGradient`."""
@@ -103,6 +108,9 @@ class LinearFactors(PerExampleGradient):
         The terms of the Gram norm have both signs, so that its error is relative to (sum of |e_t||x_t|)**2, which can be far
         above the result; the bound that is added is in that unit.
         """
+        if self.inputs.shape[1] == 1:  # one outer product: its norm is the product of the norms
+            inputs, errors = Instantiated(self.inputs[:, 0]), Instantiated(self.errors[:, 0])
+            return rounded_up(inputs.squared_norms() * errors.squared_norms(), 1)
         gram_inputs, gram_errors = _gram(self.inputs), _gram(self.errors)
         total = (gram_inputs * gram_errors).sum((1, 2)).clamp(min=0)
         lengths = (gram_inputs.diagonal(dim1=1, dim2=2) * gram_errors.diagonal(dim1=1, dim2=2)).sqrt().sum(1)
@@ -111,16 +119,17 @@ class LinearFactors(PerExampleGradient):
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """See :class:`PerExampleGradient`."""
-        weighted = self.errors.to(torch.float64) * weights[:, None, None]
-        return weighted.flatten(0, 1).T @ self.inputs.to(torch.float64).flatten(0, 1)
 
-    def without(self, rows: Tensor) -> PerExampleGradient:
-        """See :class:`PerExampleGradient`."""
-        return self if _known_empty(rows) else LinearFactors(_zeroed(self.inputs, rows), _zeroed(self.errors, rows))
+        def total(inputs: Tensor, errors: Tensor) -> Tensor:
+            weighted = (errors.to(torch.float64) * weights[:, None, None]).flatten(0, 1)
+            return _product_in_parts(weighted, inputs.to(torch.float64).flatten(0, 1))
+
+        return _finite(total, self.inputs, self.errors, weights=weights)
 
     def instantiate(self) -> Tensor:
         """See :class:`PerExampleGradient`."""
-        return torch.bmm(self.errors.transpose(1, 2), self.inputs)
+        shape = (self.errors.shape[0], self.errors.shape[2], self.inputs.shape[2])
+        return torch.bmm(self.errors.transpose(1, 2), self.inputs, out=SCRATCH.empty(shape, self.errors))
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,13 +150,13 @@ class EmbeddingFactors(PerExampleGradient):
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """See :class:`PerExampleGradient`."""
-        weighted = self.errors.to(torch.float64) * weights[:, None, None]
-        total = weighted.new_zeros(self.rows, weighted.shape[2])
-        return total.index_put_((self.ids.flatten(),), weighted.flatten(0, 1), accumulate=True)
 
-    def without(self, rows: Tensor) -> PerExampleGradient:
-        """See :class:`PerExampleGradient`."""
-        return self if _known_empty(rows) else EmbeddingFactors(self.ids, _zeroed(self.errors, rows), self.rows)
+        def total(errors: Tensor) -> Tensor:
+            weighted = errors.to(torch.float64) * weights[:, None, None]
+            sums = weighted.new_zeros(self.rows, weighted.shape[2])
+            return sums.index_put_((self.ids.flatten(),), weighted.flatten(0, 1), accumulate=True)
+
+        return _finite(total, self.errors, weights=weights)
 
     def instantiate(self) -> Tensor:
         """See :class:`PerExampleGradient`."""
@@ -188,10 +197,6 @@ class Rearranged(PerExampleGradient):
         """See :class:`PerExampleGradient`."""
         return self.inner.weighted_sum(weights).reshape(self.shape).permute(self.axes)
 
-    def without(self, rows: Tensor) -> PerExampleGradient:
-        """See :class:`PerExampleGradient`."""
-        return Rearranged(self.inner.without(rows), self.shape, self.axes)
-
     def instantiate(self) -> Tensor:
         """See :class:`PerExampleGradient`."""
         values = self.inner.instantiate()
@@ -208,12 +213,26 @@ def _flat(values: Tensor) -> Tensor:
     return values.reshape(values.shape[0], math.prod(values.shape[1:]))
 
 
-def _blocks(flat: Tensor) -> Iterator[slice]:
-    """Ranges of records whose float64 copy is small."""
-    records, size = flat.shape
+def _blocks(flat: Tensor) -> Sequence[Tensor]:
+    """``flat`` cut along its entries so that a float64 copy of one part is small; at least one part, also of no entries."""
     limit = _BLOCK_ELEMENTS["cpu" if flat.device.type == "cpu" else "other"]
-    step = max(1, limit // max(1, size))
-    return (slice(start, start + step) for start in range(0, records, step))
+    return torch.split(flat, max(1, limit // max(1, flat.shape[0])), dim=1)
+
+
+def _float64_blocks(flat: Tensor) -> Iterator[Tensor]:
+    """The parts in float64, all in the same memory: each must be used up before the next is asked for."""
+    if flat.numel() <= _SMALL_ELEMENTS:  # a bias: where there is little to convert, every operation counts
+        yield flat.to(torch.float64)
+        return
+    blocks = _blocks(flat)
+    memory = SCRATCH.empty((blocks[0].numel(),), flat, dtype=torch.float64)
+    for block in blocks:
+        yield memory[: block.numel()].view(block.shape).copy_(block)
+
+
+def _blocks_for_norms(flat: Tensor) -> Iterable[Tensor]:
+    """The parts as a norm in float64 takes them: on a GPU its kernel converts by itself, on a CPU in fresh memory each time."""
+    return _float64_blocks(flat) if flat.device.type == "cpu" else _blocks(flat)
 
 
 def _gram(factors: Tensor) -> Tensor:
@@ -222,14 +241,27 @@ def _gram(factors: Tensor) -> Tensor:
     return torch.bmm(factors, factors.transpose(1, 2))
 
 
-def _zeroed(values: Tensor, rows: Tensor) -> Tensor:
-    """Exact zeros in the marked records: selected, not multiplied, since 0 * NaN is NaN."""
-    return values.masked_fill(rows.view(-1, *(1 for _ in values.shape[1:])), 0)
+def _finite(total: Callable[..., Tensor], *values: Tensor, weights: Tensor) -> Tensor:
+    """``total(*values)``, to which records of weight 0 add nothing.
+
+    Zero times NaN is NaN, so such records' values are set to zero first. On a CPU, where looking is free, only if the result
+    shows that it is needed; a GPU is not asked, since the answer would have to be waited for.
+    """
+    if weights.device.type == "cpu":
+        result = total(*values)
+        if bool(torch.isfinite(result).all()):
+            return result
+    out = weights == 0
+    return total(*(value.masked_fill(out.view(-1, *(1 for _ in value.shape[1:])), 0) for value in values))
 
 
-def _known_empty(rows: Tensor) -> bool:
-    """Whether nothing is marked, where knowing is free: on a GPU the question itself would wait for the device."""
-    return rows.device.type == "cpu" and not bool(rows.any())
+def _product_in_parts(left: Tensor, right: Tensor) -> Tensor:
+    """left^T @ right over many rows; on a GPU in parts side by side, since one small product would leave most of it idle."""
+    rows = left.shape[0]
+    parts = 1 if left.device.type == "cpu" else next((count for count in _PARTS if rows % count == 0), 1)
+    if parts == 1:
+        return left.T @ right
+    return torch.bmm(left.view(parts, -1, left.shape[1]).transpose(1, 2), right.view(parts, -1, right.shape[1])).sum(0)
 
 
 def _record_numbers(ids: Tensor) -> Tensor:

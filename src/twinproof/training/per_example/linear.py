@@ -9,6 +9,12 @@ from torch import nn
 from twinproof.training.per_example.gradients import Instantiated, LinearFactors, PerExampleGradient
 from twinproof.training.per_example.registry import Call, by_record, handles, joined, trainable
 
+# Costs on a CPU in products of a float32 matrix product, measured on one core: a product in a batched float64 Gram matrix, one
+# in a large float64 matrix product, and a number's two conversions to float64 with the norm and the sum taken from them.
+_GRAM, _FLOAT64, _CONVERSION = 2.5, 2.0, 60.0
+# On a GPU: how many times smaller than the matrix the factors must be.
+_GPU_FACTORS = 4
+
 
 @handles(nn.Linear)
 def linear(layer: nn.Linear, calls: Sequence[Call], records: int) -> dict[str, PerExampleGradient]:
@@ -18,17 +24,22 @@ def linear(layer: nn.Linear, calls: Sequence[Call], records: int) -> dict[str, P
     if "weight" in trainable(layer):
         inputs = joined([by_record(call.inputs, records, layer.in_features) for call in calls])
         factors = LinearFactors(inputs, errors)
-        keep = factors_are_cheaper(inputs.shape[1], layer.in_features, layer.out_features)
+        keep = factors_are_cheaper(inputs.shape[1], layer.in_features, layer.out_features, errors.device.type)
         found["weight"] = factors if keep else Instantiated(factors.instantiate())
     if "bias" in trainable(layer):
         found["bias"] = Instantiated(errors.sum(1))
     return found
 
 
-def factors_are_cheaper(positions: int, n_in: int, n_out: int) -> bool:
+def factors_are_cheaper(positions: int, n_in: int, n_out: int, device: str = "cpu") -> bool:
     """Whether a sum of ``positions`` outer products is better kept as factors than formed as a matrix (n_out, n_in).
 
-    Factors cost about T * T * (in + out) operations for the norm, the matrices T * in * out; the same inequality says which
-    of the two takes less memory.
+    Factors need T * T * (in + out) products for the norm and T * in * out for the sum, all in float64, and two conversions of
+    the factors; a matrix needs T * in * out products in float32, and two conversions of its entries. On a GPU, where kernels
+    read a matrix as it is and factors are converted in memory, factors must be far smaller to be worth it.
     """
-    return positions * (n_in + n_out) <= n_in * n_out
+    cells, sides = n_in * n_out, n_in + n_out
+    if device != "cpu":
+        return positions == 1 or _GPU_FACTORS * positions * sides <= cells
+    factors = positions * (sides * (_GRAM * positions + _CONVERSION) + _FLOAT64 * cells)
+    return factors <= cells * (positions + _CONVERSION)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
 
 from twinproof.training.per_example.gradients import PerExampleGradient, rounded_up, zero_gradient
+from twinproof.training.per_example.groups import Group, grouped
 
 RecordLoss = Callable[[Tensor, Tensor], Tensor]
 """The loss of one record: the logits of its copies (copies, classes) and its label () -> a scalar."""
@@ -24,10 +26,22 @@ class RecordGradients:
 
     def squared_norms(self) -> Tensor:
         """Squared norm of each record's whole gradient, over all parameters: (m,) float64, never below the exact value."""
-        total = torch.zeros_like(self.losses, dtype=torch.float64)
-        for gradient in self.by_name.values():
-            total = total + gradient.squared_norms()
-        return rounded_up(total, len(self.by_name))
+        parts = [group.gradient.squared_norms() for group in self._groups]
+        return rounded_up(torch.stack(parts).sum(0), len(parts))
+
+    def weighted_sums(self, weights: Tensor) -> dict[str, Tensor]:
+        """The sum over records of weight times gradient, by parameter name, for weights (m,) float64: in float64.
+
+        A record of weight 0 adds exactly nothing, whatever its gradient holds.
+        """
+        found: dict[str, Tensor] = {}
+        for group in self._groups:
+            found |= group.parts(group.gradient.weighted_sum(weights))
+        return {name: found[name] for name in self.by_name}
+
+    @cached_property
+    def _groups(self) -> list[Group]:
+        return grouped(self.by_name)
 
 
 class PerExamplePath(ABC):

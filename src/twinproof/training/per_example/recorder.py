@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -9,6 +11,7 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.utils.hooks import RemovableHandle
 
 from twinproof.errors import ModelError
 
@@ -37,16 +40,21 @@ class Passage:
 
 @dataclass(eq=False)
 class Recorder:
-    """The calls of one forward pass over ``rows`` copies, in their order."""
+    """The calls of ``layers`` in one forward pass over ``rows`` copies, in their order."""
 
+    layers: Mapping[str, nn.Module]
     rows: int
     passages: list[Passage] = field(default_factory=list)
 
-    def note(self, path: str, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
+    def __post_init__(self) -> None:
+        self._paths = {id(layer): path for path, layer in self.layers.items()}
+
+    def note(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
         """Keeps one call; a call outside the graph (under ``no_grad``) has no gradient and is left out."""
-        inputs: Tensor = args[0] if args else kwargs["input"]
-        if not output.requires_grad:
+        path = self._paths.get(id(layer))
+        if path is None or not output.requires_grad:
             return
+        inputs: Tensor = args[0] if args else kwargs["input"]
         if inputs.dim() == 0 or inputs.shape[0] != self.rows:
             raise ModelError(
                 "a layer's first axis does not count the rows of the batch",
@@ -58,25 +66,68 @@ class Recorder:
         self.passages.append(Passage(path, inputs.detach(), inputs._version, get_gradient_edge(output)))
 
 
+class _Recorders(threading.local):
+    """The recorders at work in this thread, innermost last: a forward pass in another thread is none of their business."""
+
+    def __init__(self) -> None:
+        self.active: list[Recorder] = []
+
+
+@dataclass(eq=False)
+class _SharedHook:
+    """The one hook of a layer, and how many recorders in all threads need it."""
+
+    handle: RemovableHandle
+    users: int = 0
+
+
+_RECORDERS = _Recorders()
+_LOCK = threading.Lock()
+_HOOKS: weakref.WeakKeyDictionary[nn.Module, _SharedHook] = weakref.WeakKeyDictionary()
+
+
 @contextmanager
 def recording(layers: Mapping[str, nn.Module], rows: int) -> Iterator[Recorder]:
-    """Records the calls of ``layers`` inside the block; the hooks are gone afterwards, also after an error.
+    """Records the calls of ``layers`` by this thread inside the block; no hook is left when the last block has ended.
 
-    The hooks run before any hook of the user's, so that they see the layer's own output.
+    The hooks run before any hook of the user's, so that they see the layer's own output. Threads that record the same layer
+    share its hook: torch reads a layer's hooks in several steps, and one that vanishes in between would break the other
+    thread's forward pass.
+
+    Guarantees
+        A recorder sees the forward passes of the thread that opened it and of no other. The hooks are gone after an error too.
     """
-    recorder = Recorder(rows)
-    handles = []
+    recorder = Recorder(layers, rows)
+    hooked: list[nn.Module] = []
     try:
-        for path, layer in layers.items():
-            handles.append(layer.register_forward_hook(_hook(recorder, path), with_kwargs=True, prepend=True))
+        with _LOCK:
+            for layer in layers.values():
+                _use_hook(layer)
+                hooked.append(layer)
+        _RECORDERS.active.append(recorder)
         yield recorder
     finally:
-        for handle in handles:
-            handle.remove()
+        if recorder in _RECORDERS.active:
+            _RECORDERS.active.remove(recorder)
+        with _LOCK:
+            for layer in hooked:
+                _drop_hook(layer)
 
 
-def _hook(recorder: Recorder, path: str) -> Any:
-    def note(_layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
-        recorder.note(path, args, kwargs, output)
+def _use_hook(layer: nn.Module) -> None:
+    if layer not in _HOOKS:
+        _HOOKS[layer] = _SharedHook(layer.register_forward_hook(_note, with_kwargs=True, prepend=True))
+    _HOOKS[layer].users += 1
 
-    return note
+
+def _drop_hook(layer: nn.Module) -> None:
+    hook = _HOOKS[layer]
+    hook.users -= 1
+    if not hook.users:
+        hook.handle.remove()
+        del _HOOKS[layer]
+
+
+def _note(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
+    for recorder in _RECORDERS.active:
+        recorder.note(layer, args, kwargs, output)

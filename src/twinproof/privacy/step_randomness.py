@@ -1,0 +1,126 @@
+"""The secret randomness of each step, where the step is computed: which records are drawn, and the noise before its scale.
+
+Both are functions of the run's key and the step alone, so that a resumed run repeats them without saved generator states.
+On a CPU they come from SHAKE-256; on a GPU the host hands over one 256-bit key for each purpose and step, and the device
+expands it with ChaCha20 (``stream_cipher.py``), because hashing on the host would take longer than the step itself.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+from twinproof.privacy.sampling import poisson_sample
+from twinproof.randomness import Key
+from twinproof.stream_cipher import cipher_keys, cipher_words
+
+# Numbers that a GPU prepares at once: records' words for many steps, or normal numbers. Scratch of some hundred MB at most.
+_WORDS_AT_ONCE = 1 << 24
+_NORMALS_AT_ONCE = 1 << 20
+_STEPS_AT_ONCE = 64
+_HALF = 2**63
+
+
+class StepRandomness(ABC):
+    """Draws records and noise for the steps of one run."""
+
+    @abstractmethod
+    def sample(self, step: int, *, announced: int) -> Tensor:
+        """The records of ``step``, in rising order (int64, on the device); steps before ``announced`` may be drawn with it.
+
+        Guarantees
+            Every record is taken independently of the others, with probability at most the sample rate and less than 2^-64
+            below it.
+        """
+
+    @abstractmethod
+    def normals(self, step: int) -> Tensor:
+        """The standard normal numbers of ``step``, one for each parameter, in float64 on the device."""
+
+
+class HostRandomness(StepRandomness):
+    """From SHAKE-256, for a CPU."""
+
+    def __init__(self, key: Key, *, records: int, sample_rate: float, parameters: int) -> None:
+        self._key = key
+        self._records = records
+        self._sample_rate = sample_rate
+        self._parameters = parameters
+
+    def sample(self, step: int, *, announced: int) -> Tensor:
+        """See :class:`StepRandomness`."""
+        return torch.from_numpy(poisson_sample(self._key, step, records=self._records, sample_rate=self._sample_rate))
+
+    def normals(self, step: int) -> Tensor:
+        """See :class:`StepRandomness`."""
+        return torch.from_numpy(self._key.normals("noise", step, count=self._parameters))
+
+
+class DeviceRandomness(StepRandomness):
+    """From ChaCha20 on the device, for several steps at once: their sizes then reach the host in one piece.
+
+    A step that waited for the size of its own draw would leave the device idle. Any device will do, a CPU too, so that the
+    law and its tests do not need a GPU.
+    """
+
+    def __init__(self, key: Key, device: torch.device, *, records: int, sample_rate: float, parameters: int) -> None:
+        self._key = key
+        self._device = device
+        self._records = records
+        self._threshold = math.floor(sample_rate * 2**64)
+        self._parameters = parameters
+        self._drawn: dict[int, Tensor] = {}
+        self._noise: dict[int, Tensor] = {}
+
+    def sample(self, step: int, *, announced: int) -> Tensor:
+        """See :class:`StepRandomness`."""
+        if self._threshold >= 2**64:
+            return torch.arange(self._records, device=self._device)
+        if step not in self._drawn:
+            together = max(1, _WORDS_AT_ONCE // max(1, 2 * self._records))
+            self._drawn = self._sampled(range(step, max(step + 1, min(step + together, announced))))
+        return self._drawn[step]
+
+    def normals(self, step: int) -> Tensor:
+        """See :class:`StepRandomness`."""
+        if step not in self._noise:
+            steps = range(step, step + max(1, min(_STEPS_AT_ONCE, _NORMALS_AT_ONCE // self._parameters)))
+            words = self._words("noise on the device", steps, 4 * self._parameters).view(-1, 4)
+            numbers = torch.cat([normals_from_words(part) for part in torch.split(words, _NORMALS_AT_ONCE)])
+            self._noise = dict(zip(steps, numbers.view(len(steps), self._parameters), strict=True))
+        return self._noise[step]
+
+    def _sampled(self, steps: range) -> dict[int, Tensor]:
+        halves = self._words("sampling on the device", steps, 2 * self._records).view(len(steps), self._records, 2)
+        words = (halves[..., 1].long() << 32) | (halves[..., 0].long() & 0xFFFFFFFF)
+        # torch compares signed words: turning the highest bit of both sides makes that the order of unsigned ones.
+        taken = (words ^ -_HALF) < self._threshold - _HALF
+        sizes = taken.sum(1).tolist()
+        return dict(zip(steps, torch.split(taken.nonzero()[:, 1], sizes), strict=True))
+
+    def _words(self, purpose: str, steps: range, count: int) -> Tensor:
+        secrets = [self._key.stream(purpose, step, length=32) for step in steps]
+        return cipher_words(cipher_keys(secrets, self._device), count).contiguous()
+
+
+def normals_from_words(words: Tensor) -> Tensor:
+    """Standard normal numbers in float64 from four 32-bit words each: (n, 4) int32 -> (n,).
+
+    As :meth:`Key.normals`: the quantile of a 127-bit tail probability in (0, 1/2], where floats are fine however small it is,
+    and a sign. The lowest bit of the highest word is the sign, all others make up the probability.
+    """
+    low, second, third, high = (words.long() & 0xFFFFFFFF).unbind(1)
+    small = third.double() * 2.0**-64 + second.double() * 2.0**-96 + (low.double() + 0.5) * 2.0**-128
+    tail = (high >> 1).double() * 2.0**-32 + small
+    quantiles: Tensor = torch.special.ndtri(tail)
+    return quantiles * (1 - 2 * (high & 1)).double()
+
+
+def step_randomness(key: Key, device: torch.device, *, records: int, sample_rate: float, parameters: int) -> StepRandomness:
+    """The randomness for this device."""
+    if device.type == "cpu":
+        return HostRandomness(key, records=records, sample_rate=sample_rate, parameters=parameters)
+    return DeviceRandomness(key, device, records=records, sample_rate=sample_rate, parameters=parameters)

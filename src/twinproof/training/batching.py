@@ -1,0 +1,53 @@
+"""How the records of a step come to the network: passes of one size, and copies from noise that belongs to the pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from twinproof.randomness import Key
+from twinproof.training.augmentation import Augmentation
+from twinproof.training.records import DeviceRecords, Pass
+
+
+@dataclass(frozen=True)
+class Batching:
+    """The records, how their copies are made, and how many records one pass holds.
+
+    ``layers_draw`` False says that no layer of the network draws numbers, so that none have to be seeded.
+    """
+
+    records: DeviceRecords
+    augmentation: Augmentation
+    physical_batch: int
+    key: Key
+    layers_draw: bool = True
+
+    def passes(self, indices: Tensor) -> Iterator[Pass]:
+        """The records ``indices``, pass by pass."""
+        return self.records.passes(indices, self.physical_batch)
+
+    def augmentation_seed(self, step: int, number: int) -> int:
+        """The seed of the noise that belongs to this step and pass alone."""
+        return self.key.seed("augmentation", step, number)
+
+    def copies(self, inputs: Tensor, step: int, number: int) -> Tensor:
+        """The copies of a pass."""
+        generator = torch.Generator(self.records.device)
+        generator.manual_seed(self.augmentation_seed(step, number))
+        return self.augmentation(inputs, generator)
+
+    @contextmanager
+    def layers_seeded(self, step: int, number: int) -> Iterator[None]:
+        """Layers that draw (dropout) take their numbers from the run's key, so that a resumed run draws the same."""
+        if not self.layers_draw:
+            yield
+            return
+        device = self.records.device
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            torch.manual_seed(self.key.seed("layers", step, number))
+            yield

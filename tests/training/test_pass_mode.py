@@ -1,0 +1,43 @@
+"""Which networks may run on several cores at once, or as a recording."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from twinproof.layers.models.registry import NETWORKS, build_network
+from twinproof.training.pass_mode import ONE_BY_ONE, PassMode, layers_draw, pass_mode
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+
+
+class Own(nn.Module):
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs
+
+
+def _hooked() -> nn.Module:
+    model = nn.Linear(2, 2)
+    model.register_forward_hook(lambda *_: None)
+    return model
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_our_networks_run_at_full_speed(name: str) -> None:
+    model = build_network(name, (3, 32, 32), 10)
+    assert pass_mode(model, CUDA) == PassMode(capture=True)
+    assert pass_mode(model, CPU) == PassMode(workers=torch.get_num_threads())
+    assert not layers_draw(model)
+
+
+@pytest.mark.parametrize("model", [Own(), nn.Sequential(nn.Linear(2, 2), Own()), _hooked()])
+def test_unknown_code_is_run_as_it_is(model: nn.Module) -> None:
+    assert pass_mode(model, CPU) == pass_mode(model, CUDA) == ONE_BY_ONE
+    assert layers_draw(model)
+
+
+@pytest.mark.parametrize("layer", [nn.Dropout(0.1), nn.Dropout2d(), nn.RReLU(), nn.MultiheadAttention(4, 2, dropout=0.1)])
+def test_layers_that_draw_do_not_share_the_generator_between_threads(layer: nn.Module) -> None:
+    assert pass_mode(nn.Sequential(nn.Linear(4, 4), layer), CPU) == ONE_BY_ONE
+    assert layers_draw(nn.Sequential(nn.Linear(4, 4), layer))
