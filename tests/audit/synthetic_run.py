@@ -17,7 +17,9 @@ from scipy import stats
 CLASSES, SHAPE, LEVELS, INPUTS = 3, (1, 4, 4), 255, 50
 NOISE, RATE, BLOCKS, DELTA, RANGE_NOISE = 4.0, 0.05, (12, 12, 6), 1e-5, 20.0
 SIGMA, GRID, DRAWS, ALPHA = 0.25, 0.0625, 1000, 0.001
-EVERY_FILE = ("run.json", "model.safetensors", "ledger.jsonl", "metrics.jsonl", "certificates.json", "certificates.csv")
+CORE_FILES = ("run.json", "model.safetensors", "ledger.jsonl", "metrics.jsonl", "certificates.json", "certificates.csv")
+ATTACK_FILES = ("attacks.json", "attacks.csv", "attacks.safetensors", "audit.json")
+EVERY_FILE = CORE_FILES + ATTACK_FILES
 
 HEADER = ["index", "label", "prediction", "votes", "top", "radius", "correct", "draws"]
 
@@ -136,7 +138,7 @@ def radius(votes: int) -> float:
 
 
 def tau() -> float:
-    return math.prod(SHAPE) * (17 * SIGMA * LEVELS / GRID * 2**-49 + 2**-50)
+    return math.prod(SHAPE) * (17 * SIGMA * LEVELS / GRID * 2**-64 + 2**-49) + 2**-36
 
 
 def certificate_settings(model: str) -> dict[str, Any]:
@@ -162,6 +164,9 @@ def certificate_settings(model: str) -> dict[str, Any]:
         "seconds": 1.5,
         "target_radius": None,
         "looks": [{"draws": DRAWS, "alpha": ALPHA}],
+        "arithmetic": "float32",
+        "form": "as given",
+        "shared_noise": False,
     }
 
 

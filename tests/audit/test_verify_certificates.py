@@ -45,7 +45,7 @@ def test_a_hopeless_tau_leaves_no_radius(tau: float) -> None:
 
 def test_tau_grows_with_all_that_makes_cells() -> None:
     base = smallest_tau(0.25, 0.0625, 255, 784)
-    assert base == pytest.approx(784 * (17 * 0.25 * 255 * 16 / 2**49 + 2**-50))
+    assert base == pytest.approx(784 * (17 * 0.25 * 255 * 16 * 2**-64 + 2**-49) + 2**-36, rel=1e-12)
     assert smallest_tau(0.5, 0.0625, 255, 784) > base
     assert smallest_tau(0.25, 0.125, 255, 784) < base
 

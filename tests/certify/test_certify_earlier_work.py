@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from twinproof.certify.earlier_work import COMPLETE, SAMPLING, is_recorded, take_up
+from twinproof.certify.earlier_work import COMPLETE, SAMPLING, earlier_form, is_recorded, take_up
 from twinproof.certify.promise import certified_promise, unfinished_promise
 from twinproof.errors import RunError
 from twinproof.guarantee import Status
@@ -101,6 +102,9 @@ def test_the_same_work_goes_on(root: Path, changes: dict[str, Any]) -> None:
         {"tau": 2e-9},
         {"device": "cuda: a GPU"},
         {"versions": {"torch": "2.11.0"}},
+        {"arithmetic": "tf32"},
+        {"form": "dense convolutions"},
+        {"shared_noise": True},
     ],
 )
 def test_votes_drawn_in_another_way_are_not_mixed(root: Path, changes: dict[str, Any]) -> None:
@@ -119,7 +123,10 @@ def test_a_key_that_the_caller_chose_must_be_the_same(root: Path) -> None:
         take_up(root, replace(SETTINGS, key="cd" * 32), own_key=True, overwrite=False)
 
 
-@pytest.mark.parametrize("changes", [{"device": "cuda: a GPU"}, {"versions": {"torch": "2.11.0"}}])
+@pytest.mark.parametrize(
+    "changes",
+    [{"device": "cuda: a GPU", "form": "dense convolutions"}, {"versions": {"torch": "2.11.0"}}, {"arithmetic": "tf32"}],
+)
 def test_a_complete_certification_stands_wherever_it_was_made(root: Path, changes: dict[str, Any]) -> None:
     _leave(root, 5, state=COMPLETE, **changes)
     assert take_up(root, SETTINGS, own_key=False, overwrite=False)[1] == 5
@@ -130,6 +137,26 @@ def test_lines_that_do_not_fit_the_settings_are_refused(root: Path, lines: int, 
     _leave(root, lines, state=state)
     with pytest.raises(RunError, match=r"not the ones that certificates\.json describes"):
         take_up(root, SETTINGS, own_key=False, overwrite=False)
+
+
+def test_shared_noise_is_another_certification_even_when_complete(root: Path) -> None:
+    _leave(root, 5, state=COMPLETE, shared_noise=True)
+    with pytest.raises(RunError, match="other settings") as refused:
+        take_up(root, SETTINGS, own_key=False, overwrite=False)
+    assert refused.value.got == "shared_noise True"
+
+
+@pytest.mark.parametrize(("device", "shared", "form"), [("cpu", False, "sliced"), ("cuda", False, None), ("cpu", True, None)])
+def test_the_form_of_earlier_work_of_the_same_kind_is_known(root: Path, device: str, shared: bool, form: str | None) -> None:
+    assert earlier_form(root, torch.device(device), shared_noise=shared) is None
+    _leave(root, 3, form="sliced")
+    assert earlier_form(root, torch.device(device), shared_noise=shared) == form
+
+
+def test_the_promise_says_that_noise_was_shared() -> None:
+    plain, shared = (certified_promise(replace(SETTINGS, shared_noise=shared)).assumptions for shared in (False, True))
+    assert shared[: len(plain)] == plain
+    assert any("fail together" in line for line in shared[len(plain) :])
 
 
 def test_lines_out_of_order_are_refused(root: Path) -> None:

@@ -25,7 +25,7 @@ def test_reference_values(n: int, factor: float, sigma: float) -> None:
 
 def test_a_larger_dimension_never_gives_a_larger_radius() -> None:
     noise = GridGaussian(0.5, 255)
-    radii = [largest_radius(Sampling(), noise, dimension) for dimension in (1, 784, 3072, 150_528)]
+    radii = [largest_radius(Sampling(), noise, dimension) for dimension in (1, 784, 3072, 150_528, 10**9)]
     assert radii == sorted(radii, reverse=True)
     assert radii[-1] < radii[0]
 

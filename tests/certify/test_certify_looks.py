@@ -7,8 +7,7 @@ from fractions import Fraction
 
 import pytest
 
-from twinproof.certify.grid_gaussian import BLOCK
-from twinproof.certify.looks import FIRST_LOOK, Schedule
+from twinproof.certify.looks import Schedule
 from twinproof.certify.smoothed import Sampling
 from twinproof.errors import ConfigError
 from twinproof.runs.certificates import Look
@@ -37,11 +36,6 @@ def test_the_shares_add_up_to_alpha(n: int, alpha: float) -> None:
     total = sum(Fraction(look.alpha) for look in looks)
     assert abs(total / Fraction(alpha) - 1) < Fraction(1, 10**14)
     assert looks[-1].alpha == (alpha / 2 if len(looks) > 1 else alpha)
-
-
-def test_looks_beyond_a_block_fall_on_whole_blocks() -> None:
-    assert BLOCK % FIRST_LOOK == 0
-    assert all(look.draws % BLOCK == 0 for look in Schedule.doubling(100_000, 0.001).looks if look.draws > BLOCK)
 
 
 @pytest.mark.parametrize(

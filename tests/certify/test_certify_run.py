@@ -17,6 +17,7 @@ import torch
 from twinproof.certify import earlier_work
 from twinproof.certify import run as certify_run_module
 from twinproof.certify.grid_gaussian import GridGaussian
+from twinproof.certify.noisy_rows import NoisyRows
 from twinproof.certify.run import CertifiedRun, certify_run
 from twinproof.certify.smoothed import Sampling, SmoothedClassifier
 from twinproof.certify.votes import VoteCounter
@@ -318,13 +319,12 @@ def test_tampered_lines_are_not_bound_again(root: Path, dataset: Dataset) -> Non
 
 def test_memory_does_not_grow_with_n(root: Path, dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     largest = []
-    block = GridGaussian.block
+    fill = NoisyRows._fill_on_host
 
-    def watched(self: Any, *args: Any) -> torch.Tensor:
-        noise = block(self, *args)
-        largest.append(noise.numel())
-        return noise
+    def watched(self: NoisyRows, first: int, out: torch.Tensor) -> None:
+        largest.append(out.numel())
+        fill(self, first, out)
 
-    monkeypatch.setattr(GridGaussian, "block", watched)
+    monkeypatch.setattr(NoisyRows, "_fill_on_host", watched)
     _certify(root, dataset, sampling=Sampling(20, 12_345), limit=2)
     assert max(largest) == 1000 * int(np.prod(dataset.shape))

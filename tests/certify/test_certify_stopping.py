@@ -6,6 +6,7 @@ smaller size. The inputs lie exactly where a false certificate is most likely: o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,9 +37,7 @@ class Coins(VoteCounter):
     p: float = 0.5
     generator: np.random.Generator = field(default_factory=lambda: np.random.default_rng(17))
 
-    def count(
-        self, purpose: str, indices: list[int], stored: Tensor, draws: int, *, after: int = 0, of: int | None = None
-    ) -> Tensor:
+    def count(self, purpose: str, indices: Sequence[int], stored: Tensor, draws: int, *, after: int = 0) -> Tensor:
         """(inputs, 2), for the draws behind ``after``."""
         votes = torch.from_numpy(self.generator.binomial(draws - after, self.p, size=len(indices)))
         return torch.stack((votes, draws - after - votes), dim=1)
@@ -129,8 +128,8 @@ def test_radii_of_inputs_off_the_boundary_hold_too(true_radius: float) -> None:
     assert _false_certificates(0.05, 20_000, true_radius, target=0.25) < 0.05
 
 
-# Between two points of the noise grid (steps of 1/4096), so that rounding to the grid moves no vote across the boundary.
-DISTANCE, OVER = 1024.5 / 4096, 0.250123
+# Between two points of the noise grid (steps of 1/128), so that rounding to the grid moves no vote across the boundary.
+DISTANCE, OVER = 32.5 / 128, 0.253907
 
 
 def _sampled_rate(inputs: int = 4000, alpha: float = 0.05) -> float:

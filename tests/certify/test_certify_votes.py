@@ -10,14 +10,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from twinproof.certify.grid_gaussian import BLOCK, GridGaussian
+from twinproof.certify import noisy_rows
+from twinproof.certify.grid_gaussian import GridGaussian
+from twinproof.certify.philox_words import Stream
 from twinproof.certify.smoothed import Sampling, SmoothedClassifier, bound_from_votes
+from twinproof.certify.table_noise import write_noise
 from twinproof.certify.votes import VoteCounter
 from twinproof.randomness import Key
 from twinproof.runs.certificates import ABSTAIN, Certificate
 
-# More draws than one block, and not a multiple of it.
-SAMPLING = Sampling(n0=120, n=BLOCK + 250, alpha=0.001)
+# A number of draws that no size of batches divides.
+SAMPLING = Sampling(n0=120, n=1253, alpha=0.001)
 KEY = Key.from_seed(4)
 NOISE = GridGaussian(0.5, 16)
 
@@ -62,6 +65,13 @@ def test_one_by_one_in_any_order_is_the_same(order: list[int]) -> None:
 @pytest.mark.parametrize("cut", [1, 4, 8])
 def test_a_part_is_the_same_as_in_the_whole(cut: int) -> None:
     assert _certify(_inputs()[:cut]) + _certify(_inputs()[cut:], first=cut) == WHOLE
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU that torch can use")
+@pytest.mark.parametrize("rows", [7, 1000, 10**6])
+def test_a_gpu_counts_the_same_votes(rows: int) -> None:
+    smoothed = SmoothedClassifier(_exact_network().to("cuda"), NOISE)
+    assert smoothed.certify(_inputs(), sampling=SAMPLING, key=KEY, rows=rows) == WHOLE
 
 
 def test_another_key_gives_other_votes() -> None:
@@ -117,52 +127,60 @@ class Recorder(nn.Module):
         return torch.stack((x.sum(dim=1), -x.sum(dim=1)), dim=1)
 
 
-def _noise_seen(noise: GridGaussian, purposes: tuple[str, ...] = ("select", "estimate")) -> NDArray[np.float32]:
+def _noise_seen(purposes: tuple[str, ...] = ("select", "estimate")) -> NDArray[np.float32]:
     """All noise vectors that three equal inputs met, for all purposes, one a row."""
     recorder = Recorder()
-    counter = VoteCounter(recorder, noise, 2, KEY, rows=500)
+    counter = VoteCounter(recorder, NOISE, 2, KEY, rows=500)
     for purpose in purposes:
         counter.count(purpose, [0, 1, 2], torch.zeros(3, 4), 1500)
     return np.asarray(torch.cat(recorder.seen))
 
 
 def test_no_two_inputs_draws_or_purposes_share_noise() -> None:
-    seen = _noise_seen(NOISE)
+    seen = _noise_seen()
     assert seen.shape == (2 * 3 * 1500, 4)
     assert len(np.unique(seen, axis=0)) == len(seen)
 
 
-@dataclass(frozen=True)
-class SharedNoise(GridGaussian):
-    """The planted bug: one stream for all inputs, or for all blocks, or for both purposes."""
+class Forgetful:
+    """The planted bug: one stream for all inputs, or for both purposes."""
 
-    forget: str = ""
+    def __init__(self, forget: str) -> None:
+        self.forget = forget
 
-    def block(self, key: Key, purpose: str, index: int, number: int, shape: tuple[int, ...], device: torch.device) -> Tensor:
-        """The noise, with one part of its name forgotten."""
-        purpose = "all" if self.forget == "purpose" else purpose
-        index = 0 if self.forget == "index" else index
-        number = 0 if self.forget == "number" else number
-        return super().block(key, purpose, index, number, shape, device)
+    def named(self, key: Key, purpose: str, index: int) -> Stream:
+        """The stream, with one part of its name forgotten."""
+        return Stream.named(key, "all" if self.forget == "purpose" else purpose, 0 if self.forget == "index" else index)
 
 
-@pytest.mark.parametrize("forget", ["index", "number", "purpose"])
-def test_planted_shared_noise_is_caught(forget: str) -> None:
-    seen = _noise_seen(SharedNoise(0.5, 16, forget))
+@pytest.mark.parametrize("forget", ["index", "purpose"])
+def test_planted_shared_streams_are_caught(forget: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(noisy_rows, "Stream", Forgetful(forget))
+    seen = _noise_seen()
+    assert len(np.unique(seen, axis=0)) < len(seen)
+
+
+def test_planted_draws_that_start_again_with_each_batch_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(noisy_rows, "write_noise", lambda table, stream, first, out: write_noise(table, stream, 0, out))
+    seen = _noise_seen()
     assert len(np.unique(seen, axis=0)) < len(seen)
 
 
 def test_the_network_sees_input_plus_noise_in_input_units() -> None:
     recorder, stored = Recorder(), torch.tensor([[0.0, 3.0, 8.0, 16.0]])
     VoteCounter(recorder, NOISE, 2, KEY, rows=100).count("estimate", [5], stored, 40)
-    noise = NOISE.block(KEY, "estimate", 5, 0, (40, 4), torch.device("cpu"))
+    noise = NOISE.draws(KEY, "estimate", 5, 0, 40, 4, torch.device("cpu"))
     assert torch.equal(torch.cat(recorder.seen), (stored + noise) / 16)
 
 
-def test_no_batch_is_larger_than_rows_or_one_block() -> None:
+@pytest.mark.parametrize(("rows", "batches"), [(2000, 15), (7000, 5), (10**6, 1)])
+def test_all_batches_but_the_last_are_full_and_none_is_larger(rows: int, batches: int) -> None:
+    """So that memory does not grow with the number of draws, and a batch holds as many inputs as it takes."""
     recorder = Recorder()
-    SmoothedClassifier(recorder, NOISE).certify(_inputs(6), sampling=Sampling(100, 5 * BLOCK), key=KEY, rows=2 * BLOCK)
-    assert max(len(batch) for batch in recorder.seen) == 2 * BLOCK
+    VoteCounter(recorder, NOISE, 2, KEY, rows).count("estimate", list(range(6)), torch.zeros(6, 4), 5000)
+    sizes = [len(batch) for batch in recorder.seen]
+    assert sizes[:-1] == [rows] * (batches - 1)
+    assert sum(sizes) == 30_000
 
 
 class Stubborn(nn.Module):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from decimal import Decimal, localcontext
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ import torch
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from twinproof.certify.grid_gaussian import BLOCK, GridGaussian
+from twinproof.certify.clopper_pearson import clopper_pearson_lower
+from twinproof.certify.grid_gaussian import GridGaussian
 from twinproof.errors import ConfigError
 from twinproof.randomness import Key
 
@@ -20,27 +22,20 @@ CASES = [(sigma, levels) for levels in (16, 255, 65535) for sigma in (0.01, 0.25
 MILLION = 1_000_000
 
 
-@pytest.fixture(params=["cpu", "cuda"])
-def device(request: pytest.FixtureRequest) -> torch.device:
-    """Each kind of device has a generator of its own."""
-    if request.param == "cuda" and not torch.cuda.is_available():
-        pytest.skip("there is no GPU that torch can use")
-    return torch.device(request.param)
-
-
-def _draws(noise: GridGaussian, count: int = MILLION, device: torch.device = CPU) -> NDArray[np.float32]:
-    return np.asarray(noise.block(Key.from_seed(1), "test", 0, 0, (count,), device).cpu())
+def _draws(noise: GridGaussian, count: int = MILLION) -> NDArray[np.float32]:
+    return np.asarray(noise.draws(Key.from_seed(1), "test", 0, 0, count // 1000, 1000, CPU)).reshape(-1)
 
 
 @pytest.mark.parametrize(("sigma", "levels"), CASES)
-def test_every_draw_is_a_multiple_of_the_grid(sigma: float, levels: int, device: torch.device) -> None:
+def test_every_draw_is_a_multiple_of_the_grid(sigma: float, levels: int) -> None:
     noise = GridGaussian(sigma, levels)
     assert math.frexp(noise.grid)[0] == 0.5
     assert noise.grid <= 1
-    multiples = _draws(noise, 100_000, device).astype(np.float64) / noise.grid
+    multiples = _draws(noise, 100_000).astype(np.float64) / noise.grid
     assert (multiples == np.rint(multiples)).all()
-    # Fine enough that no network notices, except where the stored levels themselves are as fine.
-    assert noise.grid == 1 or 1024 <= sigma * levels / noise.grid < 2048
+    # Fine enough that no network notices, and not finer than needed, except where the stored levels themselves are as fine.
+    assert noise.steps >= 64
+    assert noise.grid == 1 or noise.steps < 128
 
 
 def _inexact_sums(noise: NDArray[np.float32], levels: int) -> int:
@@ -54,7 +49,8 @@ def _inexact_sums(noise: NDArray[np.float32], levels: int) -> int:
 def test_input_plus_noise_is_exact_in_float32(sigma: float, levels: int) -> None:
     noise = GridGaussian(sigma, levels)
     # The largest draw that the cut allows stands for the tails that no sample reaches.
-    edge = np.float32(np.rint(8.5 * sigma * levels / noise.grid) * noise.grid)
+    edge = np.float32(noise.table.reach * noise.grid)
+    assert float(edge) == noise.table.reach * noise.grid
     drawn = np.append(_draws(noise, 5_000), [edge, -edge, edge - noise.grid]).astype(np.float32)
     assert _inexact_sums(drawn, levels) == 0
 
@@ -79,22 +75,23 @@ def _assert_law(drawn: NDArray[np.float32], sigma: float, levels: int) -> None:
 
 
 @pytest.mark.parametrize(("sigma", "levels"), CASES)
-def test_the_law_is_the_rounded_normal(sigma: float, levels: int, device: torch.device) -> None:
-    _assert_law(_draws(GridGaussian(sigma, levels), device=device), sigma, levels)
+def test_the_law_is_the_rounded_normal(sigma: float, levels: int) -> None:
+    _assert_law(_draws(GridGaussian(sigma, levels)), sigma, levels)
 
 
 def _one_percent_up(drawn: NDArray[np.float32]) -> NDArray[np.float32]:
-    wider: NDArray[np.float32] = (np.rint(drawn * 1.01 * 32) / 32).astype(np.float32)
+    wider: NDArray[np.float32] = (np.rint(drawn * 1.01 * 2) / 2).astype(np.float32)
     return wider
 
 
 def _laplace(drawn: NDArray[np.float32]) -> NDArray[np.float32]:
     laplace = np.random.default_rng(2).laplace(scale=63.75 / math.sqrt(2), size=drawn.size)
-    return (np.rint(laplace * 32) / 32).astype(np.float32)
+    return (np.rint(laplace * 2) / 2).astype(np.float32)
 
 
 def _rounded_down(drawn: NDArray[np.float32]) -> NDArray[np.float32]:
-    return np.floor(drawn).astype(np.float32)
+    lower: NDArray[np.float32] = np.floor(drawn - 0.4).astype(np.float32)
+    return lower
 
 
 @pytest.mark.parametrize(
@@ -106,8 +103,8 @@ def test_planted_laws_are_caught(planted: Callable[[NDArray[np.float32]], NDArra
 
 
 def _streams() -> list[tuple[int, str, int, int]]:
-    """(seed, purpose, index, number), each differing from the first in one part."""
-    return [(1, "select", 0, 0), (2, "select", 0, 0), (1, "estimate", 0, 0), (1, "select", 1, 0), (1, "select", 0, 1)]
+    """(seed, purpose, index, first draw), each differing from the first in one part."""
+    return [(1, "select", 0, 0), (2, "select", 0, 0), (1, "estimate", 0, 0), (1, "select", 1, 0), (1, "select", 0, 200)]
 
 
 def _largest_correlation(drawn: list[NDArray[np.float64]]) -> float:
@@ -118,50 +115,57 @@ def _largest_correlation(drawn: list[NDArray[np.float64]]) -> float:
 def test_streams_are_independent() -> None:
     noise, count = GridGaussian(0.5, 255), 200_000
     drawn = [
-        np.asarray(noise.block(Key.from_seed(seed), purpose, index, number, (count,), CPU), dtype=np.float64)
-        for seed, purpose, index, number in _streams()
+        np.asarray(noise.draws(Key.from_seed(seed), purpose, index, first, 200, 1000, CPU), dtype=np.float64).reshape(-1)
+        for seed, purpose, index, first in _streams()
     ]
     limit = 5.5 / math.sqrt(count)
     assert _largest_correlation(drawn) < limit
     assert _largest_correlation([np.abs(values) for values in drawn]) < limit
-    # Neighbouring coordinates, and coordinates a row apart, within one block.
-    for lag in (1, 2, 64, 784):
-        assert abs(np.corrcoef(drawn[0][:-lag], drawn[0][lag:])[0, 1]) < limit
     leaky = drawn[1] + 0.03 * drawn[0]
     assert _largest_correlation([drawn[0], leaky]) > limit
 
 
-def test_the_same_name_gives_the_same_noise_whatever_the_count() -> None:
+@pytest.mark.parametrize("first", [0, 1, 990, 12_345])
+def test_any_draw_can_be_made_alone(first: int) -> None:
     noise, key = GridGaussian(0.5, 255), Key.from_seed(3)
-    long = noise.block(key, "estimate", 7, 2, (BLOCK, 3), CPU)
-    short = noise.block(key, "estimate", 7, 2, (10, 3), CPU)
-    assert torch.equal(long[:10], short)
+    long = noise.draws(key, "estimate", 7, first, 50, 3, CPU)
+    for at in (0, 1, 49):
+        assert torch.equal(noise.draws(key, "estimate", 7, first + at, 1, 3, CPU)[0], long[at])
 
 
 def test_anyone_can_draw_the_noise_again_from_the_key() -> None:
-    """The stream of a CPU, written out: stored keys must stay good for re-drawing the votes of old certificates."""
+    """The stream, written out with numpy and scipy: stored keys must stay good for re-drawing the votes of old certificates."""
     noise, key = GridGaussian(0.25, 255), Key.from_seed(6)
-    seed = int.from_bytes(key.stream("estimate", 3, 1, length=16), "little")
-    normal = np.random.Generator(np.random.Philox(key=seed)).standard_normal((1000, 5))
-    exact = normal * 63.75
-    drawn = np.asarray(noise.block(key, "estimate", 3, 1, (1000, 5), CPU), dtype=np.float64)
-    assert np.abs(drawn - exact).max() <= noise.grid / 2 * (1 + 1e-12), "not the nearest point of the grid"
+    seed = int.from_bytes(key.stream("estimate", 0, length=32 * 1024)[32 * 3 : 32 * 3 + 16], "little")
+    words = np.random.Philox(key=seed, counter=2 * 1000).random_raw(1000 * 8).view(np.uint32).reshape(1000, 16)
+    exact = norm.ppf((words[:, :13] + 0.5) / 2**32) * 63.75
+    drawn = np.asarray(noise.draws(key, "estimate", 3, 1000, 1000, 13, CPU), dtype=np.float64)
+    assert np.abs(drawn - exact).max() <= noise.grid / 2 * (1 + 1e-4), "not the nearest point of the grid"
 
 
 def test_tau_is_the_documented_formula() -> None:
-    # sigma 0.25 on 255 levels: grid 1/32, 17 * 63.75 * 32 = 34,680 cells.
-    noise = GridGaussian(0.25, 255)
-    assert noise.grid == 2.0**-5
-    assert noise.tau(784) == pytest.approx(784 * (34_680 * 2.0**-49 + 2.0**-50), rel=1e-12)
-    assert noise.tau(2) == 2 * noise.tau(1)
+    noise = GridGaussian(0.5, 255)
+    assert (noise.grid, noise.steps) == (1.0, 127.5)
+    assert noise.tau(784) == pytest.approx(784 * (17 * 127.5 * 2.0**-64 + 2.0**-49) + 2.0**-36, rel=1e-12)
     for sigma, levels in CASES:
         other = GridGaussian(sigma, levels)
-        cells = 17 * sigma * levels / other.grid
-        assert other.tau(1) == pytest.approx(cells * 2.0**-49 + 2.0**-50, rel=1e-12)
-        # Half the sum of 2^-49 over all cells, two of them at the ends, and what a normal number has beyond the cut.
-        inside = 0.5 * (cells + 2) * 2.0**-49
-        assert other.tau(1) >= inside + 2 * norm.sf(8.5)
-        assert other.tau(150_528) < 0.01
+        # Less than a vote of ten thousand is worth, by orders, even for the largest images.
+        assert 2.0**-36 < other.tau(1) < other.tau(150_528) < 1e-7
+
+
+@pytest.mark.parametrize(("votes", "draws"), [(10_000, 10_000), (9_990, 10_000), (7_000, 10_000), (5_200, 10_000), (90, 100)])
+def test_tau_exceeds_the_error_of_the_bound(votes: int, draws: int) -> None:
+    """At the bound, so many votes or more must have probability alpha; the slope there turns what is missing into an error."""
+    bound = Decimal(float(clopper_pearson_lower(votes, draws, 0.001)))
+    with localcontext() as context:
+        context.prec = 60
+        term = first = Decimal(math.comb(draws, votes)) * bound**votes * (1 - bound) ** (draws - votes)
+        tail = term
+        for k in range(votes, draws):
+            term *= Decimal(draws - k) / (k + 1) * bound / (1 - bound)
+            tail += term
+        slope = first * votes / bound
+        assert abs((tail - Decimal("0.001")) / slope) < Decimal(2) ** -40
 
 
 @pytest.mark.parametrize("sigma", [0.0, -1.0, math.nan, math.inf])
@@ -171,7 +175,7 @@ def test_unusable_sigma_is_refused(sigma: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sigma", "levels"), [(5e-324, 255), (1e-300, 255), (1e-5, 255), (1e5, 255), (1e300, 255), (100.0, 65535)]
+    ("sigma", "levels"), [(5e-324, 255), (1e-300, 255), (1e-6, 255), (1e5, 255), (1e300, 255), (100.0, 65535)]
 )
 def test_sigma_that_float32_cannot_carry_is_refused(sigma: float, levels: int) -> None:
     with pytest.raises(ConfigError, match="would not be exact in float32"):

@@ -38,7 +38,10 @@ SETTINGS_FILE = "certificates.json"
 MOST_DRAWS = 10**9
 MOST_LOOKS = 1000
 ROUNDING_UNIT = 1e-6
+# Steps of the grid within one standard deviation for which tau is proven.
+FEWEST_STEPS = 64
 SLACK = 1e-9
+ARITHMETICS = ("float32", "tf32")
 
 
 def is_grid(value: object) -> bool:
@@ -56,6 +59,11 @@ def is_draws(value: object) -> bool:
 def is_key(value: object) -> bool:
     """Whole bytes in hexadecimal."""
     return isinstance(value, str) and re.fullmatch(r"([0-9a-f]{2})+", value, re.ASCII) is not None
+
+
+def is_arithmetic(value: object) -> bool:
+    """A precision of products that a network is run in."""
+    return isinstance(value, str) and value in ARITHMETICS
 
 
 SETTINGS = (
@@ -79,6 +87,9 @@ SETTINGS = (
     Field("created", is_utc_time, "a UTC time"),
     Field("seconds", is_not_negative, "a number from 0"),
     Field("target_radius", or_null(is_positive), "null or a positive number"),
+    Field("arithmetic", is_arithmetic, " or ".join(ARITHMETICS)),
+    Field("form", is_text, "a description, e.g. as given"),
+    Field("shared_noise", lambda value: isinstance(value, bool), "true or false"),
     Field(
         "looks", lambda value: isinstance(value, list) and 0 < len(value) <= MOST_LOOKS, f"a list of 1 to {MOST_LOOKS} looks"
     ),
@@ -149,7 +160,7 @@ def look_problems(settings: dict[str, Any]) -> Iterator[Problem]:
 
 def smallest_tau(sigma: float, grid: float, levels: int, dimension: int) -> float:
     """The least distance between grid noise and the Gaussian that can be stated (docs/decisions/0002-noise-on-a-grid.md)."""
-    return dimension * (17.0 * sigma * levels / grid * 2.0**-49 + 2.0**-50)
+    return dimension * (17.0 * sigma * levels / grid * 2.0**-64 + 2.0**-49) + 2.0**-36
 
 
 def settings_problems(settings: dict[str, Any], data: PublicData) -> Iterator[Problem]:
@@ -165,6 +176,8 @@ def settings_problems(settings: dict[str, Any], data: PublicData) -> Iterator[Pr
         yield Problem(SETTINGS_FILE, "inputs is more than the test set has", str(inputs), f"at most {data.test_records}")
     if faults:
         return
+    if settings["arithmetic"] != ARITHMETICS[0] and settings["device"].partition(":")[0] == "cpu":
+        yield Problem(SETTINGS_FILE, "a CPU has no such arithmetic", settings["arithmetic"], ARITHMETICS[0])
     yield from look_problems(settings)
     if rules := rules_of(settings):
         yield from _consequence_problems(settings, rules[-1])
@@ -172,6 +185,9 @@ def settings_problems(settings: dict[str, Any], data: PublicData) -> Iterator[Pr
 
 def _consequence_problems(settings: dict[str, Any], rule: Rule) -> Iterator[Problem]:
     """What follows from the numbers of sound settings; ``rule`` is that of the last look."""
+    coarse = rule.sigma * settings["levels"] / float(settings["grid"])
+    if not coarse >= FEWEST_STEPS * (1 - SLACK):
+        yield Problem(SETTINGS_FILE, "the noise grid is too coarse", f"{coarse!r} steps for sigma", f"at least {FEWEST_STEPS}")
     least = smallest_tau(rule.sigma, float(settings["grid"]), settings["levels"], settings["dimension"])
     if not rule.tau >= least * (1 - SLACK):
         yield Problem(SETTINGS_FILE, "tau is understated", repr(rule.tau), f"at least {least!r}")

@@ -6,14 +6,58 @@ depends on the other rows of the batch is no such function: its votes are not in
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from twinproof.certify.row_threads import one_thread_inside
 from twinproof.errors import ModelError
 
 # Batched and single rows differ by float rounding alone in an honest network; batch statistics differ by far more.
 _TOLERANCE = 1e-2
+# Rows of one forward pass: enough to fill the device, and so few numbers that a batch leaves room in its cache or memory.
+_MOST_ROWS = {"cpu": 1000, "cuda": 65_536}
+_MOST_NUMBERS = {"cpu": 2**20, "cuda": 2**26}
+_FEWEST_ROWS = 32
+
+
+@dataclass(frozen=True)
+class BaseClassifier:
+    """The network that certificates are about, in the form in which it is run.
+
+    ``arithmetic`` and ``form`` name what its last bits depend on besides the weights: the precision of its products, and
+    which of the equivalent forms of its layers was chosen.
+    """
+
+    network: nn.Module
+    classes: int
+    arithmetic: str
+    form: str
+
+
+def base_classifier(model: nn.Module, example: Tensor, rows: int, *, form: str | None = None) -> BaseClassifier:
+    """``model``, in eval mode, in its fastest form for ``rows`` rows on the device of ``example``, or in the ``form`` named.
+
+    ``example`` is a batch of one input in [0, 1].
+
+    Guarantees
+        The form that is run is the one that is checked: it treats each row of a batch alone (``classes_of``).
+    """
+    from twinproof.certify.lowering import lowered
+
+    classes_of(model, example)
+    # One thread inside, as when votes are counted: the form must not depend on the number of cores.
+    with one_thread_inside():
+        network = lowered(model, tuple(example.shape[1:]), example.device, rows, form=form)
+    return BaseClassifier(network, classes_of(network, example), network.arithmetic, network.form)
+
+
+def rows_per_forward(dimension: int, device: torch.device) -> int:
+    """Rows of one forward pass where the caller does not say."""
+    kind = "cuda" if device.type == "cuda" else "cpu"
+    return max(_FEWEST_ROWS, min(_MOST_ROWS[kind], _MOST_NUMBERS[kind] // dimension))
 
 
 def classes_of(model: nn.Module, example: Tensor) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
+import torch
+
 from twinproof.certify.promise import unfinished_promise
 from twinproof.errors import RunError
 from twinproof.files import sync_folder
@@ -42,6 +44,14 @@ def take_up(root: Path, wanted: CertificateSettings, *, own_key: bool, overwrite
     return earlier, _lines_done(root, earlier)
 
 
+def earlier_form(root: Path, device: torch.device, *, shared_noise: bool) -> str | None:
+    """The form of the network in which earlier work of this kind counted its votes on such a device; None without any."""
+    earlier = read_settings(root)
+    if earlier is None or _device_kind(earlier) != device.type or earlier.shared_noise != shared_noise:
+        return None
+    return earlier.form
+
+
 def is_recorded(root: Path) -> bool:
     """Whether ``run.json`` binds the certificates already."""
     return all(name in read_run_json(root).get("files", {}) for name in CERTIFICATE_FILES)
@@ -52,7 +62,7 @@ def _differences(earlier: CertificateSettings, wanted: CertificateSettings, *, o
     free = {"state", "created", "seconds"} | (set() if own_key else {"key"})
     same_device = _device_kind(earlier) == _device_kind(wanted)
     if earlier.state == COMPLETE:
-        free |= {"device", "versions"}
+        free |= {"device", "versions", "arithmetic", "form"}
     elif same_device:
         free |= {"device"}
     old, new = asdict(earlier), asdict(wanted)

@@ -16,17 +16,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from twinproof.certify.normal_table import CUT, NormalTable, distance, normal_table
+from twinproof.certify.philox_words import Stream
+from twinproof.certify.table_noise import write_noise
 from twinproof.errors import ConfigError
 from twinproof.randomness import Key
 
-# Draws come in blocks of this many, each with a generator of its own, so that votes do not depend on how work is batched.
-BLOCK = 1000
-# Grid steps per standard deviation: coarse enough for a small tau, far finer than any network notices.
-_STEPS_PER_SIGMA = 1024
-# No draw goes beyond this many standard deviations; a normal number does with probability 2e-17.
-_CUT = 8.5
+# Grid steps per standard deviation, at least: what the network sees has a variance larger by 1/12 of a step squared, which is
+# a 50,000th, and the proof holds for any grid.
+_STEPS_PER_SIGMA = 64
 _FLOAT32_EXACT = 2.0**24
 _SMALLEST_SIGMA = 1e-6  # below it no grid fits float32, and its step would underflow long before sigma does
+# Far above what the float64 functions err that turn votes into a radius, far below what a vote is worth.
+_ARITHMETIC = 2.0**-36
 
 
 @dataclass(frozen=True)
@@ -35,11 +37,10 @@ class GridGaussian:
 
     Guarantees
         - Every draw plus every storable input is exact in float32 (checked when the record is made).
-        - ``tau`` bounds the total variation between the law of one drawn vector and the rounded Gaussian, given ideal
-          random bits. Per coordinate there are at most 17 sigma / h + 2 cells, and a distance is half the sum over them. The
-          generators (numpy's ziggurat on Philox on a CPU, Box-Muller on Philox on a GPU) place cell boundaries on a lattice of
-          at least 52-bit uniforms and with library functions that err by a few units in the last place: a cell's probability
-          is off by less than 2^-49. The cut adds less than 2^-50. Coordinates add up.
+        - Draw j for input i is a function of (key, purpose, i, j) alone, the same to the bit on every device.
+        - ``tau`` bounds the total variation between the law of one drawn vector and the rounded Gaussian, given ideal random
+          bits: coordinates add up, and ``normal_table`` proves the bound for one. It also pays for the float64 functions that
+          turn votes into a radius.
     """
 
     sigma: float
@@ -50,7 +51,7 @@ class GridGaussian:
             raise ConfigError("the smoothing noise cannot be used", where="sigma", got=self.sigma, wanted="a finite number > 0")
         if self.levels < 1:
             raise ConfigError("inputs need stored levels", where="levels", got=self.levels, wanted="at least 1, e.g. 255")
-        if self.sigma < _SMALLEST_SIGMA or self.levels * (1 + _CUT * self.sigma) / self.grid >= _FLOAT32_EXACT:
+        if self.sigma < _SMALLEST_SIGMA or self.levels / self.grid + CUT * self.steps + 1 >= _FLOAT32_EXACT:
             raise ConfigError(
                 "input plus noise would not be exact in float32",
                 where="sigma",
@@ -63,27 +64,23 @@ class GridGaussian:
         """The grid step h in stored levels: a power of two, at most 1."""
         return min(1.0, 2.0 ** math.floor(math.log2(self.sigma * self.levels / _STEPS_PER_SIGMA)))
 
+    @property
+    def steps(self) -> float:
+        """Grid steps for one standard deviation: at least 64."""
+        return self.sigma * self.levels / self.grid
+
+    @property
+    def table(self) -> NormalTable:
+        """Which multiple of the grid each 64-bit word stands for."""
+        return normal_table(self.steps)
+
     def tau(self, dimension: int) -> float:
-        """Bound on the total variation distance per draw of a vector of ``dimension`` coordinates."""
-        cells = 2 * _CUT * self.sigma * self.levels / self.grid
-        return dimension * (cells * 2.0**-49 + 2.0**-50)
+        """Bound on the total variation distance per draw of a vector of ``dimension`` coordinates, and on the arithmetic."""
+        return dimension * distance(self.steps) + _ARITHMETIC
 
-    def grows(self, device: torch.device) -> bool:
-        """Whether a shorter block is the beginning of a longer one: so with numpy's generator, not with a GPU's."""
-        return device.type != "cuda"
-
-    def block(self, key: Key, purpose: str, index: int, number: int, shape: tuple[int, ...], device: torch.device) -> Tensor:
-        """Draws number ``number`` * BLOCK onwards for input ``index``: float32 multiples of the grid, in stored levels."""
-        scale = self.sigma * self.levels / self.grid
-        if device.type == "cuda":
-            generator = torch.Generator(device)
-            generator.manual_seed(key.seed(purpose, index, number))
-            normal = torch.empty(shape, dtype=torch.float64, device=device).normal_(generator=generator)
-            return normal.clamp_(-_CUT, _CUT).mul_(scale).round_().mul_(self.grid).to(torch.float32)
-        seed = int.from_bytes(key.stream(purpose, index, number, length=16), "little")
-        drawn = np.random.Generator(np.random.Philox(key=seed)).standard_normal(shape)
-        np.clip(drawn, -_CUT, _CUT, out=drawn)
-        np.multiply(drawn, scale, out=drawn)
-        np.rint(drawn, out=drawn)
-        np.multiply(drawn, self.grid, out=drawn)
-        return torch.from_numpy(drawn.astype(np.float32))
+    def draws(self, key: Key, purpose: str, index: int, first: int, count: int, dimension: int, device: torch.device) -> Tensor:
+        """Draws from number ``first`` on for input ``index``: (count, dimension) float32 multiples of the grid, in levels."""
+        noise = np.empty((count, dimension), dtype=np.float32)
+        for part in write_noise(self.table, Stream.named(key, purpose, index), first, noise):
+            part *= np.float32(self.grid)
+        return torch.from_numpy(noise).to(device)

@@ -15,7 +15,7 @@ from itertools import pairwise
 from twinproof.errors import ConfigError
 from twinproof.runs.certificates import Look
 
-# A divisor of the sampler's block, so that looks from the fourth on fall on whole blocks.
+# Enough draws for a plain case at a usual alpha; fewer would only be one more look to share alpha with.
 FIRST_LOOK = 125
 # Shares like alpha / 7 add up to alpha only up to float64; far below what a bound's own arithmetic errs.
 _ROUNDING = 1e-12
@@ -54,7 +54,11 @@ class Schedule:
 
     @classmethod
     def single(cls, n: int, alpha: float) -> Schedule:
-        """One look at all n draws: the procedure with a fixed number of draws."""
+        """One look at all n draws: the procedure with a fixed number of draws.
+
+        Without a target nothing stops early. A radius grows until the last draw, and an input that is sure to abstain could
+        stop after half of them at best, which is too rare to be worth a look.
+        """
         return cls((Look(n, alpha),), alpha)
 
     @classmethod

@@ -19,6 +19,12 @@ _ASSUMPTIONS = (
 )
 
 
+_SHARED = (
+    "Inputs were certified with the same noise: what holds for each alone still does, but certificates may fail together.",
+    "The weights of the first layer are rounded to multiples of a power of two, so that it is exactly linear.",
+)
+
+
 def certified_promise(settings: CertificateSettings) -> Guarantee:
     """What a complete certification promises."""
     sequential = settings.target_radius is not None
@@ -28,7 +34,7 @@ def certified_promise(settings: CertificateSettings) -> Guarantee:
         f"For each certified input, except with probability {settings.alpha!r}: no change smaller than its radius "
         f"(l2, inputs in [0, 1]) changes the smoothed classifier's answer.",
         theorem=_THEOREM + (_LOOKS if sequential else ""),
-        assumptions=_ASSUMPTIONS,
+        assumptions=_ASSUMPTIONS + (_SHARED if settings.shared_noise else ()),
         values=(
             ("sigma", settings.sigma),
             ("alpha", settings.alpha),

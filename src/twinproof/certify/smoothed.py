@@ -5,8 +5,10 @@ Guarantees
     (the class that the network most likely gives to the input plus noise) answers ``prediction`` for every storable input whose
     l2 distance is smaller than ``radius``. Proof: the class is chosen on n0 draws; the n estimation draws are fresh, so their
     votes are binomial and the Clopper-Pearson bound holds; tau covers the sampler; Cohen et al.'s theorem 1 gives
-    sigma * Phi^-1(p). Radii are rounded down; tau also exceeds the rounding of the float64 arithmetic by orders of magnitude.
+    sigma * Phi^-1(p). Radii are rounded down; tau also pays for the rounding of the float64 arithmetic.
     With a target radius the votes are looked at several times; the looks share alpha (``certify/looks.py``).
+    The network of the claim is the one that is run: for speed it may be another form of the one given, equal up to rounding
+    (``certify/lowering.py``).
     Tests: linear classifiers, whose radius is known exactly; planted bugs (votes taken for probabilities,
     selection draws reused, sigma off by 2 %, radii rounded up, all of alpha spent at every look).
 """
@@ -23,12 +25,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from twinproof.certify.base_classifier import classes_of
+from twinproof.certify.base_classifier import BaseClassifier, base_classifier, classes_of, rows_per_forward
 from twinproof.certify.clopper_pearson import clopper_pearson_lower
 from twinproof.certify.grid_gaussian import GridGaussian
 from twinproof.certify.looks import Schedule
+from twinproof.certify.row_threads import one_thread_inside
+from twinproof.certify.shared_noise import SharedNetwork, SharedNoiseCounter, shared_network
 from twinproof.certify.stopping import Estimate, StoppingRule, estimate
-from twinproof.certify.votes import VoteCounter
+from twinproof.certify.votes import Counter, VoteCounter
 from twinproof.errors import ConfigError, DataError, ModelError
 from twinproof.layers.modes import evaluation_mode
 from twinproof.randomness import Key
@@ -36,8 +40,6 @@ from twinproof.rounding import round_down
 from twinproof.runs.certificates import ABSTAIN, UNKNOWN, Certificate, Look
 
 NORM = "l2"
-# Rows per forward pass when the caller does not say: enough to fill the device, small enough for its caches or memory.
-_ROWS = {"cpu": 2000, "cuda": 64_000}
 _MOST_DRAWS = 10**12
 
 
@@ -46,13 +48,18 @@ class Sampling:
     """How many draws and how sure: n0 to choose the class, n to bound its probability, alpha the failure per input.
 
     With ``target_radius`` the question is whether the certified radius is at least that: n is then the most draws that an
-    input can get, and it gets no more once the answer is known.
+    input can get, and it gets no more once the answer is known. Without one every input gets n draws: its radius still grows
+    with the last of them.
+
+    With ``shared_noise`` the inputs of a batch meet the same noise, which makes the first layer of the network nearly free.
+    What is promised for each input stays the same; that one certificate fails is then no longer independent of the others.
     """
 
     n0: int = 100
     n: int = 10_000
     alpha: float = 0.001
     target_radius: float | None = None
+    shared_noise: bool = False
 
     def __post_init__(self) -> None:
         for name in ("n0", "n"):
@@ -88,10 +95,12 @@ def bound_from_votes(votes: NDArray[Any], sampling: Sampling, sigma: float, tau:
     """What each number of votes certifies."""
     from scipy.special import ndtri
 
-    probability = clopper_pearson_lower(votes, sampling.n, sampling.alpha) - tau
+    # Many inputs have as many votes, and rounding down in decimals takes its time.
+    numbers, which = np.unique(votes, return_inverse=True)
+    probability = clopper_pearson_lower(numbers, sampling.n, sampling.alpha) - tau
     certified = probability > 0.5
-    radii = sigma * ndtri(np.where(certified, probability, 0.5))
-    return Bound(certified, np.array([round_down(float(radius)) for radius in radii]))
+    radii = np.array([round_down(float(radius)) for radius in sigma * ndtri(np.where(certified, probability, 0.5))])
+    return Bound(certified[which], radii[which].astype(np.float64))
 
 
 def largest_radius(sampling: Sampling, noise: GridGaussian, dimension: int) -> float:
@@ -163,10 +172,19 @@ def _smallest_useful_n(sampling: Sampling, sigma: float, tau: float) -> int:
 
 @dataclass(frozen=True)
 class SmoothedClassifier:
-    """A network made robust by voting over Gaussian noise at its input; any ``nn.Module`` that maps [0, 1] inputs to scores."""
+    """A network made robust by voting over Gaussian noise at its input; any ``nn.Module`` that maps [0, 1] inputs to scores.
+
+    ``base`` is the network in the form in which it is run, where a caller has it already (``base_for``).
+    """
 
     model: nn.Module
     noise: GridGaussian
+    base: BaseClassifier | None = None
+
+    def base_for(self, inputs: Tensor | NDArray[Any], sampling: Sampling, *, form: str | None = None) -> BaseClassifier:
+        """The network as it is run on such inputs, for callers that certify in several calls: found once, in the same form."""
+        stored = self._stored_levels(inputs)
+        return self._base(stored, rows_per_forward(stored[0].numel(), stored.device), sampling, form)
 
     def certify(
         self,
@@ -193,8 +211,7 @@ class SmoothedClassifier:
         if not indices:
             return []
         rule = stopping_rule(sampling, self.noise.sigma, self.noise.tau(dimension))
-        key, rows = key or Key.from_system(), rows or _ROWS[stored.device.type]
-        top, made = self._votes(stored, indices, sampling.n0, rule, key, rows)
+        top, made = self._votes(stored, indices, sampling, rule, key or Key.from_system(), rows)
         bound = bound_from_estimate(made, sampling, self.noise.sigma, self.noise.tau(dimension))
         draws = np.array([look.draws for look in rule.schedule.looks])[made.stopped]
         truth = [UNKNOWN] * len(indices) if labels is None else [int(label) for label in labels]
@@ -206,7 +223,7 @@ class SmoothedClassifier:
         ]
 
     def _votes(
-        self, stored: Tensor, indices: list[int], n0: int, rule: StoppingRule, key: Key, rows: int
+        self, stored: Tensor, indices: list[int], sampling: Sampling, rule: StoppingRule, key: Key, rows: int | None
     ) -> tuple[NDArray[np.int64], Estimate]:
         if torch.is_autocast_enabled(stored.device.type):
             raise ModelError(
@@ -216,11 +233,30 @@ class SmoothedClassifier:
                 wanted="the precision that the network will be used in",
                 fix="certify outside the autocast context",
             )
+        rows = rows or rows_per_forward(stored[0].numel(), stored.device)
+        base = self.base
+        if base is None or isinstance(base.network, SharedNetwork) != sampling.shared_noise:
+            base = self._base(stored, rows, sampling, None)
+        counter = self._counter(base, key, rows)
         with evaluation_mode(self.model), torch.inference_mode():
-            classes = classes_of(self.model, stored[:1] / self.noise.levels)
-            counter = VoteCounter(self.model, self.noise, classes, key, rows)
-            top = counter.count("select", indices, stored, n0).argmax(dim=1)
+            top = counter.count("select", indices, stored, sampling.n0).argmax(dim=1)
             return top.cpu().numpy(), estimate(counter, rule, indices, stored, top)
+
+    def _base(self, stored: Tensor, rows: int, sampling: Sampling, form: str | None) -> BaseClassifier:
+        example = stored[:1] / self.noise.levels
+        with evaluation_mode(self.model), torch.inference_mode():
+            if not sampling.shared_noise:
+                return base_classifier(self.model, example, rows, form=form)
+            classes = classes_of(self.model, example)
+            shape, device = tuple(stored.shape[1:]), stored.device
+            with one_thread_inside():
+                network = shared_network(self.model, shape, self.noise, device, rows, form=form)
+            return BaseClassifier(network, classes, network.arithmetic, network.form)
+
+    def _counter(self, base: BaseClassifier, key: Key, rows: int) -> Counter:
+        if isinstance(base.network, SharedNetwork):
+            return SharedNoiseCounter(base.network, self.noise, key, rows)
+        return VoteCounter(base.network, self.noise, base.classes, key, rows)
 
     def _stored_levels(self, inputs: Tensor | NDArray[Any]) -> Tensor:
         parameter = next(self.model.parameters(), None)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from twinproof.certify.clopper_pearson import clopper_pearson_lower
 from twinproof.certify.looks import Schedule
-from twinproof.certify.votes import VoteCounter
+from twinproof.certify.votes import Counter
 from twinproof.runs.certificates import Look
 
 Whole = NDArray[np.int64]
@@ -67,7 +67,7 @@ class Estimate:
     stopped: Whole
 
 
-def estimate(counter: VoteCounter, rule: StoppingRule, indices: list[int], stored: Tensor, top: Tensor) -> Estimate:
+def estimate(counter: Counter, rule: StoppingRule, indices: list[int], stored: Tensor, top: Tensor) -> Estimate:
     """Counts the votes for ``top`` until the rule has decided every input.
 
     Guarantees
@@ -78,7 +78,7 @@ def estimate(counter: VoteCounter, rule: StoppingRule, indices: list[int], store
     undecided, seen = np.arange(len(indices)), 0
     for number, look in enumerate(looks):
         chosen, rows = [indices[at] for at in undecided], torch.from_numpy(undecided).to(stored.device)
-        counts = counter.count("estimate", chosen, stored[rows], look.draws, after=seen, of=looks[-1].draws)
+        counts = counter.count("estimate", chosen, stored[rows], look.draws, after=seen)
         votes[undecided] += counts.gather(1, top[rows][:, None])[:, 0].cpu().numpy()
         stopped[undecided] = number
         undecided, seen = undecided[~rule.stops(number, votes[undecided])], look.draws

@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from twinproof.certify.base_classifier import checked_scores
-from twinproof.certify.grid_gaussian import BLOCK, GridGaussian
+from twinproof.certify.grid_gaussian import GridGaussian
+from twinproof.certify.noisy_rows import NoisyRows
+from twinproof.certify.row_threads import each_batch
 from twinproof.randomness import Key
 
+# The largest batch whose numbers a GPU's kernel can count with 32 bits.
+_MOST_NUMBERS = 2**30
 
-@dataclass(frozen=True)
-class Span:
-    """The draws numbered ``first`` to ``end`` (without it) of the ``whole`` that an input may get."""
 
-    first: int
-    end: int
-    whole: int
+class Counter(Protocol):
+    """Whatever counts votes: with noise of each input's own, or shared by the inputs of a call."""
 
-    @property
-    def blocks(self) -> range:
-        """The numbers of the blocks that these draws lie in."""
-        return range(self.first // BLOCK, -(-self.end // BLOCK))
-
-    def within(self, number: int) -> tuple[int, int, int]:
-        """Where these draws start and stop within a block, and the block's size."""
-        start = number * BLOCK
-        return max(self.first - start, 0), min(BLOCK, self.end - start), min(BLOCK, self.whole - start)
+    def count(self, purpose: str, indices: Sequence[int], stored: Tensor, draws: int, *, after: int = 0) -> Tensor:
+        """Votes (inputs, classes) of the draws numbered ``after`` to ``draws`` of each input."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +31,9 @@ class VoteCounter:
     """Draws noise, runs the network, counts votes.
 
     Guarantees
-        The noise of draw j for input i depends on (key, purpose, i, j) alone: not on the batch, its order or its size. Two
-        inputs never share noise. A draw whose scores hold a NaN votes for no class, which can only lower a radius.
+        The noise of draw j for input i depends on (key, purpose, i, j) alone: not on the device, the batch, its order or its
+        size. Two inputs never share noise. A draw whose scores hold a NaN votes for no class, which can only lower a radius.
+        Memory does not grow with the number of draws.
     """
 
     model: nn.Module
@@ -48,35 +42,31 @@ class VoteCounter:
     key: Key
     rows: int
 
-    def count(
-        self, purpose: str, indices: list[int], stored: Tensor, draws: int, *, after: int = 0, of: int | None = None
-    ) -> Tensor:
+    def count(self, purpose: str, indices: Sequence[int], stored: Tensor, draws: int, *, after: int = 0) -> Tensor:
         """Votes (inputs, classes) of ``draws`` noisy copies of each input; ``stored`` holds levels as float32.
 
-        ``after`` leaves out that many draws from the first: they were counted before. ``of`` is the number of draws that
-        these are the first ones of, where there may be more to come.
+        ``after`` leaves out that many draws from the first: they were counted before.
         """
-        span = Span(after, draws, of or draws)
-        device = stored.device
-        # One more column than classes: draws that voted for nobody.
-        votes = torch.zeros(len(indices) * (self.classes + 1), dtype=torch.int64, device=device)
-        blocks = ((row, number) for row in range(len(indices)) for number in span.blocks)
-        while group := list(islice(blocks, max(1, self.rows // min(BLOCK, draws - after)))):
-            parts, owners = zip(*self._noisy(purpose, indices, stored, span, group), strict=True)
-            scores = checked_scores(self.model, torch.cat(parts), self.classes)
-            choice = torch.where(scores.isnan().any(dim=1), self.classes, scores.argmax(dim=1))
-            slots = torch.cat(owners) * (self.classes + 1) + choice
-            votes.scatter_add_(0, slots, torch.ones_like(slots))
+        source = NoisyRows(self.noise, self.key, purpose, indices, stored, draws, after=after)
+        shape, device = stored.shape[1:], stored.device
+        slots, rows = len(indices) * (self.classes + 1), min(self.rows, max(1, _MOST_NUMBERS // source.dimension))
+
+        def votes_of(starts: Sequence[int]) -> Tensor:
+            """The votes of the batches that begin at these rows, in a buffer that is used again and again."""
+            votes = torch.zeros(slots, dtype=torch.int64, device=device)
+            buffer = torch.empty(min(rows, len(source)), source.dimension, dtype=torch.float32, device=device)
+            for start in starts:
+                batch = buffer[: len(source) - start]
+                source.fill(start, batch)
+                choice = self._choices(batch.view(-1, *shape))
+                place = source.owners(start, len(batch)).mul_(self.classes + 1).add_(choice)
+                votes.scatter_add_(0, place, torch.ones_like(place))
+            return votes
+
+        votes = each_batch(votes_of, range(0, len(source), rows), self.model, device)
         return votes.view(len(indices), self.classes + 1)[:, : self.classes]
 
-    def _noisy(
-        self, purpose: str, indices: list[int], stored: Tensor, span: Span, group: list[tuple[int, int]]
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        device = stored.device
-        for row, number in group:
-            start, stop, size = span.within(number)
-            # Where a shorter block is another one, the block is drawn whole and the part taken out of it.
-            shape = (stop if self.noise.grows(device) else size, *stored.shape[1:])
-            noise = self.noise.block(self.key, purpose, indices[row], number, shape, device)[start:stop]
-            # Not in place: a part of a block must not keep all of it in memory.
-            yield (noise + stored[row]).div_(self.noise.levels), torch.full((stop - start,), row, device=device)
+    def _choices(self, batch: Tensor) -> Tensor:
+        """The class that each row votes for; one more than the last class where it votes for nobody."""
+        scores = checked_scores(self.model, batch, self.classes)
+        return torch.where(scores.isnan().any(dim=1), self.classes, scores.argmax(dim=1))

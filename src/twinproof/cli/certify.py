@@ -19,6 +19,10 @@ def certify(
     target_radius: Annotated[
         float | None, typer.Option(help="Only decide whether each radius is at least this; stops as soon as that is known.")
     ] = None,
+    shared_noise: Annotated[
+        bool,
+        typer.Option("--shared-noise", help="Faster: the inputs share their noise, so their certificates may fail together."),
+    ] = False,
     limit: Annotated[int | None, typer.Option(help="Only the first inputs of the test set.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace certificates with other settings.")] = False,
     data: Annotated[str | None, typer.Option(help="Where the data lie, if they moved.")] = None,
@@ -51,7 +55,7 @@ def certify(
         result = certify_run(
             opened,
             dataset,
-            sampling=Sampling(n0, n, alpha, target_radius),
+            sampling=Sampling(n0, n, alpha, target_radius, shared_noise),
             sigma=sigma,
             limit=limit,
             device=device or "auto",

@@ -86,6 +86,9 @@ class CertificateSettings:
     seconds: float
     target_radius: float | None = None
     looks: tuple[Look, ...] = ()
+    arithmetic: str = "float32"
+    form: str = "as given"
+    shared_noise: bool = False
 
     def __post_init__(self) -> None:
         if not self.looks:
