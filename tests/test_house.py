@@ -20,6 +20,7 @@ ROOMS = (
     ["runs"],
     ["training"],
     ["certify"],
+    ["attacks"],
     ["evaluate"],
     ["recipes"],
     ["audit"],

@@ -1,0 +1,175 @@
+"""What is attacked: the network itself, a random network in expectation, or the smoothed classifier.
+
+All three are one thing, the cross-entropy of a mean over draws, with one draw for the network itself. A weak attack on a
+random network is the field's commonest mistake: its gradient must be that of what the user will run, noise included
+(expectation over transformation; Athalye, Carlini and Wagner, ICML 2018; for smoothing Salman et al., NeurIPS 2019).
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from enum import StrEnum
+
+from torch import nn
+
+from twinproof.errors import ConfigError
+
+
+class Mean(StrEnum):
+    """Of what the mean over draws is taken."""
+
+    LOSS = "loss"  # mean over draws of -log p
+    PROBABILITY = "probability"  # -log of the mean over draws of p
+
+
+@dataclass(frozen=True)
+class Draws:
+    """How an objective looks at a point: how many draws, what is done with them, and whether all steps share them."""
+
+    count: int
+    mean: Mean
+    votes: bool = False
+    sigma: float = 0.0
+    shared: bool = False
+
+
+class Objective(ABC):
+    """What an attacker raises (or lowers, with a target): one loss for each example.
+
+    Guarantees
+        An example's loss and gradient are functions of its own row, its label and its own draws; a batch is one backward pass
+        through the sum of its losses (one for each chunk of draws). The network runs in eval mode, its parameters get no
+        gradients, and it is left as it was found.
+    """
+
+    model: nn.Module
+
+    @property
+    @abstractmethod
+    def looking(self) -> Draws:
+        """The draws of one gradient."""
+
+    @property
+    def judging(self) -> Draws:
+        """The draws with which finished candidates are compared; the same numbers for all candidates of an example."""
+        return self.looking
+
+    @property
+    def sampled(self) -> bool:
+        """Whether what a step sees is an estimate: points may then be compared by judging only, over the same draws."""
+        return False
+
+    @property
+    def rows(self) -> int | None:
+        """Most rows of one forward pass over several draws; None leaves the choice to the device."""
+        return None
+
+
+@dataclass(frozen=True)
+class Plain(Objective):
+    """The network as it is, with one look at each point: for networks that give the same answer twice.
+
+    A random one is looked at through one draw (the papers' way, where it has noise at all); ``Expectation`` is for those.
+    """
+
+    model: nn.Module
+
+    @property
+    def looking(self) -> Draws:
+        """One draw, of nothing."""
+        return Draws(1, Mean.LOSS)
+
+
+@dataclass(frozen=True)
+class Expectation(Objective):
+    """A network with random layers, in expectation over them: ``draws`` fresh ones for each gradient.
+
+    Its layers must draw for each row by itself and from torch's global generator, as torch's own do. Candidates are compared
+    over ``judged_on`` draws, the same for all of them.
+    """
+
+    model: nn.Module
+    draws: int = 16
+    mean: Mean = Mean.LOSS
+    judged_on: int = 64
+    most_rows: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_counts(draws=self.draws, judged_on=self.judged_on, most_rows=self.most_rows)
+        if self.mean not in tuple(Mean):
+            raise ConfigError("unknown mean over draws", where="mean", got=self.mean, wanted=", ".join(Mean))
+
+    @property
+    def looking(self) -> Draws:
+        """The draws of one gradient."""
+        return Draws(self.draws, Mean(self.mean))
+
+    @property
+    def judging(self) -> Draws:
+        """More of them, and the same for every candidate."""
+        return Draws(self.judged_on, Mean(self.mean))
+
+    @property
+    def sampled(self) -> bool:
+        """Over the network's own randomness."""
+        return True
+
+    @property
+    def rows(self) -> int | None:
+        """As the caller said."""
+        return self.most_rows
+
+
+@dataclass(frozen=True)
+class Smoothed(Objective):
+    """The smoothed classifier: -log of the mean probability over N(0, sigma^2) noise on the input (SmoothAdv).
+
+    Each gradient has ``draws`` fresh ones, or with ``shared`` those that the example met at every step before (they are kept:
+    draws x batch x input numbers of memory). Candidates are compared over ``judged_on`` draws that no gradient has seen, the
+    same for all of them: a point that is good on the draws it was made from is not yet good. Predictions are votes.
+    """
+
+    model: nn.Module
+    sigma: float
+    draws: int = 32
+    shared: bool = False
+    judged_on: int = 64
+    most_rows: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_counts(draws=self.draws, judged_on=self.judged_on, most_rows=self.most_rows)
+        if not (self.sigma > 0 and math.isfinite(self.sigma)):
+            raise ConfigError("the smoothing noise cannot be used", where="sigma", got=self.sigma, wanted="a finite number > 0")
+
+    @property
+    def looking(self) -> Draws:
+        """The draws of one gradient."""
+        return Draws(self.draws, Mean.PROBABILITY, votes=True, sigma=self.sigma, shared=self.shared)
+
+    @property
+    def judging(self) -> Draws:
+        """More of them, never those of a step."""
+        return Draws(self.judged_on, Mean.PROBABILITY, votes=True, sigma=self.sigma)
+
+    @property
+    def sampled(self) -> bool:
+        """Over the noise."""
+        return True
+
+    @property
+    def rows(self) -> int | None:
+        """As the caller said."""
+        return self.most_rows
+
+
+def as_objective(target: nn.Module | Objective) -> Objective:
+    """A bare network is attacked as it is."""
+    return target if isinstance(target, Objective) else Plain(target)
+
+
+def _check_counts(**counts: int | None) -> None:
+    for name, count in counts.items():
+        if count is not None and count < 1:
+            raise ConfigError(f"{name} cannot be used", where=name, got=count, wanted="at least 1")

@@ -1,0 +1,167 @@
+"""Attacking many inputs so that a kill loses one batch at most: each finished batch is a file, and a resume makes the rest.
+
+A batch is a function of its rows, the settings and the key alone, so that nothing else has to be kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from twinproof.attacks.attack import Attack
+from twinproof.attacks.looking import device_of
+from twinproof.attacks.objective import Objective, as_objective
+from twinproof.attacks.result import ROWS, AttackResult, joined
+from twinproof.attacks.run import checked_labels, default_batch, run_attack
+from twinproof.attacks.threat import Threat
+from twinproof.errors import RunError
+from twinproof.files import canonical_json, write_atomic, write_json
+from twinproof.progress import Progress, Silent
+from twinproof.randomness import Key
+
+SETTINGS = "attack.json"
+_FORMAT = 1
+
+
+def attack_in_folder(
+    folder: Path,
+    attack: Attack,
+    target: nn.Module | Objective,
+    inputs: Tensor,
+    labels: Tensor | None,
+    threat: Threat,
+    *,
+    targeted: bool = False,
+    key: Key,
+    batch: int | None = None,
+    progress: Progress | None = None,
+) -> AttackResult:
+    """``run_attack`` over all inputs, kept in ``folder`` batch by batch; called again, it goes on where it stopped.
+
+    Guarantees
+        Killed at any moment and called again with the same arguments on the same machine, it ends with the same bits as
+        without the kill. Results of other arguments (another attack, threat, network, key, input or label) are refused, not
+        mixed in. Nothing is written where the arguments are refused.
+    """
+    objective, progress = as_objective(target), progress or Silent()
+    batch = default_batch(device_of(objective, inputs)) if batch is None else batch
+    labels = checked_labels(objective, inputs, labels, threat, targeted=targeted, key=key, batch=batch)
+    binding = _binding(attack, objective, inputs, labels, threat, targeted, key, batch)
+    _take_up(folder, binding)
+    firsts = range(0, max(len(inputs), 1), batch)
+    done = [first for first in firsts if _file(folder, first).is_file()]
+    progress.start("attacking", len(inputs), sum(len(inputs[first : first + batch]) for first in done))
+    results = []
+    for first in firsts:
+        rows = slice(first, first + batch)
+        if first in done:
+            result = _read(_file(folder, first), binding, inputs.device)
+        else:
+            result = run_attack(
+                attack,
+                objective,
+                inputs[rows],
+                labels[rows],
+                threat,
+                targeted=targeted,
+                key=key,
+                batch=batch,
+                first_index=first,
+            )
+            _write(_file(folder, first), result, binding)
+            progress.advance(len(result))
+        results.append(result)
+    return joined(results)
+
+
+def _binding(
+    attack: Attack,
+    objective: Objective,
+    inputs: Tensor,
+    labels: Tensor,
+    threat: Threat,
+    targeted: bool,
+    key: Key,
+    batch: int,
+) -> str:
+    """A digest of everything that the result depends on."""
+    digest = hashlib.sha256(key.secret)
+    described = [
+        repr(attack),
+        repr(threat),
+        _without_model(objective),
+        targeted,
+        batch,
+        _FORMAT,
+        device_of(objective, inputs).type,
+    ]
+    digest.update(canonical_json(described).encode())
+    digest.update(repr(objective.model).encode())
+    state = objective.model.state_dict()
+    for name, tensor in [*sorted(state.items()), ("inputs", inputs), ("labels", labels)]:
+        digest.update(canonical_json([name, str(tensor.dtype), list(tensor.shape)]).encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _without_model(objective: Objective) -> list[Any]:
+    values = {name: str(value) for name, value in vars(objective).items() if name != "model"}
+    return [type(objective).__name__, values]
+
+
+def _take_up(folder: Path, binding: str) -> None:
+    """Begins a folder, or makes sure that the one there belongs to the same attack."""
+    path = folder / SETTINGS
+    if not path.is_file():
+        if folder.is_dir() and any(folder.iterdir()):
+            raise RunError(
+                "the folder for the attack holds other things", where=str(folder), got="files", wanted="a new or empty folder"
+            )
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(path, {"format": _FORMAT, "binding": binding})
+        return
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))["binding"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError("the record of the attack is broken", where=str(path), got=error, wanted="a binding") from error
+    if found != binding:
+        raise _other_attack(path)
+
+
+def _other_attack(path: Path) -> RunError:
+    return RunError(
+        "the folder belongs to another attack",
+        where=str(path),
+        got="results of other settings, another network, key or data",
+        wanted="the same arguments as when it was begun",
+        fix="use a new folder",
+    )
+
+
+def _file(folder: Path, first: int) -> Path:
+    return folder / f"rows-{first:09d}.safetensors"
+
+
+def _write(path: Path, result: AttackResult, binding: str) -> None:
+    rows = {name: getattr(result, name).cpu().contiguous() for name in ROWS}
+    write_atomic(path, save(rows, metadata={"binding": binding, "targeted": str(int(result.targeted))}))
+
+
+def _read(path: Path, binding: str, device: torch.device) -> AttackResult:
+    try:
+        with safe_open(path, framework="pt") as handle:
+            metadata = handle.metadata()
+            rows = {name: handle.get_tensor(name).to(device) for name in ROWS}
+        bound_to, targeted = metadata["binding"], metadata["targeted"] == "1"
+    except (SafetensorError, KeyError, TypeError, OSError) as error:
+        raise RunError("a finished batch cannot be read", where=str(path), got=error, wanted="a file of this attack") from error
+    if bound_to != binding:
+        raise _other_attack(path)
+    return AttackResult(**rows, targeted=targeted)

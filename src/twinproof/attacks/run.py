@@ -1,0 +1,173 @@
+"""Attacking inputs: ``run_attack`` to evaluate a network, ``craft`` inside a training step, ``predicted_labels`` for both."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from twinproof.attacks.attack import Attack, Keep
+from twinproof.attacks.checks import check_batch, check_inputs, check_labels, refuse_missing_targets, refuse_nan
+from twinproof.attacks.frozen import untouched
+from twinproof.attacks.looking import Look, Looker, class_count, device_of, global_seed
+from twinproof.attacks.norms import per_row
+from twinproof.attacks.objective import Objective, as_objective
+from twinproof.attacks.result import AttackResult, joined
+from twinproof.attacks.search import Best, Search, left_the_threat
+from twinproof.attacks.threat import Threat, violations
+from twinproof.progress import Progress, Silent
+from twinproof.randomness import Key
+from twinproof.training.pass_mode import pass_mode
+from twinproof.training.per_example.repeatable import repeatable_convolutions
+
+
+def run_attack(
+    attack: Attack,
+    target: nn.Module | Objective,
+    inputs: Tensor,
+    labels: Tensor | None,
+    threat: Threat,
+    *,
+    targeted: bool = False,
+    key: Key,
+    batch: int | None = None,
+    first_index: int = 0,
+    progress: Progress | None = None,
+) -> AttackResult:
+    """Attacks each row of ``inputs`` (floats within the threat's range); batches travel to the network's device and back.
+
+    ``labels`` are the classes to get away from, or to reach with ``targeted``; None takes the predicted ones.
+    ``first_index`` numbers the rows: a batch that begins at the same number draws the same random numbers.
+
+    Guarantees
+        - Every returned row lies in the range and within the size of its original, measured in float64 (``violations``).
+        - With ``keep='best'`` the loss of a row is never below that of its original (above, with a target), over the same
+          draws; a network that is constant, or a gradient that is no number, leaves the original or the best point so far.
+        - Size zero returns the inputs bit for bit.
+        - The result is a function of the arguments (on one machine); a row's, of its own row, its place and the batch's size.
+    """
+    objective, progress = as_objective(target), progress or Silent()
+    device = device_of(objective, inputs)
+    batch = default_batch(device) if batch is None else batch
+    labels = checked_labels(objective, inputs, labels, threat, targeted=targeted, key=key, batch=batch)
+    progress.start("attacking", len(inputs))
+    results = []
+    for first in range(0, max(len(inputs), 1), batch):
+        rows = slice(first, first + batch)
+        there, wanted = inputs[rows].detach().to(device), labels[rows].to(device)
+        result = _attack_batch(attack, objective, there, wanted, threat, targeted, key, first_index + first)
+        results.append(result.to(inputs.device))
+        progress.advance(len(result))
+    return joined(results)
+
+
+def craft(
+    attack: Attack,
+    target: nn.Module | Objective,
+    inputs: Tensor,
+    labels: Tensor,
+    threat: Threat,
+    *,
+    targeted: bool = False,
+    generator: torch.Generator,
+) -> Tensor:
+    """Adversarial examples for one training step: the last point of one start, at the cost of ``attack.steps`` gradients.
+
+    Nothing else is evaluated and nothing is read from the device: inputs and labels are taken on trust, what lies outside the
+    range is clipped, and ``keep`` and ``restarts`` do not apply. Random layers draw from torch's generators as they stand.
+
+    Guarantees
+        Each example is made from its own record, label and draws alone. It lies in the range and within the size of its
+        input; one that does not, by a defect, or whose input was outside the range, is returned as its input.
+    """
+    objective = as_objective(target)
+    inputs = inputs.detach()
+    if threat.size == 0 or len(inputs) == 0:
+        return inputs.clone()
+    with untouched(objective.model):
+        looker = Looker(objective, inputs, generator)
+        search = Search(attack, looker, inputs, labels, threat, generator, targeted=targeted, check_steps=False)
+        search.run()
+        search.check()
+    return torch.where(per_row(search.violated, inputs), inputs, search.points)
+
+
+def predicted_labels(target: nn.Module | Objective, inputs: Tensor, *, key: Key, batch: int | None = None) -> Tensor:
+    """The class that the target gives to each input: the smoothed classifier's by its votes, a random network's in the mean."""
+    objective = as_objective(target)
+    device = device_of(objective, inputs)
+    batch = default_batch(device) if batch is None else batch
+    check_batch(batch)
+    found = [torch.empty(0, dtype=torch.int64, device=inputs.device)]
+    for first in range(0, len(inputs), batch):
+        rows = inputs[first : first + batch].to(device)
+        generator = torch.Generator(device).manual_seed(key.seed("predict", first))
+        with untouched(objective.model):
+            looker = Looker(objective, rows, generator, key.seed("predict-judge", first))
+            look = looker.judge(rows, torch.zeros(len(rows), dtype=torch.int64, device=device))
+        refuse_nan(objective.model, look.losses)
+        found.append(look.predictions.to(inputs.device))
+    return torch.cat(found)
+
+
+def checked_labels(
+    objective: Objective, inputs: Tensor, labels: Tensor | None, threat: Threat, *, targeted: bool, key: Key, batch: int
+) -> Tensor:
+    """Refuses what cannot be attacked; the labels on the inputs' device, the predicted ones where none were given."""
+    check_batch(batch)
+    refuse_missing_targets(targeted, labels)
+    check_inputs(inputs, threat)
+    if labels is None:
+        return predicted_labels(objective, inputs, key=key, batch=batch)
+    labels = labels.to(inputs.device)
+    check_labels(labels, len(inputs), class_count(objective, inputs) if len(inputs) else 0)
+    return labels
+
+
+def default_batch(device: torch.device) -> int:
+    """Inputs attacked together where the caller does not say."""
+    return 1024 if device.type == "cuda" else 128
+
+
+def judged_result(
+    points: Tensor, look: Look, start: Look, original: Tensor, labels: Tensor, threat: Threat, *, targeted: bool
+) -> AttackResult:
+    """The record of points with what was seen of them; the last check before anything leaves the room."""
+    outside = violations(threat, points, original)
+    if bool(outside.any()):
+        raise left_the_threat(threat, outside)
+    return AttackResult(
+        points,
+        labels,
+        starting_losses=start.losses,
+        losses=look.losses,
+        starting_predictions=start.predictions,
+        predictions=look.predictions,
+        lengths=threat.ball.length(points.double() - original.double()),
+        targeted=targeted,
+    )
+
+
+def _attack_batch(
+    attack: Attack, objective: Objective, inputs: Tensor, labels: Tensor, threat: Threat, targeted: bool, key: Key, first: int
+) -> AttackResult:
+    device = inputs.device
+    generator = torch.Generator(device).manual_seed(key.seed("attack", first))
+    with (
+        untouched(objective.model),
+        global_seed(key.seed("attack-layers", first), device),
+        repeatable_convolutions(device),
+    ):
+        looker = Looker(objective, inputs, generator, key.seed("attack-judge", first))
+        start = looker.judge(inputs, labels)
+        refuse_nan(objective.model, start.losses)
+        best = Best(inputs, start, labels, targeted=targeted)
+        if threat.size > 0 and len(inputs):
+            tracked = None if objective.sampled or attack.keep == Keep.LAST else best
+            capture = pass_mode(objective.model, device).capture
+            search = Search(attack, looker, inputs, labels, threat, generator, targeted=targeted, best=tracked, capture=capture)
+            for _ in range(attack.restarts):
+                search.run()
+                look = looker.judge(search.points, labels)
+                best.offer(search.points, look, always=attack.keep == Keep.LAST)
+            search.finish()
+    return judged_result(best.points, best.look, start, inputs, labels, threat, targeted=targeted)
