@@ -1,0 +1,324 @@
+"""Attacking the test set of a run and recording what is left of its accuracy: resumable, bound to the weights."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from twinproof.attacks.objective import Expectation, Plain
+from twinproof.attacks.resumable import attack_in_folder
+from twinproof.attacks.threat import Threat
+from twinproof.certify.smoothed import Sampling, SmoothedClassifier, largest_radius, smooth
+from twinproof.data.record import Dataset
+from twinproof.errors import ConfigError, RunError
+from twinproof.evaluate.aims import aimed_classes
+from twinproof.evaluate.attack_results import attack_results
+from twinproof.evaluate.attack_work import AttackWork, earlier_attacks, take_up
+from twinproof.evaluate.crossing import CertifiedLine
+from twinproof.evaluate.judge import Judge, Subjects, entry_key
+from twinproof.evaluate.own_noise import answers_at_random
+from twinproof.evaluate.protocols import CLEAN, AttackPlan, Entry
+from twinproof.evaluate.stored_levels import stored_inside
+from twinproof.progress import Progress, Silent
+from twinproof.randomness import Key
+from twinproof.runs.attacks import (
+    ATTACK_FILES,
+    ATTACKS_CSV,
+    ATTACKS_JSON,
+    NOBODY,
+    AttackLine,
+    AttackRecord,
+    AttackSettings,
+    is_complete,
+    read_attack_lines,
+    read_attacks,
+    write_attacks,
+    write_record,
+)
+from twinproof.runs.certificates import CertificateSettings, read_certificates, read_settings
+from twinproof.runs.environment import software_versions, utc_now
+from twinproof.runs.lock import exclusive
+from twinproof.runs.record import COMPLETE, update_run_json
+from twinproof.runs.run import Run
+from twinproof.training.device import describe_device, resolve_device
+
+DEFAULT_LIMIT = 500
+JUDGING = Sampling(n0=100, n=1000, alpha=0.001)
+"""Draws for each answer at an attacked input; fewer than for certificates, as there are many more of them."""
+# Inputs judged and made durable together.
+_INPUTS_PER_BATCH = 100
+
+
+@dataclass(frozen=True)
+class AttackedRun:
+    """What ``attack_run`` made; ``results`` is described in docs/formats/run.md."""
+
+    settings: AttackSettings
+    results: dict[str, Any]
+    lines: list[AttackLine]
+
+
+def attack_run(
+    run: Run,
+    dataset: Dataset,
+    *,
+    plan: AttackPlan | None = None,
+    sampling: Sampling | None = None,
+    limit: int | None = DEFAULT_LIMIT,
+    device: str = "auto",
+    overwrite: bool = False,
+    key: Key | None = None,
+    progress: Progress | None = None,
+) -> AttackedRun:
+    """Attacks the first ``limit`` test inputs of ``run`` (None: all) and records both protocols' results beside the weights.
+
+    The smoothed classifier is the one that was certified, or one with the run's sigma. ``sampling`` says how it is asked at
+    each attacked input. Interrupted attacks with the same settings go on where they stopped.
+
+    Guarantees
+        - Whatever is refused is refused before anything in the run is touched, and a run whose attacks are not finished
+          keeps the record that it had.
+        - Interrupted at any moment and gone on with, on the same machine, it ends with the same lines and attacked inputs to
+          the byte.
+        - Every attacked input that the smoothed classifier is asked about can be stored, and lies within the size of its
+          original in exact arithmetic.
+        - ``run.json`` binds the digests of the three files.
+    """
+    plan, sampling, progress = plan or AttackPlan(), sampling or JUDGING, progress or Silent()
+    if limit is not None and limit < 1:
+        raise ConfigError("there is nothing to attack", where="limit", got=limit, wanted="at least 1 input")
+    if sampling.target_radius is not None or sampling.shared_noise:
+        raise ConfigError("answers under attack are made one by one", where="sampling", got=sampling, wanted="n0, n and alpha")
+    run.refuse_other_data(dataset)
+    attacker = _prepare(run, dataset, plan, sampling, limit, resolve_device(device), overwrite, key or Key.from_system())
+    began = time.monotonic()
+    with exclusive(run.root):
+        settings = take_up(run.root, attacker.settings, own_key=key is not None, overwrite=overwrite)
+        if is_complete(settings):
+            AttackWork.of(run.root).remove()  # what a kill left between the last step and this one
+            return _renewed(run, settings, plan.entries)
+        return _made(run, dataset, replace(attacker, settings=settings), began, progress)
+
+
+@dataclass(frozen=True)
+class _Attacker:
+    """Everything that was checked before the run is touched."""
+
+    plan: AttackPlan
+    settings: AttackSettings
+    smoothed: SmoothedClassifier
+    sampling: Sampling
+    subjects: Subjects
+
+    @property
+    def model(self) -> nn.Module:
+        return self.smoothed.model
+
+    @property
+    def key(self) -> Key:
+        return Key(bytes.fromhex(self.settings.key))
+
+    @property
+    def inputs(self) -> Tensor:
+        return self.subjects.stored.to(torch.float32) / self.settings.levels
+
+    @property
+    def judge(self) -> Judge:
+        network = Expectation(self.model, draws=self.plan.draws) if self.settings.random_network else Plain(self.model)
+        return Judge(self.smoothed, self.sampling, network, self.settings.norm, self.key)
+
+
+def _prepare(
+    run: Run,
+    dataset: Dataset,
+    plan: AttackPlan,
+    sampling: Sampling,
+    limit: int | None,
+    device: torch.device,
+    overwrite: bool,
+    key: Key,
+) -> _Attacker:
+    certified = _certified(run)
+    model = run.model(device)
+    sigma = certified.sigma if certified is not None else float(run.record["config"]["sigma"])
+    smoothed = smooth(model, sigma, levels=dataset.levels)
+    largest_radius(sampling, smoothed.noise, math.prod(dataset.shape))
+    count = min(limit or len(dataset.test), len(dataset.test))
+    subjects = _subjects(dataset, plan, model, count, device)
+    base = smoothed.base_for(dataset.test.inputs[:1], sampling, form=_form(run, device, certified, overwrite=overwrite))
+    smoothed = replace(smoothed, base=base)
+    settings = _settings(run, dataset, plan, smoothed, sampling, count, device, key, base.form)
+    return _Attacker(plan, settings, smoothed, sampling, subjects)
+
+
+def _settings(
+    run: Run,
+    dataset: Dataset,
+    plan: AttackPlan,
+    smoothed: SmoothedClassifier,
+    sampling: Sampling,
+    inputs: int,
+    device: torch.device,
+    key: Key,
+    form: str,
+) -> AttackSettings:
+    example = torch.as_tensor(dataset.test.inputs[:1].astype("float32"), device=device) / dataset.levels
+    return AttackSettings(
+        model_sha256=run.model_sha256,
+        norm=plan.norm,
+        sizes=plan.sizes,
+        attacks=plan.attacks,
+        protocols=plan.protocols,
+        steps=plan.steps,
+        step_size=plan.step_size,
+        paper_steps=plan.paper_steps,
+        restarts=plan.restarts,
+        draws=plan.draws,
+        aim=plan.aim,
+        inputs=inputs,
+        sigma=smoothed.noise.sigma,
+        levels=dataset.levels,
+        dimension=math.prod(dataset.shape),
+        n0=sampling.n0,
+        n=sampling.n,
+        alpha=sampling.alpha,
+        key=key.secret.hex(),
+        random_network=answers_at_random(smoothed.model, example),
+        form=form,
+        device=describe_device(device),
+        versions=software_versions(),
+        created=utc_now(),
+        seconds=0.0,
+    )
+
+
+def _form(run: Run, device: torch.device, certified: CertificateSettings | None, *, overwrite: bool) -> str | None:
+    """The network in the form of the work that is gone on with, else in the form that was certified on such a device."""
+    begun = None if overwrite else earlier_attacks(run.root)
+    alone = None if certified is None or certified.shared_noise else certified
+    for earlier in (begun, alone):
+        if earlier is not None and earlier.device.partition(":")[0] == device.type:
+            return earlier.form
+    return None
+
+
+def _subjects(dataset: Dataset, plan: AttackPlan, model: nn.Module, count: int, device: torch.device) -> Subjects:
+    stored = torch.as_tensor(dataset.test.inputs[:count].astype("int32"), device=device)
+    labels = torch.as_tensor(dataset.test.labels[:count], device=device)
+    aims = torch.full_like(labels, NOBODY)
+    if plan.aim is not None:
+        aims = aimed_classes(plan.aim, model, stored.to(torch.float32) / dataset.levels, labels, len(dataset.classes))
+    return Subjects(stored, labels, aims)
+
+
+def _made(run: Run, dataset: Dataset, attacker: _Attacker, began: float, progress: Progress) -> AttackedRun:
+    work = AttackWork.of(run.root)
+    progress.start("attacking", attacker.settings.inputs * len(attacker.plan.entries))
+    crafted = {entry: _craft(attacker, entry, work, progress) for entry in attacker.plan.entries}
+    crafted[CLEAN] = (attacker.subjects.stored, attacker.inputs)
+    progress.start("judging", attacker.settings.inputs * len(crafted))
+    lines = []
+    for entry in (CLEAN, *attacker.plan.entries):
+        lines += _judge(attacker, entry, *crafted[entry], work, progress)
+    settings = replace(attacker.settings, state=COMPLETE, seconds=round(time.monotonic() - began, 3))
+    results = attack_results(settings, lines, _certified_line(run))
+    kind = dataset.test.inputs.dtype
+    attacked = {entry.name: crafted[entry][0].cpu().numpy().astype(kind) for entry in attacker.plan.entries}
+    write_attacks(run.root, AttackRecord(settings, results), lines, attacked)
+    update_run_json(run.root, files=ATTACK_FILES)
+    work.remove()
+    return AttackedRun(settings, results, lines)
+
+
+def _craft(attacker: _Attacker, entry: Entry, work: AttackWork, progress: Progress) -> tuple[Tensor, Tensor]:
+    """The attacked inputs of an entry: in stored levels, and as the attack left them."""
+    plan, settings, subjects = attacker.plan, attacker.settings, attacker.subjects
+    threat: Threat = plan.threat(entry)
+    targeted = plan.aim is not None
+    found = attack_in_folder(
+        work.crafted(entry),
+        plan.attack(entry),
+        plan.objective(entry, attacker.model, settings.sigma, random_network=settings.random_network),
+        attacker.inputs,
+        subjects.aims if targeted else subjects.labels,
+        threat,
+        targeted=targeted,
+        key=entry_key(attacker.key, "attack", entry),
+        progress=_PartOfBar(progress),
+    )
+    stored = stored_inside(found.inputs, subjects.stored, settings.levels, settings.norm, entry.size)
+    return stored.to(torch.int32), found.inputs
+
+
+def _judge(
+    attacker: _Attacker, entry: Entry, stored: Tensor, unrounded: Tensor, work: AttackWork, progress: Progress
+) -> list[AttackLine]:
+    judge, lines = attacker.judge, []
+    before = judge.network_classes(unrounded, entry).tolist()
+    for first in range(0, len(stored), _INPUTS_PER_BATCH):
+        rows = slice(first, min(first + _INPUTS_PER_BATCH, len(stored)))
+        made = work.judged(entry, first)
+        if made is None:
+            made = judge.lines(entry, stored, attacker.subjects, before, rows)
+            work.keep_judged(entry, first, made)
+        lines += made
+        progress.advance(len(made))
+    return lines
+
+
+def _renewed(run: Run, settings: AttackSettings, entries: Sequence[Entry]) -> AttackedRun:
+    """A finished record; its results follow from its lines and the certificates, which may be newer."""
+    lines, record = read_attack_lines(run.root), read_attacks(run.root)
+    wanted = settings.inputs * (len(entries) + 1)
+    if len(lines) != wanted:
+        raise RunError(
+            "the lines of the attacks are not the ones that attacks.json describes",
+            where=str(run.root / ATTACKS_CSV),
+            got=f"{len(lines)} lines",
+            wanted=f"{wanted} lines",
+            fix="restore the file, or attack again with --overwrite",
+        )
+    results = attack_results(settings, lines, _certified_line(run))
+    if record is None or record.results != results:
+        write_record(run.root, AttackRecord(settings, results))
+        update_run_json(run.root, files=(ATTACKS_JSON,))
+    return AttackedRun(settings, results, lines)
+
+
+def _certified(run: Run) -> CertificateSettings | None:
+    """The settings of the run's certificates, where they are complete and of these weights."""
+    settings = read_settings(run.root)
+    usable = settings is not None and settings.state == COMPLETE and settings.model_sha256 == run.model_sha256
+    return settings if usable else None
+
+
+def _certified_line(run: Run) -> CertifiedLine | None:
+    settings = _certified(run)
+    if settings is None:
+        return None
+    return CertifiedLine(read_certificates(run.root), settings.alpha, "certificates.csv", independent=not settings.shared_noise)
+
+
+class _PartOfBar:
+    """Lets one attack move the bar of all of them."""
+
+    def __init__(self, whole: Progress) -> None:
+        self._whole = whole
+
+    def start(self, stage: str, total: int, done: int = 0) -> None:
+        """What was done earlier counts at once."""
+        self._whole.advance(done)
+
+    def advance(self, units: int = 1) -> None:
+        """Passed on."""
+        self._whole.advance(units)
+
+    def say(self, text: str) -> None:
+        """Passed on."""
+        self._whole.say(text)

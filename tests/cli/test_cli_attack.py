@@ -1,0 +1,152 @@
+"""``twinproof attack`` as a user meets it: the table, the answer for machines, and one clear error for each mistake."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from twinproof.cli.attack_summary import table
+from twinproof.cli.main import run
+
+QUICK = ["--limit", "20", "--n", "100", "--steps", "3", "--draws", "2", "--seed", "4", "--device", "cpu"]
+
+
+class Answer:
+    """What a call printed and how it ended."""
+
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Any:
+    def call(*arguments: object) -> Answer:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            run([str(argument) for argument in arguments])
+        printed = capsys.readouterr()
+        return Answer(int(ended.value.code or 0), printed.out, printed.err)
+
+    return call
+
+
+@pytest.fixture
+def root(trained: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(trained, tmp_path / "run"))
+
+
+def _content(root: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def test_help_shows_an_example(call: Any) -> None:
+    answer = call("attack", "--help")
+    assert answer.code == 0
+    assert "Example: twinproof attack" in answer.out
+    assert "--json" in answer.out
+
+
+def test_the_answer_for_machines(call: Any, root: Path) -> None:
+    arguments = ("attack", root, "--size", "0.5", "--size", "0.25", "--attack", "fgsm", *QUICK, "--json")
+    done = call(*arguments)
+    assert done.code == 0, done.err
+    answer = json.loads(done.out)
+    assert list(answer["accuracy"]) == list(answer["certified_accuracy"]) == ["0.25", "0.5"]
+    for one in answer["results"]["sizes"]:
+        name = format(one["size"], "g")
+        shares = [one["paper"]["lowest"]["smoothed"], one["adaptive"]["worst"]["smoothed"]["value"]]
+        assert answer["accuracy"][name] == min(shares)
+        assert answer["certified_accuracy"][name] == one["certified"]["value"]
+        assert one["difference"]["smoothed"] == shares[0] - shares[1]
+    assert (answer["norm"], answer["attacks"], answer["inputs"], answer["n"]) == ("l2", ["fgsm"], 20, 100)
+    assert answer["crossing"] is False
+    again = json.loads(call(*arguments).out)
+    assert again == answer, "the same command answers from the record"
+    assert call("verify", root).code == 0
+    assert call("report", root).code == 0
+
+
+def test_both_protocols_stand_side_by_side(call: Any, root: Path) -> None:
+    out = call("attack", root, "--size", "0.5", *QUICK).out
+    for words in ("adaptive attacks, worst case", "papers' protocol, lowest", "certified there", "without attack"):
+        assert words in out
+    assert "At l2 size 0.5 the strongest attacks leave" in out
+    assert "the papers' attacks alone would have left" in out
+    one = call("attack", root, "--size", "0.5", "--protocol", "paper", "--overwrite", *QUICK).out
+    assert "adaptive" not in one
+    assert "would have left" not in one
+
+
+def test_all_attacks_and_a_target(call: Any, root: Path) -> None:
+    options = ["--attack", "all", "--norm", "linf", "--size", "0.2", "--targeted", "--target-rule", "next"]
+    answer = json.loads(call("attack", root, *options, *QUICK, "--json").out)
+    assert answer["attacks"] == ["fgsm", "ifgsm", "mim", "pgd"]
+    assert answer["results"]["sizes"][0]["l2_reach"] == 1.6, "0.2 * sqrt(64): an l2 radius must reach as far"
+    assert len(answer["results"]["sizes"][0]["adaptive"]["attacks"]) == 8
+
+
+def test_warnings_are_one_line_each_on_stderr(call: Any, root: Path) -> None:
+    done = call("attack", root, "--norm", "linf", "--size", "0.01", "--attack", "fgsm", *QUICK, "--json")
+    assert json.loads(done.out)["results"]["warnings"]
+    assert "warning: at linf size 0.01, no other input can be stored" in done.err
+
+
+MISTAKES: list[tuple[list[str], str]] = [
+    (["{run}", "--size", "-0.5"], "size makes no sense"),
+    (["{run}", "--size", "nan"], "size makes no sense"),
+    (["{run}", "--size", "big"], "big"),
+    (["{run}", "--norm", "l7"], "linf"),
+    (["{run}", "--attack", "cw"], "fgsm, ifgsm, mim, pgd"),
+    (["{run}", "--protocol", "ours"], "adaptive"),
+    (["{run}", "--steps", "0"], "steps"),
+    (["{run}", "--step-size", "-1"], "step_size"),
+    (["{run}", "--draws", "0"], "draws"),
+    (["{run}", "--attack", "fgsm", "--restarts", "3"], "restarts would be wasted"),
+    (["{run}", "--targeted"], "--target-class"),
+    (["{run}", "--target-class", "3"], "--targeted"),
+    (["{run}", "--targeted", "--target-class", "3", "--target-rule", "next"], "--target-rule"),
+    (["{run}", "--targeted", "--target-class", "77"], "does not exist"),
+    (["{run}", "--targeted", "--target-rule", "random"], "least-likely"),
+    (["{run}", "--limit", "0"], "nothing to attack"),
+    (["{run}", "--n", "3"], "never certify"),
+    (["{run}", "--alpha", "2"], "alpha"),
+    (["{run}", "--data", "breast-cancer"], "not the data of the run"),
+    (["{run}", "--data", "{tmp}/nothing"], "nothing"),
+    (["{tmp}/nowhere"], "not a run directory"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "words"), MISTAKES, ids=[" ".join(arguments) for arguments, _ in MISTAKES])
+def test_a_mistake_gets_one_clear_message_and_two(
+    call: Any, trained: Path, tmp_path: Path, arguments: list[str], words: str
+) -> None:
+    before = _content(trained)
+    filled = ["attack", *(argument.format(tmp=tmp_path, run=trained) for argument in arguments)]
+    answer = call(*filled)
+    assert answer.code == 2
+    assert answer.out == ""
+    assert words in answer.err
+    assert "Traceback" not in answer.err
+    machine = call(*filled, "--json")
+    assert machine.code == 2
+    assert set(json.loads(machine.out)["error"]) == {"what", "where", "got", "wanted", "fix"}
+    assert _content(trained) == before
+
+
+def test_a_run_without_its_model_is_refused(call: Any, root: Path) -> None:
+    (root / "model.safetensors").unlink()
+    answer = call("attack", root, *QUICK)
+    assert answer.code == 2
+    assert "weights of this run are missing" in answer.err
+
+
+def test_group_names_do_not_widen_columns() -> None:
+    assert table([["", "a group", ""], ["size", "x", "y"], ["1", "0.5", "0.25"]]) == [
+        "      a group",
+        "size  x    y",
+        "1     0.5  0.25",
+    ]
