@@ -14,11 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from twinproof import data as data
+    from twinproof.audit.certificate_search import AttackBudget as AttackBudget
+    from twinproof.audit.run import audit_run as audit_run
     from twinproof.audit.verify import verify_run as verify_run
     from twinproof.certify.run import certify_run as certify_run
     from twinproof.certify.smoothed import Sampling as Sampling
     from twinproof.certify.smoothed import SmoothedClassifier as SmoothedClassifier
     from twinproof.certify.smoothed import smooth as smooth
+    from twinproof.evaluate.protocols import AttackPlan as AttackPlan
+    from twinproof.evaluate.under_attack import attack_run as attack_run
     from twinproof.recipes.run_data import load_run_data as load_run_data
     from twinproof.recipes.train import train as train
     from twinproof.report.run import report_run as report_run
@@ -29,9 +33,13 @@ __version__ = "0.1.0"
 # Rooms are named with nouns and verbs that functions would like to have (certify, report), and a package's attribute of that
 # name is the room: so functions on runs say what they work on.
 _PLACES = {
+    "AttackBudget": "twinproof.audit.certificate_search",
+    "AttackPlan": "twinproof.evaluate.protocols",
     "Run": "twinproof.runs.run",
     "Sampling": "twinproof.certify.smoothed",
     "SmoothedClassifier": "twinproof.certify.smoothed",
+    "attack_run": "twinproof.evaluate.under_attack",
+    "audit_run": "twinproof.audit.run",
     "certify_run": "twinproof.certify.run",
     "load_run_data": "twinproof.recipes.run_data",
     "report_run": "twinproof.report.run",
@@ -40,9 +48,13 @@ _PLACES = {
     "verify_run": "twinproof.audit.verify",
 }
 __all__ = [
+    "AttackBudget",
+    "AttackPlan",
     "Run",
     "Sampling",
     "SmoothedClassifier",
+    "attack_run",
+    "audit_run",
     "certify_run",
     "data",
     "load_run_data",

@@ -6,12 +6,16 @@ Verbs import what they need when they run, so that ``--help`` answers at once.
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 
+# Before anything loads torch: threads that spin while they wait slow each other down by orders of magnitude on a busy machine.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 import typer
 
-from twinproof.cli import calculators, certify, demo, listings, report, train, verify
+from twinproof.cli import attack, audit, calculators, certify, demo, listings, report, train, verify
 from twinproof.cli.output import print_error, wants_json
 from twinproof.errors import TwinproofError, UserError
 
@@ -26,7 +30,7 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
 )
-for verb in (demo.demo, train.train, certify.certify, verify.verify, report.report):
+for verb in (demo.demo, train.train, certify.certify, attack.attack, audit.audit, verify.verify, report.report):
     app.command()(verb)
 app.command("sigma")(calculators.sigma)
 app.command("epsilon")(calculators.epsilon)
@@ -62,5 +66,8 @@ def run(arguments: list[str] | None = None) -> None:
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
     if code == INTERRUPTED:  # some versions of typer return it instead of raising
-        typer.echo("interrupted: nothing is lost; train goes on with --resume, certify with the same command again", err=True)
+        typer.echo(
+            "interrupted: nothing is lost; train goes on with --resume, certify, attack and audit with the same command again",
+            err=True,
+        )
     sys.exit(code if isinstance(code, int) else 0)

@@ -1,0 +1,116 @@
+"""``twinproof audit``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from twinproof.cli.options import DataRoot, Device, Json, RunPath
+
+if TYPE_CHECKING:
+    from twinproof.runs.audits import CertificateAudit, Verdict
+
+
+def audit(
+    run: RunPath,
+    certificates: Annotated[bool, typer.Option("--certificates", help="Attack every certificate of the run.")] = False,
+    limit: Annotated[int | None, typer.Option(help="Only the first inputs of the test set.")] = None,
+    steps: Annotated[int, typer.Option(help="Steps of each gradient ascent.")] = 100,
+    draws: Annotated[int, typer.Option(help="Noise draws for each gradient.")] = 32,
+    restarts: Annotated[int, typer.Option(help="Gradient ascents from random starts.")] = 3,
+    votes: Annotated[int, typer.Option(help="Fresh draws that confirm a flip.")] = 10_000,
+    seed: Annotated[int | None, typer.Option(help="Makes the audit repeatable; default: the system's entropy.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an audit with other settings.")] = False,
+    data: Annotated[str | None, typer.Option(help="Where the data lie, if they moved.")] = None,
+    device: Device = None,
+    data_root: DataRoot = None,
+    as_json: Json = False,
+) -> None:
+    """Tries to refute a run.
+
+    Searches inside each certified radius for an input that gets another answer, and beyond it for the nearest one; exits with 1
+    if more certificates fail than chance explains.
+
+    Example: twinproof audit runs/mnist --certificates --limit 1000
+    """
+    from twinproof.audit.certificate_search import AttackBudget
+    from twinproof.audit.run import audit_run
+    from twinproof.cli.bars import Bars
+    from twinproof.cli.output import print_json
+    from twinproof.errors import ConfigError
+    from twinproof.randomness import Key
+    from twinproof.recipes.run_data import load_run_data
+    from twinproof.runs.run import Run
+
+    if not certificates:
+        raise ConfigError(
+            "say what is to be audited",
+            where="twinproof audit",
+            got="nothing",
+            wanted="--certificates",
+            fix="add --certificates",
+        )
+    opened = Run.open(run)
+    dataset = load_run_data(opened, source=data, data_root=data_root)
+    with Bars() as bars:
+        result = audit_run(
+            opened,
+            dataset,
+            budget=AttackBudget(steps=steps, draws=draws, restarts=restarts, votes=votes),
+            limit=limit,
+            device=device or "auto",
+            key=None if seed is None else Key.from_seed(seed),
+            overwrite=overwrite,
+            progress=bars,
+        )
+    if as_json:
+        print_json({"run": str(run), **_answer(result)})
+    else:
+        _show(result)
+    if result.verdict is not None and result.verdict.refuted:
+        raise typer.Exit(1)
+
+
+def _answer(result: CertificateAudit) -> dict[str, Any]:
+    """The verdict with its numbers, and every certificate that was contradicted; all the others are in ``audit.json``."""
+    record = result.as_dict()
+    flipped = [one for one in record["attacked"] if one["verdict"] == "flipped"]
+    settings = {name: record[name] for name in ("norm", "within", "outward", "votes", "device", "seconds")}
+    return {**record["verdict"], **settings, "flipped": flipped}
+
+
+def _show(result: CertificateAudit) -> None:
+    """The verdict in plain words."""
+    from twinproof.audit.certificate_verdict import MARKOV, REFUTED_BELOW
+    from twinproof.cli.output import print_rows
+    from twinproof.rounding import format_down
+
+    verdict, settings = result.verdict, result.settings
+    if verdict is None:
+        return
+    held = verdict.attacked - verdict.flips - verdict.undecided
+    rest = "" if verdict.attacked == verdict.inputs else ", the rest abstained"
+    rows = [("attacked", f"{verdict.attacked} certificates of {verdict.inputs} inputs ({settings.norm}{rest})")]
+    if verdict.attacked:
+        rows += [
+            ("answer changed", f"{verdict.flips} inside their radius"),
+            ("answer held", f"{held}; too close to call with {settings.votes} votes: {verdict.undecided}"),
+            ("what alpha explains", f"{verdict.expected:g} failures in the mean at most; {_chance(verdict)}"),
+        ]
+        if verdict.bound == MARKOV:
+            rows.append(("note", "with shared noise certificates may fail together: only their mean number is bounded"))
+        if verdict.closest is not None and verdict.median is not None:
+            nearest = f"{format_down(verdict.closest, 3)} radii away, median {format_down(verdict.median, 3)}"
+            rows.append(("closest change", f"{nearest}; none within {settings.outward:g} radii: {verdict.beyond_reach}"))
+        else:
+            rows.append(("closest change", f"none found within {settings.outward:g} radii"))
+    rows.append(("verdict", verdict.words + (f" (chance below {REFUTED_BELOW:g})" if verdict.refuted else "")))
+    print_rows(rows)
+
+
+def _chance(verdict: Verdict) -> str:
+    """How probable as many failures, or more, are among true certificates."""
+    if verdict.flips == 0:
+        return "none was seen"
+    return f"{verdict.flips} or more by chance: probability {verdict.probability:.2g} at most"

@@ -1,0 +1,148 @@
+"""``twinproof audit`` as a user meets it: words, JSON, exit codes."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from twinproof.audit.certificate_search import AttackBudget
+from twinproof.cli.audit import audit
+from twinproof.cli.main import run
+from twinproof.runs.record import update_run_json
+
+QUICK = ["--steps", "5", "--draws", "8", "--restarts", "1", "--votes", "500", "--seed", "7", "--device", "cpu"]
+
+
+class Answer:
+    """What a call printed and how it ended."""
+
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+    def json(self) -> dict[str, Any]:
+        value = json.loads(self.out)
+        assert isinstance(value, dict)
+        return value
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Any:
+    def call(*arguments: object) -> Answer:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            run([str(argument) for argument in arguments])
+        printed = capsys.readouterr()
+        return Answer(int(ended.value.code or 0), printed.out, printed.err)
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def certified(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("audit") / "run"
+    train = ["train", "--data", "digits", "--recipe", "regular", "--set", "model=mlp", "--set", "steps=100", "--device", "cpu"]
+    for arguments in ([*train, "--out", str(root)], ["certify", str(root), "--n", "500", "--limit", "6", "--device", "cpu"]):
+        with pytest.raises(SystemExit) as ended:
+            run([*arguments, "--json"])
+        assert ended.value.code == 0
+    return root
+
+
+@pytest.fixture
+def root(certified: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(certified, tmp_path / "run"))
+
+
+def _multiply_radii(root: Path, factor: float) -> None:
+    path = root / "certificates.csv"
+    header, *lines = [line.split(",") for line in path.read_text().splitlines()]
+    column = header.index("radius")
+    for line in lines:
+        line[column] = f"{float(line[column]) * factor:.6f}"
+    path.write_text("".join(",".join(line) + "\n" for line in (header, *lines)))
+    update_run_json(root, files=(path.name,))
+
+
+def test_help_shows_an_example(call: Any) -> None:
+    answer = call("audit", "--help")
+    assert answer.code == 0
+    assert "Example: twinproof audit" in answer.out.replace("\n", " ").replace("  ", " ")
+    for option in ("--certificates", "--limit", "--steps", "--draws", "--restarts", "--votes", "--seed", "--device", "--json"):
+        assert option in answer.out
+
+
+@pytest.mark.parametrize("name", ["steps", "draws", "restarts", "votes"])
+def test_the_command_has_the_librarys_defaults(name: str) -> None:
+    assert inspect.signature(audit).parameters[name].default == getattr(AttackBudget(), name)
+
+
+def test_true_certificates_end_with_zero(call: Any, root: Path) -> None:
+    answer = call("audit", root, "--certificates", *QUICK, "--json")
+    assert answer.code == 0, answer.err
+    value = answer.json()
+    assert (value["verdict"], value["refuted"], value["flips"], value["flipped"]) == ("not refuted", False, 0, [])
+    assert (value["inputs"], value["norm"], value["alpha"], value["bound"]) == (6, "l2", 0.001, "binomial")
+    assert {"attacked", "undecided", "expected", "probability", "closest", "median", "beyond_reach"} <= set(value)
+    shown = call("audit", root, "--certificates", *QUICK)
+    assert shown.code == 0
+    for words in ("answer changed", "0 inside their radius", "none was seen", "closest change", "not refuted"):
+        assert words in shown.out
+    assert call("verify", root).code == 0
+
+
+def test_planted_radii_end_with_one(call: Any, root: Path) -> None:
+    _multiply_radii(root, 3)
+    answer = call("audit", root, "--certificates", *QUICK, "--json")
+    assert answer.code == 1
+    value = answer.json()
+    assert (value["verdict"], value["refuted"]) == ("refuted", True)
+    assert len(value["flipped"]) == value["flips"] >= 2
+    assert all(one["flip"]["ratio"] < 1 for one in value["flipped"])
+    shown = call("audit", root, "--certificates", *QUICK)
+    assert shown.code == 1
+    assert "refuted (chance below 0.001)" in shown.out
+    assert "or more by chance: probability" in shown.out
+    assert json.loads((root / "run.json").read_text())["guarantees"]["robustness"]["status"] == "refuted"
+
+
+def test_nothing_to_attack_is_said(call: Any, root: Path) -> None:
+    path = root / "certificates.csv"
+    header, *lines = [line.split(",") for line in path.read_text().splitlines()]
+    for line in lines:
+        line[header.index("prediction")], line[header.index("radius")] = "-1", "0.000000"
+    path.write_text("".join(",".join(line) + "\n" for line in (header, *lines)))
+    update_run_json(root, files=(path.name,))
+    shown = call("audit", root, "--certificates", *QUICK)
+    assert shown.code == 0
+    assert "0 certificates of 6 inputs" in shown.out
+    assert "nothing to attack" in shown.out
+    assert call("audit", root, "--certificates", *QUICK, "--json").json()["verdict"] == "nothing to attack"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["audit", "{run}"], "--certificates"),
+        (["audit", "{tmp}/nowhere", "--certificates"], "not a run directory"),
+        (["audit", "{run}", "--certificates", "--limit", "0"], "nothing to attack"),
+        (["audit", "{run}", "--certificates", "--steps", "0"], "steps cannot be used"),
+        (["audit", "{run}", "--certificates", "--votes", "5"], "votes cannot be used"),
+        (["audit", "{run}", "--certificates", "--draws", "x"], "draws"),
+        (["audit", "{run}", "--certificates", "--data", "breast-cancer"], "not the data"),
+    ],
+)
+def test_a_mistake_gets_one_clear_message_and_two(
+    call: Any, root: Path, tmp_path: Path, arguments: list[str], words: str
+) -> None:
+    filled = [argument.format(tmp=tmp_path, run=root) for argument in arguments]
+    answer = call(*filled)
+    assert (answer.code, answer.out) == (2, "")
+    assert words in answer.err
+    assert "Traceback" not in answer.err
+    assert set(call(*filled, "--json").json()["error"]) == {"what", "where", "got", "wanted", "fix"}
+    assert not (root / "audit.json").exists()
