@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from twinproof.cli.main import run
+from twinproof.cli.main import app, run
 
 QUICK = ["--data", "digits", "--set", "model=mlp", "--set", "steps=6", "--delta", "1e-4"]
 
@@ -68,7 +68,15 @@ def test_help_loads_none_of_the_libraries_that_would_make_it_slow() -> None:
     assert not {"torch", "numpy", "scipy", "dp_accounting", "matplotlib", "sklearn", "pydantic"} & set(loaded)
 
 
-@pytest.mark.parametrize("verb", ["demo", "train", "certify", "verify", "report", "sigma", "epsilon", "recipes", "data"])
+VERBS = ["demo", "train", "certify", "attack", "audit", "verify", "report", "sigma", "epsilon", "recipes", "data"]
+
+
+def test_no_verb_is_forgotten_here() -> None:
+    known = {command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands}
+    assert known == set(VERBS)
+
+
+@pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_shows_an_example_and_takes_json(call: Any, verb: str) -> None:
     answer = call(verb, "--help")
     assert answer.code == 0
@@ -97,6 +105,29 @@ def test_a_target_radius_is_decided_with_fewer_draws(call: Any, trained: Path, t
     assert max(point["radius"] for point in twin["curve"]) <= 0.3
     assert list(twin["certified"]["certified_accuracy"]) == ["0", "0.25"]
     assert "lower bounds" in Path(files["html"]).read_text()
+
+
+def test_shared_noise_is_asked_for_and_said(call: Any, trained: Path, tmp_path: Path) -> None:
+    """The option reaches the record, the summary, the answer for machines and the report; without it nobody mentions it."""
+    root = Path(shutil.copytree(trained, tmp_path / "run"))
+    options = ["--n", "200", "--limit", "12"]
+    own = call("certify", root, *options)
+    assert "network as run" in own.out
+    assert "shared" not in own.out
+    assert call("certify", root, *options, "--json").json()["shared_noise"] is False
+    refused = call("certify", root, *options, "--shared-noise")
+    assert refused.code == 2, "certificates of both kinds are never mixed"
+    assert "shared_noise" in refused.err
+    shared = call("certify", root, *options, "--shared-noise", "--overwrite")
+    assert shared.code == 0, shared.err
+    assert "shared by all inputs" in shared.out
+    answer = call("certify", root, *options, "--shared-noise", "--json").json()
+    record = json.loads((root / "certificates.json").read_text())
+    assert record["shared_noise"] is answer["shared_noise"] is True
+    assert (answer["form"], answer["arithmetic"]) == (record["form"], record["arithmetic"])
+    assert call("verify", root, "--json").json()["problems"] == []
+    page = Path(call("report", root, "--json").json()["html"]).read_text()
+    assert "certificates may fail together" in page
 
 
 def test_without_a_target_all_draws_are_made(call: Any, trained: Path) -> None:
@@ -345,5 +376,12 @@ def test_demo_runs_the_main_job(tmp_path: Path) -> None:
     assert answer["epsilon"] <= 3
     assert answer["accuracy"] > 0.85
     assert answer["certified"]["certified_accuracy"]["0.25"] > 0.5
+    attacked = answer["attacked"]
+    assert attacked["crossing"] is False
+    for size, certified in attacked["certified_accuracy"].items():
+        # An answer under attack rests on fewer draws than a certificate, and an abstention is not correct.
+        assert certified - 0.1 < attacked["accuracy"][size] <= attacked["clean_accuracy"]
+    assert {"attacks.json", "attacks.csv", "attacks.safetensors"} <= {path.name for path in (tmp_path / "demo").iterdir()}
+    assert "Under attack" in (tmp_path / "demo" / "report.html").read_text()
     assert (tmp_path / "demo" / "report.html").stat().st_size > 10_000
     assert "Traceback" not in done.stderr

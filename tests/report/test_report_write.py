@@ -223,6 +223,19 @@ def test_a_broken_run_writes_nothing(tmp_path: Path) -> None:
     assert not (root / "report.json").exists()
 
 
+def test_a_radius_that_no_votes_give_does_not_hide_the_report(tmp_path: Path) -> None:
+    """A run that lies must be shown with its failed verification; only the numbers that make no sense are left out."""
+    certificates = [Certificate(index, label, label, 9000, label, 9.5) for index, label in enumerate(LABELS)]
+    root = write_run(tmp_path / "run", run_record(), certificates)
+    files = write_report(root, verification={"ok": False, "problems": ["a radius is too large"], "checks": []})
+    page = files.html.read_text(encoding="utf-8")
+    assert tuple(check_page(page).sections) == ORDER
+    assert "The certificates cannot be summarised" in page
+    assert "Average certified radius" not in page
+    assert "Verification FAILED" in page
+    assert json.loads(files.json.read_text())["certified"] is None
+
+
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="not a run directory"):
         write_report(tmp_path)

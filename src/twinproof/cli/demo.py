@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from twinproof.cli.options import Device, Json
+
+if TYPE_CHECKING:
+    from twinproof.audit.verification import Verification
+    from twinproof.certify.run import CertifiedRun
+    from twinproof.evaluate.under_attack import AttackedRun
+    from twinproof.report.write import ReportFiles
+    from twinproof.runs.run import Run
 
 
 def demo(
@@ -17,40 +24,70 @@ def demo(
 ) -> None:
     """Runs the main job on embedded data.
 
-    Trains privately, certifies, verifies and reports; needs no arguments.
+    Trains privately, certifies, attacks, verifies and reports; needs no arguments.
 
     Example: twinproof demo
     """
     from twinproof.audit.verify import verify_run
     from twinproof.certify.run import certify_run
     from twinproof.cli.bars import Bars
-    from twinproof.cli.output import print_json
-    from twinproof.cli.summaries import certified_answer, show_certified, show_training, show_verification, training_answer
-    from twinproof.recipes.demo import DEMO_SAMPLING, DEMO_SETTINGS
+    from twinproof.evaluate.under_attack import attack_run
+    from twinproof.recipes.demo import DEMO_ATTACKED, DEMO_ATTACKS, DEMO_JUDGING, DEMO_SAMPLING, DEMO_SETTINGS
     from twinproof.recipes.run_data import load_run_data
     from twinproof.recipes.train import train
-    from twinproof.report.run import report_run
+    from twinproof.report.write import write_report
 
-    root = _free_directory(out)
-    settings: dict[str, Any] = {**DEMO_SETTINGS, "performance": {"device": device or "auto"}}
+    root, device = _free_directory(out), device or "auto"
+    settings: dict[str, Any] = {**DEMO_SETTINGS, "performance": {"device": device}}
     with Bars() as bars:
         bars.say("settings were chosen on these public digits; on private records that choice would cost privacy too")
         bars.say(f"training {settings['recipe']} on {settings['data']['source']} under epsilon {settings['epsilon']}")
         run = train(settings, root, progress=bars)
         dataset = load_run_data(run)
-        certified = certify_run(run, dataset, sampling=DEMO_SAMPLING, device=device or "auto", progress=bars)
-    files = report_run(root)
+        certified = certify_run(run, dataset, sampling=DEMO_SAMPLING, device=device, progress=bars)
+        attacked = attack_run(
+            run,
+            dataset,
+            plan=DEMO_ATTACKS,
+            sampling=DEMO_JUDGING,
+            limit=DEMO_ATTACKED,
+            device=device,
+            progress=bars,
+        )
     verification = verify_run(root)
-    if as_json:
-        answer = {**training_answer(run), "certified": certified_answer(certified)}
-        print_json({**answer, "verified": verification.ok, "report": str(files.html)})
-    else:
-        show_training(run)
-        show_certified(certified)
-        show_verification(verification)
-        typer.echo(f"\nopen the report: {files.html.resolve()}")
-    if not verification.ok:
+    files = write_report(root, dataset=dataset, verification=verification.as_dict())
+    _tell(run, certified, attacked, verification, files, as_json=as_json)
+    if not verification.ok or attacked.results["crossing"]:
         raise typer.Exit(1)
+
+
+def _tell(
+    run: Run,
+    certified: CertifiedRun,
+    attacked: AttackedRun,
+    verification: Verification,
+    files: ReportFiles,
+    *,
+    as_json: bool,
+) -> None:
+    """The whole answer: warnings on stderr, then one object or a few tables on stdout."""
+    from twinproof.cli.attack_summary import attacked_answer, show_attacked
+    from twinproof.cli.output import print_json
+    from twinproof.cli.summaries import certified_answer, show_certified, show_training, show_verification, training_answer
+
+    for warning in attacked.results["warnings"]:
+        typer.echo(f"warning: {warning}", err=True)
+    if as_json:
+        answer = {**training_answer(run), "certified": certified_answer(certified), "attacked": attacked_answer(attacked)}
+        print_json({**answer, "verified": verification.ok, "report": str(files.html)})
+        return
+    show_training(run)
+    show_certified(certified)
+    typer.echo("")
+    show_attacked(attacked)
+    typer.echo("")
+    show_verification(verification)
+    typer.echo(f"\nopen the report: {files.html.resolve()}")
 
 
 def _free_directory(out: Path) -> Path:

@@ -65,6 +65,9 @@ def certified_answer(result: CertifiedRun) -> dict[str, Any]:
         "target_radius": target,
         "decided": reached,
         "mean_draws": sum(made.draws for made in certificates) / len(certificates),
+        "shared_noise": settings.shared_noise,
+        "form": settings.form,
+        "arithmetic": settings.arithmetic,
     }
 
 
@@ -81,6 +84,7 @@ def show_certified(result: CertifiedRun) -> None:
         ("smoothed accuracy", f"{answer['smoothed_accuracy']:.4f}"),
         *((f"certified at {radius}", f"{share:.4f}") for radius, share in answer["certified_accuracy"].items()),
         ("abstained", f"{answer['abstained']:.4f}"),
+        *_how(result),
     ]
     print_rows(rows)
 
@@ -101,8 +105,18 @@ def show_decided(result: CertifiedRun, answer: dict[str, Any]) -> None:
         ("average radius", f"at least {format_down(answer['acr'], 4)}  (a lower bound: drawing stopped at the target)"),
         ("smoothed accuracy", f"at least {answer['smoothed_accuracy']:.4f}"),
         ("abstained", f"at most {answer['abstained']:.4f}"),
+        *_how(result),
     ]
     print_rows(rows)
+
+
+def _how(result: CertifiedRun) -> list[tuple[str, str]]:
+    """In which form the network ran, and what shared noise means for the certificates."""
+    settings = result.settings
+    rows = [("network as run", f"{settings.form}; {settings.arithmetic}")]
+    if settings.shared_noise:
+        rows.append(("noise", "shared by all inputs: each certificate alone holds as it says, but they may fail together"))
+    return rows
 
 
 def show_verification(result: Verification) -> None:

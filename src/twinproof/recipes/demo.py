@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from twinproof.certify.smoothed import Sampling
+from twinproof.evaluate.protocols import AttackPlan
 
 DEMO_SETTINGS: dict[str, Any] = {
     "data": {"source": "digits"},
@@ -21,3 +22,7 @@ DEMO_SETTINGS: dict[str, Any] = {
     "copies": 4,
 }
 DEMO_SAMPLING = Sampling(n0=100, n=10_000, alpha=0.001)
+# Few inputs and short attacks, which already show the certified line under the curves; a real evaluation takes more of both.
+DEMO_ATTACKS = AttackPlan(norm="l2", sizes=(0.25, 0.5, 0.75), attacks=("fgsm", "pgd"), steps=10, draws=8)
+DEMO_ATTACKED = 100
+DEMO_JUDGING = Sampling(n0=100, n=1000, alpha=0.001)

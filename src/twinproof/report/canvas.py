@@ -19,13 +19,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # matplotlib knows no CSS variables: it draws with these stand-ins, which are then replaced by the variables of style.css.
-INK, MUTED, GRID = "#010201", "#010202", "#010203"
+INK, MUTED, GRID, SHEET = "#010201", "#010202", "#010203", "#01020d"
 GOOD, BAD, SILENT = "#010204", "#010205", "#010206"
 SERIES = ("#010207", "#010208", "#010209", "#01020a", "#01020b", "#01020c")
 _VARIABLES = {
     INK: "--ink",
     MUTED: "--muted",
     GRID: "--rule",
+    SHEET: "--sheet",
     GOOD: "--plot-good",
     BAD: "--plot-bad",
     SILENT: "--plot-silent",

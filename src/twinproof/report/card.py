@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from twinproof.evaluate.certified import radius_at_accuracy
-from twinproof.guarantee import Guarantee, Status
+from twinproof.guarantee import Guarantee, Kind, Status
 from twinproof.report.facts import RunFacts, number, section
 from twinproof.report.markup import Markup, definitions, element, join, listing
 from twinproof.report.numbers import epsilon_text, factor_text, probability_text, radius_text, setting_text, share_text
@@ -17,6 +17,14 @@ _BADGES = {
     Status.NONE: ("–", "none", "nothing is promised"),
 }
 _REFUSED = "This run failed its verification: the promise recorded with it may not be relied on."
+_CONTRADICTED = (
+    "An attack contradicts the certificates of this run (see below): a certificate or the attack is broken. Until it is known "
+    "which, no radius may be relied on."
+)
+_SHARED_NOISE = (
+    "All inputs met the same noise: each certificate alone holds as it says, but certificates may fail together, and shares of "
+    "certified inputs vary more than those of independent ones."
+)
 _CLAIMED = "A paper claims the following; it is not proven here."
 _PRIVACY_SILENCE = (
     "Nothing about what can be inferred from the population as a whole: a pattern that holds without a person's record may "
@@ -39,10 +47,14 @@ def guarantee_card(facts: RunFacts) -> Markup:
     return element("section", element("h2", "What is guaranteed"), halves, id="guarantee")
 
 
-def badge(status: Status, *, refused: bool = False) -> Markup:
+def badge(status: Status, *, refused: bool = False, contradicted: bool = False) -> Markup:
     """The status as a sign and a word in its colour: the colour is never the only cue."""
-    sign, word, meaning = ("✗", "check failed", "the run failed its verification") if refused else _BADGES[status]
-    colour = Status.REFUTED if refused else status
+    sign, word, meaning = _BADGES[status]
+    if refused:
+        sign, word, meaning = "✗", "check failed", "the run failed its verification"
+    elif contradicted and status is not Status.REFUTED:
+        sign, word, meaning = "✗", "contradicted", "an attack stands against the certificates"
+    colour = Status.REFUTED if refused or contradicted else status
     return element(
         "span", element("span", sign, aria_hidden="true", class_="sign"), word, class_=f"badge {colour}", title=meaning
     )
@@ -75,6 +87,8 @@ def robustness_sentence(facts: RunFacts) -> str:
         return "No robustness is promised: a small change of the input may change the answer."
     if facts.refused:
         return _REFUSED
+    if facts.contradicted:
+        return _CONTRADICTED
     if facts.settings is None or not facts.certificates:
         return "No input has been certified yet, so no radius is promised."
     promise = (
@@ -99,7 +113,8 @@ def _robust_half(facts: RunFacts) -> Markup:
         "jointly."
     )
     whom = f"Each certified input{tested}."
-    silence = (*_ROBUST_SILENCE, separate)
+    shared = facts.settings is not None and facts.settings.shared_noise
+    silence = (*_ROBUST_SILENCE, separate, *((_SHARED_NOISE,) if shared else ()))
     return _half("Robust", facts, facts.robustness, robustness_sentence(facts), whom, _robust_numbers(facts), silence)
 
 
@@ -108,6 +123,7 @@ def _half(
 ) -> Markup:
     """One half of the card; where nothing is promised it says so to nobody and needs no list of limits."""
     promised = facts.promises(promise)
+    contradicted = promise.kind is Kind.ROBUSTNESS and facts.contradicted
     rows: list[tuple[object, object]] = [("To whom", whom if promised else "Nobody.")]
     if promise.reason:
         rows.append(("Why this status", promise.reason))
@@ -121,11 +137,11 @@ def _half(
         rows.append(("As recorded" if promised else "Claim as recorded", promise.promise))
     return element(
         "article",
-        element("header", element("h3", title), badge(promise.status, refused=facts.refused)),
+        element("header", element("h3", title), badge(promise.status, refused=facts.refused, contradicted=contradicted)),
         element("p", sentence.replace("e-", "e\u2060-\u2060"), class_="promise"),  # no line break inside 1e-5
         numbers if promised else Markup(),
         definitions(rows, "terms"),
-        class_=f"half {Status.REFUTED if facts.refused else promise.status}",
+        class_=f"half {Status.REFUTED if facts.refused or contradicted else promise.status}",
     )
 
 
@@ -159,6 +175,8 @@ def _robust_numbers(facts: RunFacts) -> Markup:
         ("draws for each input" + (", at most" if settings.target_radius is not None else ""), setting_text(settings.n)),
         ("alpha for each input", probability_text(settings.alpha)),
     ]
+    if settings.shared_noise:
+        rows.append(("noise", "shared by all inputs"))
     note = element(
         "p",
         join(

@@ -8,7 +8,7 @@ from twinproof.evaluate.certified import certified_accuracy, radius_name
 from twinproof.report.canvas import SERIES, colour_variable
 from twinproof.report.card import badge
 from twinproof.report.facts import RunFacts, table_radii
-from twinproof.report.markup import Markup, element, join, table
+from twinproof.report.markup import Markup, element, join, table, two_lines
 from twinproof.report.numbers import (
     epsilon_text,
     probability_text,
@@ -59,6 +59,7 @@ def differences(runs: Sequence[RunFacts]) -> list[str]:
         ("alpha", {setting.alpha for setting in settings}),
         ("the number of draws", {setting.n for setting in settings}),
         ("the target radius at which drawing stopped", {setting.target_radius for setting in settings}),
+        ("whether inputs shared their noise", {setting.shared_noise for setting in settings}),
     )
     return [name for name, values in aspects if len(values) > 1]
 
@@ -99,21 +100,17 @@ def _numbers(runs: Sequence[RunFacts], names: Sequence[str]) -> Markup:
 
 
 def _measured(run: RunFacts) -> tuple[object, ...]:
-    clean = _two_lines(share_text(run.clean.value), share_range(run.clean)) if run.clean else _NOTHING
+    clean = two_lines(share_text(run.clean.value), share_range(run.clean)) if run.clean else _NOTHING
     if run.summary is None:
         return (clean, _NOTHING, _NOTHING, _NOTHING, "0")
     summary = run.summary
     return (
         clean,
-        _two_lines(share_text(summary.smoothed.value), share_range(summary.smoothed)),
-        _two_lines(radius_text(summary.acr.value), radius_range(summary.acr)),
-        _two_lines(share_text_up(summary.abstained.value), share_range(summary.abstained)),
+        two_lines(share_text(summary.smoothed.value), share_range(summary.smoothed)),
+        two_lines(radius_text(summary.acr.value), radius_range(summary.acr)),
+        two_lines(share_text_up(summary.abstained.value), share_range(summary.abstained)),
         f"{len(run.certificates):,}",
     )
-
-
-def _two_lines(value: str, interval: str) -> Markup:
-    return join([element("strong", value), element("br"), element("small", interval)])
 
 
 def _curves(runs: Sequence[RunFacts], names: Sequence[str]) -> Markup:

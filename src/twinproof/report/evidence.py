@@ -25,6 +25,15 @@ def check_line(facts: RunFacts) -> Markup:
     )
 
 
+def defect_line(facts: RunFacts) -> Markup:
+    """One line at the top of the page where an attack stands against the certificates; nothing otherwise."""
+    if not facts.contradicted:
+        return Markup()
+    return _line(
+        "failed", "✗", "DEFECT: an attack contradicts the certificates of this run; see below before relying on any radius."
+    )
+
+
 def evidence_section(facts: RunFacts) -> Markup:
     """The command, its last outcome, the digests, and where and when the run was made."""
     command = f"twinproof verify {shlex.quote(facts.name)}"
@@ -99,6 +108,14 @@ def _circumstances(facts: RunFacts) -> list[tuple[object, object]]:
     if facts.settings is not None:
         settings = facts.settings
         rows.append(("Certification", f"{_time(settings.created)}, {duration_text(settings.seconds)}, {settings.device}"))
+        rows.append(("Network as run", f"{settings.form}; {settings.arithmetic}"))
+        rows.append(("Noise", "shared by all inputs" if settings.shared_noise else "drawn for each input by itself"))
+    if facts.attacks is not None:
+        made = facts.attacks.settings
+        rows.append(("Attacks", f"{_time(made.created)}, {duration_text(made.seconds)}, {made.device}"))
+    if facts.audit is not None:
+        audited = facts.audit.audit.settings
+        rows.append(("Audit", f"{_time(audited.created)}, {duration_text(audited.seconds)}, {audited.device}"))
     versions = [f"{name} {version}" for name, version in sorted(section(run, "versions").items())]
     rows.append(("Versions", ", ".join(versions) or "–"))
     return rows

@@ -6,7 +6,7 @@ import base64
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,18 @@ RULE = (
     "Chosen by a rule that was fixed before anything was seen: among the correct answers the largest, the middle and the "
     "smallest radii; among the wrong answers the largest radii; the first abstentions. Ties go to the earlier test record."
 )
+
+
+class LabelledRecord(Protocol):
+    """Anything that names a test record by its number and its true class: a certificate, the line of an attack."""
+
+    @property
+    def index(self) -> int:
+        """Its number in the test set."""
+
+    @property
+    def label(self) -> int:
+        """Its true class."""
 
 
 @dataclass(frozen=True)
@@ -51,13 +63,13 @@ def choose_examples(certificates: Sequence[Certificate], each: int = 2) -> list[
     return [ExampleGroup(title, chosen[title]) for title in order if chosen[title]]
 
 
-def misfit(dataset: Dataset, certificates: Sequence[Certificate]) -> str | None:
-    """Why ``dataset`` cannot be the one that was certified, or None if its test labels agree with all certificates."""
-    for certificate in certificates:
-        if not 0 <= certificate.index < len(dataset.test):
-            return f"the data set {dataset.name!r} has no test record {certificate.index}"
-        if int(dataset.test.labels[certificate.index]) != certificate.label:
-            return f"test record {certificate.index} of the data set {dataset.name!r} has another label than its certificate"
+def misfit(dataset: Dataset, records: Sequence[LabelledRecord]) -> str | None:
+    """Why ``dataset`` cannot be the one that was certified or attacked, or None if its test labels agree with all records."""
+    for record in records:
+        if not 0 <= record.index < len(dataset.test):
+            return f"the data set {dataset.name!r} has no test record {record.index}"
+        if int(dataset.test.labels[record.index]) != record.label:
+            return f"test record {record.index} of the data set {dataset.name!r} has another label than its certificate"
     return None
 
 
@@ -74,8 +86,13 @@ def image_uri(stored: NDArray[Any], levels: int) -> str:
 
 def feature_values(dataset: Dataset, index: int, count: int) -> list[float]:
     """The first ``count`` features of a test record in the units the user knows, or as levels in [0, 1] without a scaling."""
-    unit = dataset.test.inputs[index].reshape(-1)[:count].astype(np.float64) / dataset.levels
+    return in_user_units(dataset, dataset.test.inputs[index])[:count]
+
+
+def in_user_units(dataset: Dataset, stored: NDArray[Any]) -> list[float]:
+    """All features of one input, given in stored levels, in the units the user knows."""
+    unit = stored.reshape(-1).astype(np.float64) / dataset.levels
     if dataset.scaling is not None:
-        low, high = np.array(dataset.scaling.low[:count]), np.array(dataset.scaling.high[:count])
+        low, high = np.array(dataset.scaling.low), np.array(dataset.scaling.high)
         unit = low + unit * (high - low)
     return [float(value) for value in unit]

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from twinproof.errors import RunError
+from twinproof.errors import DataError, RunError
 from twinproof.evaluate.certified import CertifiedSummary, certified_curve, default_radii, summarize
 from twinproof.evaluate.intervals import Interval
 from twinproof.files import sha256_file
 from twinproof.guarantee import Guarantee, Kind, Status
+from twinproof.report.attack_facts import AttackFacts, load_attacks
+from twinproof.report.audit_facts import AuditFacts, load_audit
 from twinproof.report.numbers import radius_number
 from twinproof.runs.certificates import Certificate, CertificateSettings, read_certificates, read_settings
 from twinproof.runs.layout import RunLayout, read_json_lines, read_run_json
@@ -45,6 +47,15 @@ class RunFacts:
     summary: CertifiedSummary | None
     progress: tuple[Progress, ...]
     verification: Mapping[str, Any] | None
+    attacks: AttackFacts | None = None
+    audit: AuditFacts | None = None
+    unusable: str = ""
+    """Why certificates that are there cannot be summarised: a radius that no number of votes gives."""
+
+    @property
+    def contradicted(self) -> bool:
+        """Whether an attack stands against the certificates: then no radius is shown as a promise."""
+        return (self.attacks is not None and self.attacks.crossing) or (self.audit is not None and self.audit.refuted)
 
     @property
     def epsilon(self) -> float | None:
@@ -57,8 +68,9 @@ class RunFacts:
         return self.verification is not None and self.verification.get("ok") is not True
 
     def promises(self, guarantee: Guarantee) -> bool:
-        """Whether a guarantee may be shown as a promise: claimed by its status and not undone by a failed verification."""
-        return guarantee.status in (Status.PROVEN, Status.PUBLISHED) and not self.refused
+        """Whether a guarantee may be shown as a promise: claimed by its status, and undone by no verification or attack."""
+        undone = self.refused or (guarantee.kind is Kind.ROBUSTNESS and self.contradicted)
+        return guarantee.status in (Status.PROVEN, Status.PUBLISHED) and not undone
 
     @property
     def promised_epsilon(self) -> float | None:
@@ -114,6 +126,7 @@ def load_facts(root: Path, verification: Mapping[str, Any] | None = None) -> Run
     run = read_run_json(root)
     settings, certificates = read_settings(root), tuple(read_certificates(root))
     guarantees = section(run, "guarantees")
+    summary, unusable = _summary(certificates, settings)
     return RunFacts(
         name=root.resolve().name,
         run=run,
@@ -122,14 +135,25 @@ def load_facts(root: Path, verification: Mapping[str, Any] | None = None) -> Run
         robustness=_guarantee(root, Kind.ROBUSTNESS, section(guarantees, "robustness")),
         settings=settings,
         certificates=certificates if settings else (),
-        summary=_summary(certificates, settings) if settings and certificates else None,
+        summary=summary,
         progress=_progress(root),
         verification=verification,
+        attacks=load_attacks(root, settings, certificates),
+        audit=load_audit(root),
+        unusable=unusable,
     )
 
 
-def _summary(certificates: tuple[Certificate, ...], settings: CertificateSettings) -> CertifiedSummary:
-    return summarize(certificates, settings, radii=default_radii(settings.decided_radius))
+def _summary(
+    certificates: tuple[Certificate, ...], settings: CertificateSettings | None
+) -> tuple[CertifiedSummary | None, str]:
+    """The numbers of the certificates, or why there are none: a report must be able to show a run that lies."""
+    if settings is None or not certificates:
+        return None, ""
+    try:
+        return summarize(certificates, settings, radii=default_radii(settings.decided_radius)), ""
+    except DataError as error:
+        return None, f"{error.what} (got {error.got}, wanted {error.wanted})"
 
 
 def number(value: object) -> float | None:

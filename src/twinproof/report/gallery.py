@@ -13,7 +13,7 @@ from twinproof.report.sections import NOT_CERTIFIED, missing, section_of
 from twinproof.runs.certificates import ABSTAIN, Certificate
 
 FEATURES_SHOWN = 10
-_WITHOUT_DATA = (
+WITHOUT_DATA = (
     "The data set was not at hand when this report was written, so no test input can be shown. Training inputs never appear "
     "in a report."
 )
@@ -25,16 +25,17 @@ def example_section(facts: RunFacts, dataset: Dataset | None) -> Markup:
     if not facts.certificates:
         return section_of("examples", title, missing(NOT_CERTIFIED))
     if dataset is None:
-        return section_of("examples", title, missing(_WITHOUT_DATA))
+        return section_of("examples", title, missing(WITHOUT_DATA))
     problem = misfit(dataset, facts.certificates)
     if problem is not None:
         return section_of("examples", title, missing(f"No examples are shown, because {problem}."))
     groups = choose_examples(facts.certificates)
-    shown = _pictures(facts, dataset, groups) if _drawable(dataset) else _features(facts, dataset, groups)
+    shown = _pictures(facts, dataset, groups) if drawable(dataset) else _features(facts, dataset, groups)
     return section_of("examples", title, shown, element("p", RULE, class_="note"))
 
 
-def _drawable(dataset: Dataset) -> bool:
+def drawable(dataset: Dataset) -> bool:
+    """Whether its inputs are pictures that a page can show."""
     return dataset.kind is InputKind.IMAGE and len(dataset.shape) == 3
 
 

@@ -55,12 +55,30 @@ def definitions(pairs: Iterable[tuple[object, object]], class_: str | None = Non
     return element("dl", *rows, class_=class_)
 
 
-def table(head: Iterable[object], rows: Iterable[Iterable[object]], caption: str | None = None) -> Markup:
-    """A table whose first column names the rows; it scrolls by itself where the page is too narrow."""
-    header = element("thead", element("tr", *(element("th", cell, scope="col") for cell in head)))
+def table(
+    head: Iterable[object],
+    rows: Iterable[Iterable[object]],
+    caption: str | None = None,
+    groups: Iterable[tuple[object, int]] = (),
+) -> Markup:
+    """A table whose first column names the rows; it scrolls by itself where the page is too narrow.
+
+    ``groups`` names neighbouring columns together: what stands above them, and how many they are.
+    """
+    above = [element("th", name, colspan=width, scope="colgroup" if name else None) for name, width in groups]
+    header = element(
+        "thead",
+        element("tr", *above, class_="groups") if above else Markup(),
+        element("tr", *(element("th", cell, scope="col") for cell in head)),
+    )
     body = element("tbody", *(_row(list(row)) for row in rows))
     title = element("caption", caption) if caption else Markup()
     return element("div", element("table", title, header, body), class_="scroll")
+
+
+def two_lines(value: str, interval: str) -> Markup:
+    """A cell of a table: the value, and its interval below."""
+    return join([element("strong", value), element("br"), element("small", interval)])
 
 
 def _row(cells: list[object]) -> Markup:

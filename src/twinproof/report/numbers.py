@@ -30,6 +30,16 @@ def epsilon_text(value: float | None, digits: int = 3) -> str:
     return _MISSING if value is None else _directed(value, digits, format_up)
 
 
+def length_text(value: float, digits: int = 3) -> str:
+    """The length of a change that an attack made, rounded up."""
+    return _directed(value, digits, format_up)
+
+
+def points_text(share: float) -> str:
+    """A difference of two shares in percentage points, with its sign; no promise hangs on its last digit."""
+    return f"{100 * share:+.1f}"
+
+
 def radius_number(value: float) -> float:
     """A radius for a file: six places, rounded down."""
     return float(radius_text(value, RADIUS_DIGITS))

@@ -5,8 +5,10 @@ from __future__ import annotations
 from importlib.resources import files
 
 from twinproof.data.record import Dataset
+from twinproof.report.attack_section import attack_section
+from twinproof.report.audit_section import audit_section
 from twinproof.report.card import guarantee_card
-from twinproof.report.evidence import check_line, evidence_section
+from twinproof.report.evidence import check_line, defect_line, evidence_section
 from twinproof.report.facts import RunFacts
 from twinproof.report.gallery import example_section
 from twinproof.report.markup import Markup, element, join, trusted
@@ -26,6 +28,7 @@ def run_page(facts: RunFacts, dataset: Dataset | None) -> str:
         element("h1", facts.name),
         element("p", f"{recipe} on {data}{state}", class_="subtitle"),
         check_line(facts),
+        defect_line(facts),
         class_="masthead",
     )
     content = (
@@ -33,6 +36,8 @@ def run_page(facts: RunFacts, dataset: Dataset | None) -> str:
         headline(facts),
         certified_section(facts),
         radius_section(facts),
+        attack_section(facts, dataset),
+        audit_section(facts),
         progress_section(facts),
         example_section(facts, dataset),
         evidence_section(facts),

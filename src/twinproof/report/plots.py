@@ -39,7 +39,7 @@ def curve_plot(name: str, curve: Curve, clean: Interval | None) -> Markup:
         _draw_curve(axes, curve, GOOD, (), band=True)
         if clean is not None:
             axes.axhline(clean.value, color=INK, linewidth=1.1, linestyle=(0, (4, 3)))
-        _share_axes(axes, frame, "certified l2 radius", "share of test inputs", curve[-1][0])
+        share_axes(axes, frame, "certified l2 radius", "share of test inputs", curve[-1][0])
 
     return plot(name, "Certified accuracy against radius, falling from the left", draw)
 
@@ -53,7 +53,7 @@ def comparison_plot(name: str, curves: Sequence[Curve]) -> Markup:
         for index, curve in enumerate(curves):
             colour, dashes = SERIES[index % len(SERIES)], DASHES[index % len(DASHES)]
             _draw_curve(axes, curve, colour, dashes, band=len(curves) <= _MOST_BANDS)
-        _share_axes(axes, frame, "certified l2 radius", "share of test inputs", right)
+        share_axes(axes, frame, "certified l2 radius", "share of test inputs", right)
 
     return plot(name, f"Certified accuracy against radius of {len(curves)} runs", draw)
 
@@ -124,7 +124,8 @@ def _draw_progress(axes: Axes, frame: Frame, points: Sequence[tuple[int, float]]
         _percent_ticks(axes)
 
 
-def _share_axes(axes: Axes, frame: Frame, x_label: str, y_label: str, right: float) -> None:
+def share_axes(axes: Axes, frame: Frame, x_label: str, y_label: str, right: float) -> None:
+    """Axes for shares of inputs, from 0 to 100 %, against something that goes from 0 to ``right``."""
     style_axes(axes, frame, x_label, y_label)
     axes.set_xlim(0, right)
     _percent_ticks(axes)

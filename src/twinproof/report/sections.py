@@ -73,6 +73,7 @@ def headline(facts: RunFacts) -> Markup:
             _certified_tile(facts),
             _tile("Abstained", share_text_up(summary.abstained.value), share_range(summary.abstained), "no answer given"),
         ]
+    refused = missing(f"The certificates cannot be summarised: {facts.unusable}.") if facts.unusable else Markup()
     note = (
         "Intervals hold with 95 % over the draw of the test inputs (Clopper-Pearson for shares; empirical Bernstein and "
         "Hoeffding for the mean radius). Below them lies a second layer of confidence: each certificate is wrong with "
@@ -84,7 +85,10 @@ def headline(facts: RunFacts) -> Markup:
             "smoothed accuracy, average certified radius and certified accuracy below that radius are lower bounds, the "
             "abstentions an upper bound, and the curve ends there."
         )
-    return section_of("numbers", "Headline numbers", element("div", *tiles, class_="tiles"), element("p", note, class_="note"))
+    if facts.settings is not None and facts.settings.shared_noise:
+        note += " All inputs met the same noise: the intervals speak of inputs that are certified with this very noise."
+    shown = element("div", *tiles, class_="tiles")
+    return section_of("numbers", "Headline numbers", shown, refused, element("p", note, class_="note"))
 
 
 def certified_section(facts: RunFacts) -> Markup:

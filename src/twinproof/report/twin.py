@@ -8,6 +8,7 @@ from typing import Any
 
 from twinproof.data.record import Dataset
 from twinproof.evaluate.certified import radius_at_accuracy
+from twinproof.report.attack_twin import attacks_twin, audit_twin
 from twinproof.report.card import SHARES, privacy_sentence, robustness_sentence
 from twinproof.report.examples import choose_examples, misfit
 from twinproof.report.facts import RunFacts
@@ -38,11 +39,14 @@ def twin(facts: RunFacts, dataset: Dataset | None = None) -> dict[str, Any]:
         "accuracy": run.get("accuracy"),
         "certified": facts.summary.as_dict() if facts.summary else None,
         "certified_inputs": len(facts.certificates),
+        "certification": _certification(facts),
         "radius_at_accuracy": _held(facts),
         "curve": [{"radius": radius, **interval.as_dict()} for radius, interval in facts.curve()],
         "histogram": _histogram(facts),
         "progress": [_progress(line.step, line.accuracy, line.epsilon) for line in facts.progress],
         "examples": _examples(facts, dataset),
+        "attacks": attacks_twin(facts.attacks, dataset),
+        "audit": audit_twin(facts.audit),
         "verification": _outcome(facts),
         "versions": run.get("versions"),
         "device": run.get("device"),
@@ -64,6 +68,13 @@ def _privacy(recorded: Any) -> dict[str, Any] | None:
         return None
     spent = ("epsilon", "epsilon_rdp")
     return {key: epsilon_number(value) if key in spent and _finite(value) else value for key, value in recorded.items()}
+
+
+def _certification(facts: RunFacts) -> dict[str, Any] | None:
+    """How the certificates were made, as far as it bears on what they say."""
+    if facts.settings is None:
+        return None
+    return {name: getattr(facts.settings, name) for name in ("sigma", "shared_noise", "form", "arithmetic", "target_radius")}
 
 
 def _held(facts: RunFacts) -> dict[str, float | None]:

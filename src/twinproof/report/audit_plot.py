@@ -1,0 +1,51 @@
+"""How far the closest change of each certified answer is, in radii."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from twinproof.report.audit_facts import RatioCounts
+from twinproof.report.canvas import BAD, GOOD, INK, MUTED, SILENT, Frame, plot, style_axes
+from twinproof.report.markup import Markup
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+def ratio_plot(name: str, counts: RatioCounts) -> Markup:
+    """A histogram with the radius as a line; certificates without a change stand apart on the right."""
+    lefts, width = counts.edges[:-1], counts.edges[1] - counts.edges[0]
+    right = counts.edges[-1]
+
+    def draw(figure: Figure, frame: Frame) -> None:
+        axes = figure.subplots()
+        axes.bar(lefts, counts.beyond, width=0.88 * width, align="edge", color=GOOD)
+        broken = [place for place, count in enumerate(counts.inside) if count]  # a bar of height 0 would draw its edge
+        axes.bar(
+            [lefts[place] for place in broken],
+            [counts.inside[place] for place in broken],
+            bottom=[counts.beyond[place] for place in broken],
+            width=0.88 * width,
+            align="edge",
+            facecolor="none",
+            edgecolor=BAD,
+            hatch="/////",
+            linewidth=1,
+        )
+        axes.bar([right + 1.5 * width], [counts.not_found], width=0.88 * width, align="edge", color=SILENT)
+        axes.axvline(1.0, color=INK, linewidth=1.4, linestyle=(0, (4, 3)))
+        _label(axes, frame, right, width)
+
+    return plot(name, "Number of certificates by the distance of the closest change of their answer, in radii", draw)
+
+
+def _label(axes: Axes, frame: Frame, right: float, width: float) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    style_axes(axes, frame, "closest change of the answer, in certified radii", "certificates")
+    axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
+    whole = range(int(right) + 1)
+    axes.set_xticks([*whole, right + 1.94 * width], [*map(str, whole), "none"])
+    axes.set_xlim(0, right + 2.9 * width)
+    axes.axvline(right + 0.75 * width, color=MUTED, linewidth=0.8, linestyle=(0, (1, 2)))
