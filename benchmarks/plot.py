@@ -12,6 +12,7 @@ import argparse
 import json
 import math
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +41,7 @@ _FAMILIES: Mapping[str, str] = {
 _STYLES: tuple[tuple[str, str], ...] = (("-", "o"), ("--", "s"), (":", "^"), ("-.", "D"))
 _PANEL = (5.6, 3.5)  # inches, names beside the lines included
 _LABEL_POINTS = 7.5
+_NOTE_LETTERS = 90  # what fits under one panel
 _IN_TURNS = "median of the ratios inside each turn"
 _SETTINGS: Mapping[Any, Any] = {"font.size": 8.5, "svg.hashsalt": "twinproof", "axes.edgecolor": _MUTED, "text.color": _INK}
 
@@ -134,7 +136,8 @@ def step_figure(found: Sequence[Panel], caption: str) -> Figure:
     for panel in found:
         _draw_panel(grid[workloads.index(panel.workload)][copies.index(panel.copies)], panel)
     figure.suptitle("Private step: records per second", x=0.01, ha="left", fontsize=11, fontweight="bold")
-    note = f"Higher is better. ×: against {BASELINE}, at the largest batch that both ran, {_IN_TURNS}.\n{caption}"
+    told = f"Higher is better. ×: against {BASELINE}, at the largest batch that both ran, {_IN_TURNS}."
+    note = "\n".join([*textwrap.wrap(told, _NOTE_LETTERS * len(copies)), caption])
     figure.supxlabel(note, x=0.01, ha="left", fontsize=7, color=_MUTED)
     return figure
 
