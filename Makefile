@@ -23,7 +23,7 @@ demo: $(STAMP)
 	@$(BIN)/twinproof demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -q -m "not slow" --floor 2800
+	$(BIN)/python -m pytest -q -m "not slow" --floor 4200
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -q -m slow --floor 15

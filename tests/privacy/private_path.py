@@ -20,6 +20,7 @@ from twinproof.training.augmentation import Augmentation, OriginalOnly
 from twinproof.training.batching import Batching
 from twinproof.training.gradient_source import PrivateGradients
 from twinproof.training.loss import mean_cross_entropy
+from twinproof.training.pass_mode import ONE_BY_ONE, PassMode
 from twinproof.training.per_example.choose import choose_path
 from twinproof.training.per_example.path import PerExamplePath, RecordLoss
 from twinproof.training.records import DeviceRecords
@@ -79,6 +80,7 @@ class TrainingPath:
     loss: RecordLoss = mean_cross_entropy
     execution: type[PrivateExecution] = WatchedExecution
     wrap: Callable[[PerExamplePath], PerExamplePath] = lambda path: path
+    mode: PassMode = ONE_BY_ONE
 
     def chosen(self) -> PerExamplePath:
         """The path that the product would choose for this network."""
@@ -90,4 +92,4 @@ class TrainingPath:
         batching = Batching(held, self.augmentation, self.physical_batch, self.key)
         execution = self.execution(self.plan, self.key, self.ledger, records=len(split), parameters=parameter_count(self.model))
         shapes = {name: value.detach() for name, value in self.model.named_parameters()}
-        return PrivateGradients(execution, self.wrap(path or self.chosen()), batching, shapes), execution
+        return PrivateGradients(execution, self.wrap(path or self.chosen()), batching, shapes, self.mode), execution

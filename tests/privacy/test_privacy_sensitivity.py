@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from twinproof.privacy.plan import Draw
 from twinproof.training.augmentation import Augmentation
+from twinproof.training.pass_mode import PassMode
 from twinproof.training.per_example.gradients import Instantiated, PerExampleGradient
 from twinproof.training.per_example.path import PerExamplePath, RecordGradients
 
@@ -232,6 +233,12 @@ class CopiesAsRecords(Changed):
 class PassesForShort(RecordGradients):
     def squared_norms(self) -> Tensor:
         return torch.zeros_like(self.losses, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("mode", [PassMode(workers=3), PassMode(capture=True)])
+def test_every_way_of_running_passes_keeps_the_bound(tmp_path: Path, mode: PassMode) -> None:
+    """On several cores at once, and in the tensors of a recording, which hold what the draw before left in them."""
+    assert worst_move(replace(make_path(tmp_path), mode=mode), count=200) <= TOLERANCE
 
 
 @pytest.mark.parametrize("execution", [DividedByDrawnBatch, ClippedAfterTheMean])

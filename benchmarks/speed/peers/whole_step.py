@@ -72,7 +72,7 @@ def whole(task: Task) -> Step:
     parameters = sum(value.numel() for value in shapes.values())
     execution = PrivateExecution(plan, Key.from_seed(0), ledger, records=task.records, parameters=parameters, device=device)
     path = choose_path(model, mean_cross_entropy, task.workload.shape, CLASSES, copies=task.copies)
-    rows = min(task.records_per_pass, task.records)
+    rows = min(task.cut().records_per_pass, task.records)
     batching = Batching(records, _GivenCopies(task.copies), rows, Key.from_seed(1), layers_draw(model))
     source = PrivateGradients(execution, path, batching, shapes, pass_mode(model, device))
     update = Update(model, torch.optim.SGD(model.parameters(), lr=0.0))
