@@ -220,6 +220,18 @@ RUN_LIES = [
     Lie(
         "values that are none", forge_run(lambda r: r["guarantees"]["privacy"].update(values=[])), "run.json", "privacy.values"
     ),
+    Lie(
+        "robustness promised with a smaller alpha",
+        forge_run(lambda r: r["guarantees"]["robustness"]["values"].update(alpha=1e-9)),
+        "run.json",
+        "robustness.values.alpha",
+    ),
+    Lie(
+        "robustness proven without certificates",
+        both(remove("certificates.json"), remove("certificates.csv"), bind),
+        "run.json",
+        "nothing is certified",
+    ),
     Lie("no robustness", forge_run(lambda r: r["guarantees"].pop("robustness")), "run.json", "robustness is missing"),
 ]
 
@@ -334,6 +346,12 @@ CERTIFICATE_LIES = [
     Lie("no draws", forge_cell(0, 7, "0"), "certificates.csv", "none of the looks"),
     Lie("sigma lowered", forge_settings(lambda s: s.update(sigma=0.2)), "certificates.csv", "radius is above"),
     Lie("grid no power of two", forge_settings(lambda s: s.update(grid=0.3)), "certificates.json", "grid"),
+    Lie("grid too coarse", forge_settings(lambda s: s.update(sigma=0.2, grid=1.0)), "certificates.json", "too coarse"),
+    Lie(
+        "no word on the arithmetic", forge_settings(lambda s: s.pop("arithmetic")), "certificates.json", "arithmetic is missing"
+    ),
+    Lie("no form", forge_settings(lambda s: s.update(form="")), "certificates.json", "form has a value"),
+    Lie("half shared", forge_settings(lambda s: s.update(shared_noise="yes")), "certificates.json", "shared_noise has a value"),
     Lie("other levels", forge_settings(lambda s: s.update(levels=1)), "certificates.json", "levels is not"),
     Lie("other dimension", forge_settings(lambda s: s.update(dimension=4)), "certificates.json", "dimension is not"),
     Lie("fewer inputs", forge_settings(lambda s: s.update(inputs=INPUTS - 1)), "certificates.csv", "number of certificates"),

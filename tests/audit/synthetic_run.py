@@ -213,6 +213,8 @@ def write_run(root: Path, *, private: bool = True, certified: bool = True) -> No
         (root / "certificates.json").write_text(json.dumps(certificate_settings(sha256(model))))
         (root / "certificates.csv").write_text(csv_text(certificate_rows()))
     run = run_json()
+    if not certified:
+        run["guarantees"]["robustness"]["status"] = "none"
     if not private:
         run["privacy"] = None
         run["guarantees"]["privacy"] |= {"status": "none", "values": {}}

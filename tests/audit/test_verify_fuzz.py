@@ -9,13 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from synthetic_run import EVERY_FILE, bind, write_run
+from synthetic_attacks import write_attacked_run
+from synthetic_run import ATTACK_FILES, CORE_FILES, bind, write_run
 
 from twinproof.audit import verify_epsilon
 from twinproof.audit.verify import verify_run
 from twinproof.audit.verify_epsilon import Spent
 
 MUTATIONS = 250
+# A run with attacks takes several times longer; what lies in the other files is read together with the attacks here too.
+ATTACKED_MUTATIONS, ATTACKED_PLACES = 80, 12
 SNIPPETS = (
     b"NaN",
     b"-1",
@@ -39,6 +42,8 @@ HOSTILE: tuple[Any, ...] = (
     0,
     0.5,
     1e308,
+    1e200,
+    5e-324,
     10**400,
     2**53,
     "",
@@ -65,6 +70,12 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
+@pytest.fixture
+def attacked(tmp_path: Path) -> Path:
+    write_attacked_run(tmp_path / "attacked")
+    return tmp_path / "attacked"
+
+
 def mutated(content: bytes, draws: random.Random) -> bytes:
     at = draws.randrange(len(content) + 1)
     choice = draws.randrange(5)
@@ -80,18 +91,28 @@ def mutated(content: bytes, draws: random.Random) -> bytes:
     return content[:at] + content[at:end] * 2 + content[end:]
 
 
-@pytest.mark.parametrize("name", EVERY_FILE)
-def test_mutated_bytes_never_raise(root: Path, name: str) -> None:
+def mutate(root: Path, name: str, mutations: int) -> None:
+    """Verifies the run with ``name`` mutated in many ways; a changed file never has the digest that is bound."""
     draws = random.Random(name)
     original = (root / name).read_bytes()
     quiet = 0
-    for _ in range(MUTATIONS):
+    for _ in range(mutations):
         broken = mutated(original, draws)
         (root / name).write_bytes(broken)
         result = verify_run(root)
         json.dumps(result.as_dict(), allow_nan=False).encode()
         quiet += name != "run.json" and broken != original and "digests" in {c.name for c in result.checks if c.passed}
     assert quiet == 0
+
+
+@pytest.mark.parametrize("name", CORE_FILES)
+def test_mutated_bytes_never_raise(root: Path, name: str) -> None:
+    mutate(root, name, MUTATIONS)
+
+
+@pytest.mark.parametrize("name", [*ATTACK_FILES, "run.json", "certificates.json", "certificates.csv"])
+def test_mutated_bytes_beside_attacks_never_raise(attacked: Path, name: str) -> None:
+    mutate(attacked, name, ATTACKED_MUTATIONS)
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -102,11 +123,11 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         yield from places(item, (*path, key))
 
 
-@pytest.mark.parametrize("name", [name for name in EVERY_FILE if name.endswith("json")])
-def test_every_value_replaced_by_a_hostile_one_never_raises(root: Path, name: str) -> None:
-    original = json.loads((root / name).read_text())
-    for path in places(original):
-        for value in HOSTILE:
+def replace_values(root: Path, name: str, spots: list[tuple[Any, ...]], *, each: int) -> None:
+    """Verifies the run with each of ``spots`` of a JSON file taken by ``each`` of the hostile values, digests put right."""
+    original, draws = json.loads((root / name).read_text()), random.Random(name)
+    for path in spots:
+        for value in draws.sample(HOSTILE, each):
             record = json.loads(json.dumps(original))
             at = record
             for key in path[:-1]:
@@ -116,6 +137,21 @@ def test_every_value_replaced_by_a_hostile_one_never_raises(root: Path, name: st
             if name != "run.json":
                 bind(root)
             json.dumps(verify_run(root).as_dict(), allow_nan=False)
+
+
+@pytest.mark.parametrize("name", [name for name in CORE_FILES if name.endswith("json")])
+def test_every_value_replaced_by_a_hostile_one_never_raises(root: Path, name: str) -> None:
+    replace_values(root, name, list(places(json.loads((root / name).read_text()))), each=len(HOSTILE))
+
+
+@pytest.mark.parametrize("name", ["attacks.json", "audit.json"])
+def test_values_beside_attacks_replaced_never_raise(attacked: Path, name: str) -> None:
+    """Every value at the top, which the rest is computed from, and some of the many below."""
+    every = list(places(json.loads((attacked / name).read_text())))
+    top = [path for path in every if len(path) <= 1 or (path[0] == "certificates" and len(path) <= 2)]
+    below = [path for path in every if path not in top]
+    spots = top + random.Random(name).sample(below, min(len(below), ATTACKED_PLACES))
+    replace_values(attacked, name, spots, each=8)
 
 
 @pytest.mark.parametrize("name", ["ledger.jsonl", "metrics.jsonl"])

@@ -150,3 +150,18 @@ def test_group_names_do_not_widen_columns() -> None:
         "size  x    y",
         "1     0.5  0.25",
     ]
+
+
+def test_verify_can_measure_against_the_records(call: Any, root: Path) -> None:
+    assert call("attack", root, "--size", "0.5", "--attack", "fgsm", *QUICK).code == 0
+    assert call("verify", root, "--with-data").code == 0
+    wrong = call("verify", root, "--data", "breast-cancer")
+    assert wrong.code == 2
+    assert "not the data of the run" in wrong.err
+
+
+def test_certifying_anew_says_what_to_renew(call: Any, root: Path) -> None:
+    assert call("attack", root, "--size", "0.5", "--attack", "fgsm", *QUICK).code == 0
+    answer = call("certify", root, "--n", "200", "--limit", "20", "--overwrite", "--device", "cpu")
+    assert answer.code == 0, answer.err
+    assert "attacks.json speaks of the certificates before" in answer.out

@@ -17,18 +17,22 @@ from typing import Any
 
 from twinproof.audit.evidence import RunFolder, parse_object, shown
 from twinproof.audit.verification import Findings, Problem, Verification
+from twinproof.audit.verify_attack_settings import FILE as ATTACKS_FILE
+from twinproof.audit.verify_attacks import Surroundings, verify_attacks
+from twinproof.audit.verify_audit import verify_audit
 from twinproof.audit.verify_certificate_lines import FILE as CERTIFICATE_LINES
-from twinproof.audit.verify_certificate_lines import line_problems, read_lines
+from twinproof.audit.verify_certificate_lines import Lines, line_problems, read_lines
 from twinproof.audit.verify_certificates import SETTINGS_FILE, settings_problems
 from twinproof.audit.verify_epsilon import Spent, close_problems, recompute
-from twinproof.audit.verify_files import CERTIFICATES, digest_problems, private_problems, unexpected_problems
-from twinproof.audit.verify_guarantees import epsilon_problems, guarantee_problems
+from twinproof.audit.verify_files import ATTACKS, AUDIT, CERTIFICATES, digest_problems, private_problems, unexpected_problems
+from twinproof.audit.verify_guarantees import epsilon_problems, guarantee_problems, robustness_problems
 from twinproof.audit.verify_ledger import FILE as LEDGER
 from twinproof.audit.verify_ledger import Ledger, read_ledger
 from twinproof.audit.verify_metrics import FILE as METRICS
 from twinproof.audit.verify_metrics import metrics_problems
 from twinproof.audit.verify_model import FILE as MODEL
 from twinproof.audit.verify_model import identity_problems, weight_problems
+from twinproof.audit.verify_originals import Originals, originals_problems
 from twinproof.audit.verify_run_json import (
     FILE as RUN_JSON,
 )
@@ -45,8 +49,11 @@ from twinproof.audit.verify_run_json import (
 from twinproof.rounding import format_up, round_up
 
 
-def verify_run(root: Path) -> Verification:
-    """Checks the run in ``root`` and returns everything that was found; RunError only where there is no run."""
+def verify_run(root: Path, *, originals: Originals | None = None) -> Verification:
+    """Checks the run in ``root`` and returns everything that was found; RunError only where there is no run.
+
+    With ``originals``, the test set of the run, attacked inputs are measured from the inputs that they were made of.
+    """
     folder = RunFolder(root)
     findings = Findings()
     record = _read_object(folder, RUN_JSON, findings)
@@ -60,8 +67,11 @@ def verify_run(root: Path) -> Verification:
     ledger, spent = _verify_ledger(folder, findings)
     _verify_promises(run, ledger, spent, findings)
     _verify_metrics(folder, run, findings)
-    settings, certificates = _verify_certificates(folder, run, findings)
-    _verify_model(folder, ledger, settings, findings)
+    settings, lines = _verify_certificates(folder, run, findings)
+    findings.check("promise of robustness", robustness_problems(run, settings), "its numbers against the certificates")
+    around = Surroundings(run, public_data(run), settings, lines, _usable(originals, run, findings))
+    attacks = _verify_attacks(folder, around, findings)
+    _verify_model(folder, ledger, {SETTINGS_FILE: settings, ATTACKS_FILE: attacks}, findings)
     return Verification(
         run=shown(str(root)),
         problems=tuple(dict.fromkeys(findings.problems)),
@@ -70,7 +80,7 @@ def verify_run(root: Path) -> Verification:
         epsilon_rdp=round_up(spent.epsilon_rdp) if spent else None,
         delta=ledger.delta if ledger else None,
         steps=ledger.steps if ledger else None,
-        certificates=certificates,
+        certificates=len(lines.rows) if lines is not None else 0,
     )
 
 
@@ -117,10 +127,10 @@ def _verify_metrics(folder: RunFolder, run: dict[str, Any], findings: Findings) 
     findings.check("metrics", problems, "progress lines")
 
 
-def _verify_certificates(folder: RunFolder, run: dict[str, Any], findings: Findings) -> tuple[dict[str, Any], int]:
-    """The settings (empty where there are none) and the number of certificates that could be read."""
+def _verify_certificates(folder: RunFolder, run: dict[str, Any], findings: Findings) -> tuple[dict[str, Any], Lines | None]:
+    """The settings (empty where there are none) and the certificates that could be read."""
     if not any(name in folder.names for name in CERTIFICATES):
-        return {}, 0
+        return {}, None
     record, data = _read_object(folder, SETTINGS_FILE, findings), public_data(run)
     settings = record or {}
     findings.check(
@@ -131,7 +141,7 @@ def _verify_certificates(folder: RunFolder, run: dict[str, Any], findings: Findi
     content = folder.content(CERTIFICATE_LINES)
     if isinstance(content, Problem):
         findings.check("certificates", (content,), "every radius from its votes")
-        return settings, 0
+        return settings, None
     lines, problems = read_lines(content)
 
     def all_problems() -> Iterator[Problem]:
@@ -139,11 +149,32 @@ def _verify_certificates(folder: RunFolder, run: dict[str, Any], findings: Findi
         yield from line_problems(lines, settings, data)
 
     findings.check("certificates", all_problems(), f"{len(lines.rows)} radii from their votes")
-    return settings, len(lines.rows)
+    return settings, lines
 
 
-def _verify_model(folder: RunFolder, ledger: Ledger | None, settings: dict[str, Any], findings: Findings) -> None:
+def _usable(originals: Originals | None, run: dict[str, Any], findings: Findings) -> Originals | None:
+    """The test set if it is the one that run.json describes."""
+    if originals is None:
+        return None
+    found = originals_problems(originals, public_data(run))
+    return originals if findings.check("test set", found, "its size and levels against run.json") else None
+
+
+def _verify_attacks(folder: RunFolder, around: Surroundings, findings: Findings) -> dict[str, Any]:
+    """Attacks and the audit of certificates, where there are such; returns what attacks.json holds."""
+    settings: dict[str, Any] | None = None
+    if any(name in folder.names for name in ATTACKS):
+        settings = _read_object(folder, ATTACKS_FILE, findings)
+        verify_attacks(folder, settings, around, findings)
+    if AUDIT in folder.names:
+        verify_audit(folder, _read_object(folder, AUDIT, findings), around, findings)
+    return settings or {}
+
+
+def _verify_model(folder: RunFolder, ledger: Ledger | None, settings: dict[str, dict[str, Any]], findings: Findings) -> None:
     content = folder.content(MODEL)
     findings.check("weights", (content,) if isinstance(content, Problem) else weight_problems(content), "loads, all finite")
     closing = ledger.closing if ledger else {}
-    findings.check("model identity", identity_problems(folder, closing, settings), "one model in ledger and certificates")
+    findings.check(
+        "model identity", identity_problems(folder, closing, settings), "one model in ledger, certificates and attacks"
+    )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -42,7 +42,7 @@ Whole = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Lines:
-    """The lines that could be read, column by column; ``rows`` are their line numbers in the file."""
+    """The answers that could be read from ``file``, column by column; ``rows`` are their line numbers in it."""
 
     rows: Whole
     index: Whole
@@ -53,22 +53,26 @@ class Lines:
     correct: Whole
     radius: NDArray[np.float64]
     draws: Whole
+    file: str = FILE
 
     def only(self, mask: NDArray[np.bool_]) -> Lines:
         """The lines under ``mask``."""
-        return Lines(*(getattr(self, field.name)[mask] for field in fields(self)))
+        return replace(self, **{name: column[mask] for name, column in vars(self).items() if name != "file"})
 
 
-def _text(raw: bytes) -> str:
+def text_of(raw: bytes) -> str:
+    """A line of a file as text that can be shown."""
     return shown(raw.decode("ascii", "backslashreplace"))
 
 
-def _named(rows: Sequence[int], what: str, got: Callable[[int], str], wanted: Callable[[int], str]) -> Iterator[Problem]:
+def named(
+    file: str, rows: Sequence[int], what: str, got: Callable[[int], str], wanted: Callable[[int], str]
+) -> Iterator[Problem]:
     """One problem for each of the first lines of ``rows``; ``got`` and ``wanted`` are asked by position in ``rows``."""
     for at, row in enumerate(rows[:NAMED_LINES]):
-        yield Problem(FILE, f"line {row}: {what}", got(at), wanted(at))
+        yield Problem(file, f"line {row}: {what}", got(at), wanted(at))
     if len(rows) > NAMED_LINES:
-        yield Problem(FILE, f"{what}, also in {len(rows) - NAMED_LINES} more lines", f"up to line {rows[-1]}", "no such line")
+        yield Problem(file, f"{what}, also in {len(rows) - NAMED_LINES} more lines", f"up to line {rows[-1]}", "no such line")
 
 
 def read_lines(content: bytes) -> tuple[Lines, list[Problem]]:
@@ -76,12 +80,14 @@ def read_lines(content: bytes) -> tuple[Lines, list[Problem]]:
     raw = content.split(b"\n")
     problems: list[Problem] = []
     if raw[-1]:
-        problems.append(Problem(FILE, "the last line is cut off", _text(raw[-1]), "a final newline"))
+        problems.append(Problem(FILE, "the last line is cut off", text_of(raw[-1]), "a final newline"))
     if raw[0] != HEADER:
-        problems.append(Problem(FILE, "the header is wrong", _text(raw[0]), HEADER.decode()))
+        problems.append(Problem(FILE, "the header is wrong", text_of(raw[0]), HEADER.decode()))
     matches = [_LINE.fullmatch(text) for text in raw[1:-1]]
     broken = [row for row, match in enumerate(matches, start=2) if match is None]
-    problems += _named(broken, "this is no certificate", lambda at: _text(raw[broken[at] - 1]), lambda at: HEADER.decode())
+    problems += named(
+        FILE, broken, "this is no certificate", lambda at: text_of(raw[broken[at] - 1]), lambda at: HEADER.decode()
+    )
     rows = [row for row, match in enumerate(matches, start=2) if match is not None]
     columns = list(zip(*(match.groups() for match in matches if match is not None), strict=True)) or [()] * 8
     whole = [np.array([int(cell) for cell in columns[at]], dtype=np.int64) for at in (0, 1, 2, 3, 4, 6, 7)]
@@ -94,7 +100,7 @@ def line_problems(lines: Lines, settings: dict[str, Any], data: PublicData) -> I
     """All that can be checked on the lines that could be read."""
     yield from _index_problems(lines, settings.get("inputs"))
     yield from _class_problems(lines, data.classes)
-    yield from _wrong(
+    yield from wrong(
         lines,
         lines.correct != (lines.prediction == lines.label),
         "correct does not follow from prediction and label",
@@ -105,23 +111,23 @@ def line_problems(lines: Lines, settings: dict[str, Any], data: PublicData) -> I
     if rules:
         looks = [rule.n for rule in rules]
         strange = ~np.isin(lines.draws, looks)
-        yield from _wrong(lines, strange, "draws is none of the looks", lines.draws, lambda at: shown(looks))
+        yield from wrong(lines, strange, "draws is none of the looks", lines.draws, lambda at: shown(looks))
     for rule in rules:
-        yield from _vote_problems(lines.only(lines.draws == rule.n), rule)
+        yield from vote_problems(lines.only(lines.draws == rule.n), rule)
 
 
-def _wrong(
+def wrong(
     lines: Lines, mask: NDArray[np.bool_], what: str, column: NDArray[Any], wanted: Callable[[int], str]
 ) -> Iterator[Problem]:
     """A problem for each line under ``mask``; ``wanted`` is asked by position among all lines."""
     places = np.flatnonzero(mask)
     rows = lines.rows[places].tolist()
-    yield from _named(rows, what, lambda at: str(column[places[at]]), lambda at: wanted(int(places[at])))
+    yield from named(lines.file, rows, what, lambda at: str(column[places[at]]), lambda at: wanted(int(places[at])))
 
 
 def _index_problems(lines: Lines, inputs: object) -> Iterator[Problem]:
     expected = lines.rows - 2
-    yield from _wrong(lines, lines.index != expected, "the index is not consecutive", lines.index, lambda at: str(expected[at]))
+    yield from wrong(lines, lines.index != expected, "the index is not consecutive", lines.index, lambda at: str(expected[at]))
     if is_count(inputs) and len(lines.rows) != inputs:
         yield Problem(
             FILE, "the number of certificates is not the one of certificates.json", str(len(lines.rows)), shown(inputs)
@@ -133,29 +139,29 @@ def _class_problems(lines: Lines, classes: int | None) -> Iterator[Problem]:
         return
     wanted = f"0..{classes - 1}"
     for name, column in (("label", lines.label), ("top", lines.top)):
-        yield from _wrong(lines, column >= classes, f"{name} is no class", column, lambda at: wanted)
+        yield from wrong(lines, column >= classes, f"{name} is no class", column, lambda at: wanted)
 
 
-def _vote_problems(lines: Lines, rule: Rule) -> Iterator[Problem]:
+def vote_problems(lines: Lines, rule: Rule) -> Iterator[Problem]:
     """Votes within the draws, and prediction and radius as the votes command."""
-    yield from _wrong(lines, lines.votes > rule.n, "more votes than draws", lines.votes, lambda at: f"0..{rule.n}")
+    yield from wrong(lines, lines.votes > rule.n, "more votes than draws", lines.votes, lambda at: f"0..{rule.n}")
     p, radius = rule.radii(np.minimum(lines.votes, rule.n))
     unknown = ~np.isfinite(radius)
-    yield from _wrong(
+    yield from wrong(
         lines, unknown, "the radius cannot be recomputed", lines.votes, lambda at: "votes that give a finite radius"
     )
     undecided = np.abs(p - 0.5) <= UNDECIDED
     answers = p > 0.5
     expected = np.where(answers, lines.top, ABSTAIN)
     unruly = (lines.prediction != expected) & ~(undecided & ((lines.prediction == lines.top) | (lines.prediction == ABSTAIN)))
-    yield from _wrong(lines, unruly, "prediction is not what the votes command", lines.prediction, lambda at: str(expected[at]))
+    yield from wrong(lines, unruly, "prediction is not what the votes command", lines.prediction, lambda at: str(expected[at]))
     above = ~(lines.radius <= radius * (1 + SLACK) + UNDECIDED) & ~unknown
-    yield from _wrong(
+    yield from wrong(
         lines, above, "the radius is above what the votes prove", lines.radius, lambda at: format_down(float(radius[at]))
     )
     below = (lines.radius < radius - 2 * ROUNDING_UNIT) & ~unknown
-    yield from _wrong(
+    yield from wrong(
         lines, below, "the radius is below what the votes give", lines.radius, lambda at: format_down(float(radius[at]))
     )
     silent = (lines.prediction == ABSTAIN) & (lines.radius != 0)
-    yield from _wrong(lines, silent, "an abstention has a radius", lines.radius, lambda at: "0.000000")
+    yield from wrong(lines, silent, "an abstention has a radius", lines.radius, lambda at: "0.000000")

@@ -16,11 +16,13 @@ from twinproof.audit.verification import Problem
 RUN_JSON = "run.json"
 REQUIRED = ("model.safetensors", "ledger.jsonl", "metrics.jsonl")
 CERTIFICATES = ("certificates.json", "certificates.csv")
+ATTACKS = ("attacks.json", "attacks.csv", "attacks.safetensors")
+AUDIT = "audit.json"
 PRIVATE = "private"
 PRIVATE_MODE = 0o700
 
 _BOUND = re.compile(
-    r"model\.safetensors|(ledger|metrics)\.jsonl|certificates\.(json|csv)|audit\.json|attacks\.[a-z]+", re.ASCII
+    r"model\.safetensors|(ledger|metrics)\.jsonl|certificates\.(json|csv)|audit\.json|attacks\.(json|csv|safetensors)", re.ASCII
 )
 _REPORT = re.compile(r"report\.[a-z]+", re.ASCII)
 # How their names begin: a killed writer may have left a "key.part" beside them.
@@ -35,9 +37,9 @@ def digest_problems(folder: RunFolder, run: dict[str, Any]) -> Iterator[Problem]
         files = {}
     for name, entry in files.items():
         yield from _entry_problems(folder, name, entry)
-    certified = any(name in folder.names for name in CERTIFICATES)
+    together = [name for group in (CERTIFICATES, ATTACKS) if any(one in folder.names for one in group) for name in group]
     present = [name for name in folder.names if _BOUND.fullmatch(name)]
-    for name in sorted({*REQUIRED, *(CERTIFICATES if certified else ()), *present}):
+    for name in sorted({*REQUIRED, *together, *present}):
         if name not in files:
             yield Problem(name, "run.json holds no digest of this file", "no entry in files", "its SHA-256")
             content = folder.content(name)

@@ -13,6 +13,8 @@ from twinproof.audit.verify_run_json import FILE, known_seed, privacy_block
 from twinproof.guarantee import Kind, Status
 
 _STATUSES = tuple(str(status) for status in Status)
+# Settings of the certificates that the promise of robustness repeats.
+REPEATED = ("norm", "sigma", "alpha", "n", "largest_radius", "target_radius")
 GUARANTEE = (
     Field("kind", is_text, "privacy or robustness"),
     Field("status", lambda value: isinstance(value, str) and value in _STATUSES, ", ".join(_STATUSES)),
@@ -53,6 +55,24 @@ def guarantee_problems(run: dict[str, Any], spent: Spent | None) -> Iterator[Pro
     if isinstance(privacy, dict):
         yield from _status_problems(run, privacy, spent)
         yield from _value_problems(run, privacy)
+
+
+def robustness_problems(run: dict[str, Any], certificates: dict[str, Any]) -> Iterator[Problem]:
+    """Whether the certificates (their settings; empty where there are none) carry what is promised about robustness."""
+    guarantees = run.get("guarantees")
+    promise = guarantees.get("robustness") if isinstance(guarantees, dict) else None
+    if not isinstance(promise, dict):
+        return
+    if not certificates:
+        if promise.get("status") == Status.PROVEN:
+            what = "guarantees.robustness.status is proven, but nothing is certified"
+            yield Problem(FILE, what, "no certificates", "certificates, or status none")
+        return
+    values = promise.get("values")
+    for name in REPEATED:
+        if isinstance(values, dict) and name in values and values[name] != certificates.get(name):
+            what = f"guarantees.robustness.values.{name} is not that of the certificates"
+            yield Problem(FILE, what, shown(values[name]), f"{shown(certificates.get(name))} (certificates.json)")
 
 
 def _status_problems(run: dict[str, Any], guarantee: dict[str, Any], spent: Spent | None) -> Iterator[Problem]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -49,12 +49,12 @@ def _all_finite(kind: str, data: Any) -> bool | None:
     return None
 
 
-def identity_problems(folder: RunFolder, closing: dict[str, Any], settings: dict[str, Any]) -> Iterator[Problem]:
-    """Whether the ledger released, and the certificates speak of, the weights that are there."""
+def identity_problems(folder: RunFolder, closing: dict[str, Any], settings: Mapping[str, dict[str, Any]]) -> Iterator[Problem]:
+    """Whether the ledger released, and certificates and attacks (``settings`` by file) speak of, the weights that are there."""
     content = folder.content(FILE)
     if isinstance(content, Problem):
         return
     digest = sha256(content)
-    for file, record in ((LEDGER, closing), ("certificates.json", settings)):
+    for file, record in {LEDGER: closing, **settings}.items():
         if record and record.get("model_sha256") != digest:
             yield Problem(file, "model_sha256 is not the digest of the weights", shown(record.get("model_sha256")), digest)

@@ -212,13 +212,14 @@ def accuracy_problems(run: dict[str, Any]) -> Iterator[Problem]:
     if correct > total or (records is not None and total > records):
         yield Problem(FILE, "accuracy: the counts are impossible", f"{correct} of {total}", f"at most {records} test records")
         return
-    low, high = _interval(correct, total, float(block["confidence"]))
+    low, high = clopper_pearson(correct, total, float(block["confidence"]))
     for name, truth in (("value", correct / total), ("low", low), ("high", high)):
         if not abs(block[name] - truth) <= INTERVAL_SLACK:
             yield Problem(FILE, f"accuracy.{name} does not follow from the counts", repr(block[name]), f"{truth:.6f}")
 
 
-def _interval(correct: int, total: int, confidence: float) -> tuple[float, float]:
+def clopper_pearson(correct: int, total: int, confidence: float) -> tuple[float, float]:
+    """Both ends of the two-sided interval for a probability, unrounded."""
     from scipy.special import betaincinv
 
     tail = (1.0 - confidence) / 2

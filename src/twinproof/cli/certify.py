@@ -66,3 +66,7 @@ def certify(
         print_json({"run": str(run), **certified_answer(result)})
     else:
         show_certified(result)
+        for file, verb in (("attacks.json", "attack RUN again"), ("audit.json", "audit RUN --certificates --overwrite")):
+            # A record about other certificates is a problem for verify, so say how it is renewed.
+            if overwrite and (run / file).is_file():
+                typer.echo(f"note: {file} speaks of the certificates before these; renew it with: twinproof {verb}")

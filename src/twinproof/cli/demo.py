@@ -29,6 +29,7 @@ def demo(
     Example: twinproof demo
     """
     from twinproof.audit.verify import verify_run
+    from twinproof.audit.verify_originals import Originals
     from twinproof.certify.run import certify_run
     from twinproof.cli.bars import Bars
     from twinproof.evaluate.under_attack import attack_run
@@ -54,7 +55,7 @@ def demo(
             device=device,
             progress=bars,
         )
-    verification = verify_run(root)
+    verification = verify_run(root, originals=Originals(dataset.test.inputs, dataset.test.labels))
     files = write_report(root, dataset=dataset, verification=verification.as_dict())
     _tell(run, certified, attacked, verification, files, as_json=as_json)
     if not verification.ok or attacked.results["crossing"]:

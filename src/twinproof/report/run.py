@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from twinproof.audit.verify import verify_run
+from twinproof.audit.verify_originals import Originals
 from twinproof.data.record import Dataset
 from twinproof.errors import UserError
 from twinproof.recipes.run_data import load_run_data
@@ -26,4 +27,6 @@ def report_run(root: Path, *, source: str | None = None, data_root: Path | None 
             # user named by hand must work.
             if source is not None:
                 raise
-    return write_report(root, dataset=dataset, verification=verify_run(root).as_dict() if complete else None)
+    originals = None if dataset is None else Originals(dataset.test.inputs, dataset.test.labels)
+    verification = verify_run(root, originals=originals).as_dict() if complete else None
+    return write_report(root, dataset=dataset, verification=verification)

@@ -1,0 +1,191 @@
+"""attacks.csv: the lines that attacks.json asks for, in order, each answer following from its votes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinproof.audit.verification import Problem
+from twinproof.audit.verify_attack_settings import CLEAN, Entry, answer_rule, entries_of, size_text
+from twinproof.audit.verify_certificate_lines import ABSTAIN, Lines, named, text_of, vote_problems, wrong
+from twinproof.audit.verify_certificates import ROUNDING_UNIT
+from twinproof.audit.verify_originals import Originals
+from twinproof.audit.verify_run_json import PublicData
+
+FILE = "attacks.csv"
+HEADER = b"index,protocol,target,attack,size,label,aim,length,network,network_unrounded,prediction,votes,top,radius,draws"
+NOBODY = -1
+# A decimal of six places, read as a float, against another float.
+FLOAT_SLACK = 1e-9
+
+_COUNT = rb"(0|[1-9][0-9]{0,14})"
+_CLASS = rb"(-1|0|[1-9][0-9]{0,14})"
+_LENGTH = rb"([0-9]{1,9}\.[0-9]{6})"
+_ENTRY = rb"([a-z]{1,20},[a-z]{1,20},[a-z]{1,20},[0-9.e+-]{1,24})"
+_LINE = re.compile(
+    b",".join(
+        (_COUNT, _ENTRY, _COUNT, _CLASS, _LENGTH, _COUNT, _COUNT, _CLASS, _COUNT, _COUNT, _LENGTH, _COUNT),
+    ),
+    re.ASCII,
+)
+_WHOLE = {"index": 0, "label": 2, "aim": 3, "network": 5, "unrounded": 6, "prediction": 7, "votes": 8, "top": 9, "draws": 11}
+
+
+@dataclass(frozen=True)
+class AttackLines:
+    """Columns of all lines of attacks.csv. ``answers`` holds those of a certificate, at the attacked input."""
+
+    answers: Lines
+    entry: tuple[bytes, ...]
+    aim: NDArray[np.int64]
+    length: NDArray[np.float64]
+    network: NDArray[np.int64]
+    unrounded: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class AttackTable:
+    """Sound lines: rows are the inputs as they are and then each of ``entries``, columns the inputs."""
+
+    entries: tuple[Entry, ...]
+    label: NDArray[np.int64]
+    length: NDArray[np.float64]
+    network: NDArray[np.int64]
+    unrounded: NDArray[np.int64]
+    prediction: NDArray[np.int64]
+    radius: NDArray[np.float64]
+
+    @property
+    def correct(self) -> NDArray[np.bool_]:
+        """Whether the smoothed classifier names the true class."""
+        return np.asarray(self.prediction == self.label)
+
+    @property
+    def misled(self) -> NDArray[np.bool_]:
+        """Whether it names another one; an abstention does not."""
+        return np.asarray((self.prediction != ABSTAIN) & ~self.correct)
+
+
+def read_attack_lines(content: bytes) -> tuple[AttackLines, list[Problem]]:
+    """The columns of attacks.csv, and every line that is none."""
+    raw = content.split(b"\n")
+    problems: list[Problem] = []
+    if raw[-1]:
+        problems.append(Problem(FILE, "the last line is cut off", text_of(raw[-1]), "a final newline"))
+    if raw[0] != HEADER:
+        problems.append(Problem(FILE, "the header is wrong", text_of(raw[0]), HEADER.decode()))
+    matches = [_LINE.fullmatch(text) for text in raw[1:-1]]
+    broken = [row for row, match in enumerate(matches, start=2) if match is None]
+    wanted = HEADER.decode()
+    problems += named(FILE, broken, "this is no line of an attack", lambda at: text_of(raw[broken[at] - 1]), lambda at: wanted)
+    rows = np.array([row for row, match in enumerate(matches, start=2) if match is not None], dtype=np.int64)
+    cells = list(zip(*(match.groups() for match in matches if match is not None), strict=True)) or [()] * 12
+    column = {name: np.array([int(cell) for cell in cells[at]], dtype=np.int64) for name, at in _WHOLE.items()}
+    length, radius = (np.array([float(cell) for cell in cells[at]], dtype=np.float64) for at in (4, 10))
+    correct = (column["prediction"] == column["label"]).astype(np.int64)
+    answers = Lines(
+        rows,
+        column["index"],
+        column["label"],
+        column["prediction"],
+        column["votes"],
+        column["top"],
+        correct,
+        radius,
+        column["draws"],
+        FILE,
+    )
+    return AttackLines(answers, cells[1], column["aim"], length, column["network"], column["unrounded"]), problems
+
+
+def attack_line_problems(lines: AttackLines, settings: dict[str, Any], data: PublicData) -> Iterator[Problem]:
+    """What sound settings say about each line by itself: classes, votes, radii, and lengths within the size."""
+    answers = lines.answers
+    if data.classes is not None:
+        wanted = f"0..{data.classes - 1}"
+        columns = {"label": answers.label, "top": answers.top, "network": lines.network, "network_unrounded": lines.unrounded}
+        for name, column in columns.items():
+            yield from wrong(answers, column >= data.classes, f"{name} is no class", column, lambda at: wanted)
+    rule = answer_rule(settings)
+    yield from wrong(answers, answers.draws != rule.n, "draws is not n", answers.draws, lambda at: str(rule.n))
+    yield from vote_problems(answers, rule)
+
+
+def arranged(
+    lines: AttackLines, settings: dict[str, Any], data: PublicData, originals: Originals | None
+) -> tuple[AttackTable | None, list[Problem]]:
+    """The lines as a table, or None where they are not the lines that sound settings ask for; and what is wrong with it."""
+    entries, inputs = entries_of(settings), settings["inputs"]
+    answers, wanted = lines.answers, inputs * (len(entries) + 1)
+    if len(answers.rows) != wanted:
+        got = f"{len(answers.rows)} lines"
+        return None, [Problem(FILE, "the number of lines is not the one that attacks.json asks for", got, f"{wanted} lines")]
+    texts = [f"{one.protocol},{one.target},{one.attack},{size_text(one.size)}".encode() for one in (CLEAN, *entries)]
+    expected = [text for text in texts for _ in range(inputs)]
+    strange = np.array([got != right for got, right in zip(lines.entry, expected, strict=True)], dtype=np.bool_)
+    problems = list(
+        wrong(
+            answers,
+            strange,
+            "the attack is not the one that attacks.json asks for here",
+            np.array([text_of(text) for text in lines.entry]),
+            lambda at: text_of(expected[at]),
+        )
+    )
+    turn = np.tile(np.arange(inputs), len(texts))
+    problems += wrong(answers, answers.index != turn, "the index is not consecutive", answers.index, lambda at: str(turn[at]))
+    if problems:
+        return None, problems
+    shape = (len(texts), inputs)
+    table = AttackTable(
+        entries,
+        answers.label.reshape(shape),
+        lines.length.reshape(shape),
+        lines.network.reshape(shape),
+        lines.unrounded.reshape(shape),
+        answers.prediction.reshape(shape),
+        answers.radius.reshape(shape),
+    )
+    return table, list(_table_problems(lines, table, settings, data, originals))
+
+
+def _table_problems(
+    lines: AttackLines, table: AttackTable, settings: dict[str, Any], data: PublicData, originals: Originals | None
+) -> Iterator[Problem]:
+    """Labels, aims and lengths of lines that belong together."""
+    answers, copies = lines.answers, len(table.entries) + 1
+    labels = table.label[0] if originals is None else originals.labels[: settings["inputs"]].astype(np.int64)
+    true = np.tile(labels, copies)
+    yield from wrong(answers, answers.label != true, "label is not that of the input", answers.label, lambda at: str(true[at]))
+    yield from _aim_problems(lines, true, settings, data)
+    most = np.repeat([0.0, *(entry.size for entry in table.entries)], settings["inputs"])
+    over = ~(lines.length <= most + ROUNDING_UNIT * (most > 0) + FLOAT_SLACK)
+    yield from wrong(answers, over, "the attacked input lies outside the ball", lines.length, lambda at: f"at most {most[at]}")
+
+
+def _aim_problems(lines: AttackLines, true: NDArray[np.int64], settings: dict[str, Any], data: PublicData) -> Iterator[Problem]:
+    """The class that each line aims at: nobody's, the one that the rule names, or at least another one than the true one."""
+    aim: str | None = settings["aim"]
+    if aim is None:
+        wanted = np.full_like(true, NOBODY)
+    elif data.classes is None:
+        return
+    else:
+        following = (true + 1) % data.classes
+        # The network's last choice cannot be asked here, but is the same in all lines of an input.
+        first = np.tile(lines.aim[: settings["inputs"]], len(true) // settings["inputs"])
+        last_choice = np.where((first >= 0) & (first < data.classes) & (first != true), first, following)
+        chosen = int(aim.partition(":")[2] or 0)
+        wanted = {"next": following, "least-likely": last_choice}.get(aim, np.where(true == chosen, following, chosen))
+    yield from wrong(
+        lines.answers,
+        lines.aim != wanted,
+        "aim is not the class that attacks.json names",
+        lines.aim,
+        lambda at: str(wanted[at]),
+    )
