@@ -2,19 +2,38 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from twinproof.cli.options import Json
+from twinproof.errors import ConfigError
+from twinproof.rounding import format_up, round_down, round_up
+
+if TYPE_CHECKING:
+    from twinproof.privacy.mechanisms.redistribution import Redistribution
+
+# Digits that a person or a program sees. Significant ones: sigma is as often a thousandth as a thousand.
+_SIGNIFICANT = 12
 
 
 class Mechanism(StrEnum):
-    """Mechanisms that ``sigma`` can calibrate."""
+    """Mechanisms that ``sigma`` can calibrate: those of the catalogue, the papers' name of one of them, and DP-SGD."""
 
+    CLASSIC = "classic"
+    EXTENDED = "extended"
+    HETEROGENEOUS = "heterogeneous"
+    HGM = "hgm"
     ANALYTIC = "analytic"
+    HETEROGENEOUS_ANALYTIC = "heterogeneous-analytic"
+    LAPLACE = "laplace"
     DPSGD = "dpsgd"
+
+
+_HETEROGENEOUS = (Mechanism.HETEROGENEOUS, Mechanism.HGM, Mechanism.HETEROGENEOUS_ANALYTIC)
 
 
 def epsilon(
@@ -32,7 +51,6 @@ def epsilon(
     """
     from twinproof.cli.output import print_json, print_rows
     from twinproof.privacy.accounting import PoissonGaussianEvent, spending
-    from twinproof.rounding import format_up
 
     spent = spending([PoissonGaussianEvent(sample_rate, noise_multiplier, steps)], delta)
     if as_json:
@@ -43,44 +61,142 @@ def epsilon(
 
 def sigma(
     epsilon: Annotated[float, typer.Option(help="Target epsilon.")],
-    delta: Annotated[float, typer.Option(help="Target delta.")],
-    mechanism: Annotated[Mechanism, typer.Option(help="One Gaussian release, or DP-SGD.")] = Mechanism.ANALYTIC,
-    sensitivity: Annotated[float, typer.Option(help="l2 sensitivity (the clipping norm, for dpsgd).")] = 1.0,
+    delta: Annotated[float | None, typer.Option(help="Target delta; may be left out (0) for laplace only.")] = None,
+    mechanism: Annotated[Mechanism, typer.Option(help="One release (hgm is heterogeneous), or DP-SGD.")] = Mechanism.ANALYTIC,
+    sensitivity: Annotated[
+        float,
+        typer.Option(help="l2; l1 for laplace; of the query over sqrt(K r) for heterogeneous; the clipping norm for dpsgd."),
+    ] = 1.0,
+    r: Annotated[
+        str | None, typer.Option("--r", help="Shares for heterogeneous: 0.2,0.3,0.5, or a file of numbers; default: equal.")
+    ] = None,
+    dimension: Annotated[int | None, typer.Option(help="Number of outputs, for heterogeneous.")] = None,
     sample_rate: Annotated[float | None, typer.Option(help="For dpsgd.")] = None,
     steps: Annotated[int | None, typer.Option(help="For dpsgd.")] = None,
     as_json: Json = False,
 ) -> None:
     """Calculates the noise for a target epsilon.
 
-    The smallest that keeps (epsilon, delta); rounded up.
+    The smallest that the mechanism's theorem allows, rounded up, and what that noise costs by its exact profile.
 
     Example: twinproof sigma --mechanism analytic --epsilon 1 --delta 1e-5 --sensitivity 1
     """
     from twinproof.cli.output import print_json, print_rows
-    from twinproof.errors import ConfigError
-    from twinproof.privacy.calibration import calibrate_noise_multiplier
-    from twinproof.privacy.mechanisms.analytic_gaussian import analytic_gaussian_sigma
-    from twinproof.rounding import format_up, round_up
 
-    if mechanism is Mechanism.ANALYTIC:
-        if sample_rate is not None or steps is not None:
-            raise ConfigError(
-                "these options belong to DP-SGD",
-                where="--sample-rate, --steps",
-                got=f"--mechanism {mechanism}",
-                wanted="--mechanism dpsgd, or neither option",
-            )
-        value = round_up(analytic_gaussian_sigma(epsilon, delta, sensitivity), 9)
+    _check_options(mechanism, {"--r": r, "--dimension": dimension}, {"--sample-rate": sample_rate, "--steps": steps})
+    target = _target_delta(mechanism, delta)
+    if mechanism is Mechanism.DPSGD:
+        answer = _dpsgd(epsilon, target, sensitivity, sample_rate, steps)
     else:
-        if sample_rate is None or steps is None:
-            raise ConfigError(
-                "DP-SGD needs to know its sampling", where="--sample-rate, --steps", got="not both", wanted="both options"
-            )
-        multiplier = calibrate_noise_multiplier(epsilon, delta, sample_rate=sample_rate, steps=steps)
-        value = round_up(multiplier * sensitivity, 9)
+        answer = _single_release(mechanism, epsilon, target, sensitivity, _redistribution(r, dimension))
+    answer = {"mechanism": str(mechanism), "epsilon": epsilon, "delta": target, "sensitivity": sensitivity, **answer}
     if as_json:
-        print_json(
-            {"sigma": value, "mechanism": str(mechanism), "epsilon": epsilon, "delta": delta, "sensitivity": sensitivity}
-        )
+        print_json(answer)
     else:
-        print_rows([("sigma", format_up(value, 9))])
+        print_rows(_rows(answer))
+
+
+def _check_options(mechanism: Mechanism, shares: Mapping[str, object], sampling: Mapping[str, object]) -> None:
+    """Refuses options that the mechanism would ignore: whoever gave one expects it to matter."""
+    dpsgd, heterogeneous = mechanism is Mechanism.DPSGD, mechanism in _HETEROGENEOUS
+    for options, fits, owner in ((shares, heterogeneous, "a heterogeneous mechanism"), (sampling, dpsgd, "DP-SGD (dpsgd)")):
+        given = [name for name, value in options.items() if value is not None]
+        if given and not fits:
+            raise ConfigError(
+                f"this option belongs to {owner}",
+                where=", ".join(given),
+                got=f"--mechanism {mechanism}",
+                wanted=f"{owner}, or to leave it out",
+            )
+    if dpsgd and None in sampling.values():
+        raise ConfigError(
+            "DP-SGD needs to know its sampling", where="--sample-rate, --steps", got="not both", wanted="both options"
+        )
+
+
+def _target_delta(mechanism: Mechanism, delta: float | None) -> float:
+    if delta is None and mechanism is not Mechanism.LAPLACE:
+        raise ConfigError(
+            "Gaussian noise needs a delta",
+            where="--delta",
+            got="nothing",
+            wanted="0 < delta < 1, far below one over the number of records",
+            fix="add for example --delta 1e-5; only laplace keeps delta 0",
+        )
+    return 0.0 if delta is None else delta
+
+
+def _redistribution(r: str | None, dimension: int | None) -> Redistribution | None:
+    from twinproof.privacy.mechanisms.redistribution import Redistribution
+    from twinproof.privacy.mechanisms.redistribution_text import parse_redistribution
+
+    if r is None:
+        return None if dimension is None else Redistribution.uniform(dimension)
+    shares = parse_redistribution(r)
+    if dimension is not None:
+        shares.check_dimension(dimension)
+    return shares
+
+
+def _dpsgd(epsilon: float, delta: float, sensitivity: float, sample_rate: float | None, steps: int | None) -> dict[str, Any]:
+    from twinproof.privacy.calibration import calibrate_noise_multiplier
+    from twinproof.privacy.mechanisms.targets import check_positive
+
+    check_positive("sensitivity", sensitivity)
+    multiplier = calibrate_noise_multiplier(epsilon, delta, sample_rate=sample_rate or 0.0, steps=steps or 0)
+    return {"sigma": _up(multiplier * sensitivity)}
+
+
+def _single_release(
+    mechanism: Mechanism, epsilon: float, delta: float, sensitivity: float, redistribution: Redistribution | None
+) -> dict[str, Any]:
+    """The noise as it is shown, and what the noise as it is shown costs."""
+    from dataclasses import replace
+
+    from twinproof.privacy.mechanisms.catalogue import calibrate
+    from twinproof.privacy.mechanisms.heterogeneous_gaussian import HeterogeneousNoise
+    from twinproof.privacy.mechanisms.laplace import Laplace
+
+    name = Mechanism.HETEROGENEOUS if mechanism is Mechanism.HGM else mechanism
+    found = calibrate(name, epsilon, delta, sensitivity, redistribution)
+    shown = replace(found, scale=_up(found.scale)) if isinstance(found, Laplace) else replace(found, sigma=_up(found.sigma))
+    answer: dict[str, Any] = {"sigma": _up(shown.sigma)}
+    if isinstance(shown, Laplace):
+        answer["scale"] = shown.scale
+    if isinstance(shown, HeterogeneousNoise):
+        covered = shown.redistribution.covered_l2_sensitivity(sensitivity)
+        answer["dimension"] = shown.redistribution.dimension
+        answer["deviations"] = [_up(deviation) for deviation in shown.deviations().tolist()]
+        answer["covered_l2_sensitivity"] = round_down(covered, _places(covered))
+    answer["exact_delta"] = _up(shown.delta_at(epsilon), 6)
+    answer["exact_epsilon"] = _up(shown.epsilon_at(delta))
+    return answer | {"theorem": shown.theorem}
+
+
+def _places(value: float, significant: int = _SIGNIFICANT) -> int:
+    """Decimal places that show so many significant digits of a number."""
+    return significant - 1 - math.floor(math.log10(value)) if value > 0 else significant
+
+
+def _up(value: float, significant: int = _SIGNIFICANT) -> float:
+    return round_up(value, _places(value, significant))
+
+
+def _rows(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The answer for a person; a list of deviations becomes its ends, and one output has nothing to redistribute."""
+    rows = [("sigma", format_up(answer["sigma"], max(9, _places(answer["sigma"], 9))))]
+    if "scale" in answer:
+        rows.append(("scale", f"{answer['scale']:.12g}  (sigma is sqrt(2) times the scale)"))
+    if len(answer.get("deviations", ())) > 1:
+        least, most = min(answer["deviations"]), max(answer["deviations"])
+        rows += [
+            ("noise by output", f"{least:.12g} to {most:.12g}  ({answer['dimension']} outputs, sigma sqrt(K r))"),
+            ("covers", f"any query of plain l2 sensitivity up to {answer['covered_l2_sensitivity']:.12g}"),
+        ]
+    if "theorem" in answer:
+        rows += [
+            ("exact delta", f"{answer['exact_delta']:.6g} at epsilon {answer['epsilon']:.12g}"),
+            ("exact epsilon", f"{answer['exact_epsilon']:.12g} at delta {answer['delta']:.12g}"),
+            ("theorem", answer["theorem"]),
+        ]
+    return rows
