@@ -1,0 +1,145 @@
+"""A layer as a matrix that is never written down: the same products as torch's, and bounds for layers that are large."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from operator_norm_oracles import Case, dense, random_case
+from torch import nn
+
+from twinproof.privacy.sensitivity import spectral
+from twinproof.privacy.sensitivity.bound import Norm
+from twinproof.privacy.sensitivity.cheap_bounds import dimension_bound, magnitude_bounds
+from twinproof.privacy.sensitivity.layer_map import layer_map
+from twinproof.privacy.sensitivity.operator_norm import operator_norm
+from twinproof.privacy.sensitivity.relaxation import ascend, relaxed_bound
+from twinproof.privacy.sensitivity.symbol import symbol_bound
+from twinproof.privacy.sensitivity.top_eigenvalue import proven_top_eigenvalue
+
+KINDS: dict[int, Any] = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
+
+
+@st.composite
+def convolutions(draw: st.DrawFn) -> Case:
+    """Any number of axes, each with its own kernel, stride, padding and dilation; groups; 'same' and 'valid'."""
+    axes = draw(st.integers(1, 3))
+
+    def each(low: int, high: int) -> tuple[int, ...]:
+        return tuple(draw(st.integers(low, high)) for _ in range(axes))
+
+    groups = draw(st.integers(1, 2))
+    kernel, dilation, padding = each(1, 3), each(1, 2), draw(st.sampled_from(["own", "same", "valid"]))
+    reach = [gap * (size - 1) + 1 for gap, size in zip(dilation, kernel, strict=True)]
+    sizes = tuple(size + draw(st.integers(0, 2)) for size in reach)
+    layer = KINDS[axes](
+        groups * draw(st.integers(1, 2)),
+        groups * draw(st.integers(1, 2)),
+        kernel,
+        stride=1 if padding == "same" else each(1, 3),
+        padding=each(0, 2) if padding == "own" else padding,
+        dilation=dilation,
+        groups=groups,
+    ).double()
+    return Case(layer, (layer.in_channels, *sizes))
+
+
+@settings(max_examples=120, deadline=None, derandomize=True)
+@given(case=convolutions(), seed=st.integers(0, 99), scaled=st.booleans())
+def test_products_are_those_of_the_written_down_matrix(case: Case, seed: int, scaled: bool) -> None:
+    random = np.random.default_rng(seed)
+    if scaled:
+        case = Case(case.layer, case.shape, np.exp(random.normal(0, 1, len(dense(case)))))
+    matrix, mapped = dense(case), layer_map(case.layer, case.shape, case.scale)
+    outputs, inputs = matrix.shape
+    assert (mapped.outputs, mapped.inputs) == (outputs, inputs)
+    rows, columns = random.random((outputs,)), random.random((inputs,))
+    matrix = np.ldexp(matrix, -mapped.exponent) * rows[:, None] * columns
+    mapped = mapped.rescaled(rows, columns)
+    vectors, duals = random.standard_normal((inputs, 3)), random.standard_normal((outputs, 2))
+    np.testing.assert_allclose(mapped.apply(vectors), matrix @ vectors, atol=1e-12)
+    np.testing.assert_allclose(mapped.adjoint(duals), matrix.T @ duals, atol=1e-12)
+    np.testing.assert_allclose(mapped.absolute().apply(vectors), np.abs(matrix) @ vectors, atol=1e-12)
+    np.testing.assert_allclose(mapped.squared().adjoint(duals), (matrix**2).T @ duals, atol=1e-12)
+    np.testing.assert_allclose(mapped.column_gram(), matrix.T @ matrix, atol=1e-12)
+    np.testing.assert_allclose(mapped.row_gram(), matrix @ matrix.T, atol=1e-12)
+
+
+@settings(max_examples=120, deadline=None, derandomize=True)
+@given(case=convolutions(), seed=st.integers(0, 99), scaled=st.booleans())
+def test_bounds_of_large_layers_hold_on_small_ones(case: Case, seed: int, scaled: bool) -> None:
+    """Symbol, Schur's test and the Gram matrix's own bound, each alone, against the singular values."""
+    if scaled:
+        case = Case(case.layer, case.shape, np.exp(np.random.default_rng(seed).normal(0, 1, len(dense(case)))))
+    mapped = layer_map(case.layer, case.shape, case.scale)
+    top = float(np.linalg.svd(np.ldexp(dense(case), -mapped.exponent), compute_uv=False)[0]) * (1 - 1e-14)
+    assert symbol_bound(case.layer, case.shape, mapped) >= top
+    assert spectral.schur_square(mapped, 5) >= top**2
+    assert top <= spectral.spectral_bound(mapped) <= top * (1 + 1e-6) + 1e-12
+
+
+def test_the_symbol_is_tight_where_borders_matter_little() -> None:
+    """5x5 kernels on 28x28 without stride, and with a stride of two, whose frequencies are folded."""
+    torch.manual_seed(0)
+    for stride, ratio in ((1, 1.02), (2, 1.02)):
+        layer = nn.Conv2d(1, 32, 5, stride=stride, padding=2)
+        mapped = layer_map(layer, (1, 28, 28))
+        assert 1 <= symbol_bound(layer, (1, 28, 28), mapped) / spectral.spectral_bound(mapped) <= ratio
+
+
+@pytest.mark.parametrize("target", ["l1", "l2"])
+@pytest.mark.parametrize("source", ["l2", "linf"])
+@pytest.mark.parametrize(
+    ("layer", "shape"), [(nn.Conv2d(2, 4, 3, padding=1), (2, 9, 9)), (nn.Linear(90, 80), (90,))], ids=["conv", "linear"]
+)
+def test_without_a_gram_matrix_bounds_are_sound_and_not_hopeless(
+    layer: nn.Conv2d | nn.Linear, shape: tuple[int, ...], source: str, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with torch.no_grad():
+        layer.weight.copy_(torch.randn(layer.weight.shape, generator=torch.Generator().manual_seed(1)))
+    tight = operator_norm(layer, shape, source, target)
+    monkeypatch.setattr(spectral, "DENSE_LIMIT", 40)
+    loose = operator_norm(layer, shape, source, target)
+    assert loose.method != tight.method
+    assert tight.lower <= loose.value <= 2.2 * tight.lower
+
+
+def test_every_relaxed_bound_holds_whatever_the_weights() -> None:
+    """An ascent of a single step, or of none that means anything, costs tightness only; each bound alone is sound."""
+    random = np.random.default_rng(8)
+    for number in range(60):
+        case = random_case(random, most_inputs=12)
+        mapped = layer_map(case.layer, case.shape, case.scale)
+        if not mapped.row_scale.any():
+            continue
+        for source, target in ((Norm.LINF, Norm.L2), (Norm.L2, Norm.L1), (Norm.LINF, Norm.L1)):
+            lower = np.ldexp(operator_norm(case.layer, case.shape, source, target, case.scale).lower, -mapped.exponent)
+            bounds = [relaxed_bound(mapped, source, target, ascend(mapped, source, target, steps)) for steps in (1, 200)]
+            bounds += [bound for bound, _ in magnitude_bounds(mapped, source, target)]
+            bounds.append(dimension_bound(mapped, source, target, spectral.spectral_bound(mapped))[0])
+            assert min(bounds) >= lower, (number, source, target)
+
+
+@pytest.mark.parametrize("size", [1, 2, 50, 400])
+def test_the_proven_eigenvalue_is_above_and_close(size: int) -> None:
+    """A diagonal matrix turned by a reflection has its eigenvalues known; several of them nearly coincide."""
+    random = np.random.default_rng(size)
+    values = np.sort(random.random(size))
+    values[-3:] = [1 - 1e-9, 1 - 1e-12, 1.0][-min(3, size) :]
+    mirror = random.standard_normal(size)
+    mirror /= np.linalg.norm(mirror)
+    turned = np.diag(values) - 2 * np.outer(mirror, mirror * values)
+    turned = turned - 2 * np.outer(turned @ mirror, mirror)
+    answer = proven_top_eigenvalue((turned + turned.T) / 2, 1e-14, 10.0)
+    assert 1 <= answer <= 1 + 1e-8
+
+
+def test_where_nothing_can_be_proven_the_bound_of_magnitudes_is_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    from twinproof.privacy.sensitivity import top_eigenvalue
+
+    monkeypatch.setattr(top_eigenvalue, "top_eigenvalue_guess", lambda gram: 0.1)
+    assert proven_top_eigenvalue(np.eye(30), 0.0, 7.0) == 7.0
