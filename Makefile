@@ -23,10 +23,10 @@ demo: $(STAMP)
 	@$(BIN)/twinproof demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -q -m "not slow" --floor 4200
+	$(BIN)/python -m pytest -q -m "not slow" --floor 4500
 
 test-slow: $(STAMP)
-	$(BIN)/python -m pytest -q -m slow --floor 15
+	$(BIN)/python -m pytest -q -m slow --floor 19
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check src tests benchmarks

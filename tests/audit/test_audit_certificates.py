@@ -150,6 +150,7 @@ def _half_space_audit(radii: float = 1.0) -> tuple[CertificateAttacker, torch.Te
     return attacker, stored[rows], claims, np.abs(exact[rows])
 
 
+@pytest.mark.slow
 def test_the_boundary_of_a_half_space_is_found() -> None:
     """The closest flip lies on or behind the true boundary, and within a few percent of it; alpha is 0.001 for each input."""
     attacker, stored, claims, exact = _half_space_audit()
@@ -163,6 +164,7 @@ def test_the_boundary_of_a_half_space_is_found() -> None:
         assert one.flip.distance <= distance * CLOSE, f"input {one.index}"
 
 
+@pytest.mark.slow
 def test_certificates_in_linf_are_measured_in_linf() -> None:
     """A half-space is margin / |w|_1 away in linf; a true radius of 0.9 of that holds, one of 1.2 does not."""
     attacker, stored, claims, exact = _half_space_audit()

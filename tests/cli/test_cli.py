@@ -361,6 +361,7 @@ def test_ctrl_c_says_how_to_go_on(call: Any, tmp_path: Path) -> None:
     assert json.loads((root / "run.json").read_text())["state"] == "training"
 
 
+@pytest.mark.slow
 def test_demo_runs_the_main_job(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "twinproof", "demo", "--out", str(tmp_path / "demo"), "--json"],

@@ -323,6 +323,7 @@ def _kill_and_compare(folder: Path, stages: Sequence[str], *, seed: int) -> int:
     return landed
 
 
+@pytest.mark.slow
 def test_the_command_survives_sigkill_at_random_moments(tmp_path: Path) -> None:
     assert _kill_and_compare(tmp_path, ("start", "loop", "end"), seed=2) >= 2, "too many kills came too late"
 
