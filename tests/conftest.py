@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,3 +42,30 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def dataset(trained: Path) -> Dataset:
     """The data of that run."""
     return load_run_data(Run.open(trained))
+
+
+class Answer:
+    """What a call of the command printed and how it ended."""
+
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+    def json(self) -> dict[str, Any]:
+        value = json.loads(self.out)
+        assert isinstance(value, dict)
+        return value
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Any:
+    """Calls the command as a user does: ``call("certify", root, "--json")``."""
+    from twinproof.cli.main import run
+
+    def call(*arguments: object) -> Answer:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            run([str(argument) for argument in arguments])
+        printed = capsys.readouterr()
+        return Answer(int(ended.value.code or 0), printed.out, printed.err)
+
+    return call

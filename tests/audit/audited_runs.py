@@ -15,7 +15,6 @@ from twinproof.audit.certificate_search import AttackBudget
 from twinproof.certify.run import certify_run
 from twinproof.certify.smoothed import Sampling
 from twinproof.data.record import Dataset
-from twinproof.progress import Silent
 from twinproof.randomness import Key
 from twinproof.recipes.run_data import load_run_data
 from twinproof.recipes.train import train
@@ -70,24 +69,6 @@ def times_radius(factor: float) -> Callable[[Row], Row]:
 
 def abstention(row: Row) -> Row:
     return {**row, "prediction": "-1", "radius": "0.000000", "correct": "0"}
-
-
-class StopAfter(Silent):
-    """Interrupts the work when some batches are done."""
-
-    def __init__(self, batches: int) -> None:
-        self.left = batches
-        self.started: tuple[str, int, int] | None = None
-
-    def start(self, stage: str, total: int, done: int = 0) -> None:
-        """Remembers what was announced."""
-        self.started = (stage, total, done)
-
-    def advance(self, units: int = 1) -> None:
-        """Counts batches."""
-        self.left -= 1
-        if self.left == 0:
-            raise KeyboardInterrupt
 
 
 def half_space(direction: torch.Tensor, offset: float) -> nn.Module:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from interruption import StopAfter
 from twinproof.audit import run as audit_module
 from twinproof.audit.certificate_attacks import CertificateAttacker
 from twinproof.audit.certificate_search import AttackBudget
@@ -197,9 +198,9 @@ def test_an_interrupted_audit_goes_on_to_the_same_bits(
     whole = Path(shutil.copytree(root, tmp_path / "whole"))
     uninterrupted = _audit(whole, digits)
     with pytest.raises(KeyboardInterrupt):
-        _audit(root, digits, progress=small.StopAfter(batches))
+        _audit(root, digits, progress=StopAfter(batches))
     assert "audit.json" not in read_run_json(root)["files"], "bound only when complete"
-    progress = small.StopAfter(-1)
+    progress = StopAfter(-1)
     audit = _audit(root, digits, key=None, progress=progress)
     assert progress.started == ("attacking", len(uninterrupted.attacked), 4 * batches)
     assert (audit.attacked, audit.verdict) == (uninterrupted.attacked, uninterrupted.verdict)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from interruption import StopAfter
 from twinproof.certify import earlier_work
 from twinproof.certify import run as certify_run_module
 from twinproof.certify.grid_gaussian import GridGaussian
@@ -25,7 +26,6 @@ from twinproof.data.record import Dataset, Split
 from twinproof.errors import ConfigError, RunError
 from twinproof.files import sha256_file
 from twinproof.guarantee import Status
-from twinproof.progress import Silent
 from twinproof.randomness import Key
 from twinproof.runs.certificates import read_certificates, read_settings, write_settings
 from twinproof.runs.layout import read_run_json
@@ -55,24 +55,6 @@ def uninterrupted(trained: Path, dataset: Dataset, tmp_path_factory: pytest.Temp
     root = Path(shutil.copytree(trained, tmp_path_factory.mktemp("whole") / "run"))
     _certify(root, dataset)
     return (root / "certificates.csv").read_bytes()
-
-
-class StopAfter(Silent):
-    """Interrupts the work when some batches are done."""
-
-    def __init__(self, batches: int) -> None:
-        self.left = batches
-        self.started: tuple[str, int, int] | None = None
-
-    def start(self, stage: str, total: int, done: int = 0) -> None:
-        """Remembers what was announced."""
-        self.started = (stage, total, done)
-
-    def advance(self, units: int = 1) -> None:
-        """Counts batches."""
-        self.left -= 1
-        if self.left == 0:
-            raise KeyboardInterrupt
 
 
 def test_a_certified_run_is_recorded(root: Path, dataset: Dataset) -> None:

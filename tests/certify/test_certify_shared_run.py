@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from interruption import StopAfter
 from twinproof.audit.verify import verify_run
 from twinproof.certify import run as certify_run_module
 from twinproof.certify.base_classifier import BaseClassifier, base_classifier
@@ -20,7 +21,6 @@ from twinproof.certify.shared_noise import SharedNoiseCounter
 from twinproof.certify.smoothed import Sampling, SmoothedClassifier
 from twinproof.data.record import Dataset
 from twinproof.errors import RunError
-from twinproof.progress import Silent
 from twinproof.randomness import Key
 from twinproof.runs.certificates import read_settings, write_settings
 from twinproof.runs.run import Run
@@ -40,19 +40,6 @@ def root(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 def _certify(root: Path, dataset: Dataset, sampling: Sampling = SHARED, **options: Any) -> CertifiedRun:
     settings = {"sampling": sampling, "limit": LIMIT, "device": "cpu", "key": KEY, **options}
     return certify_run(Run.open(root), dataset, **settings)
-
-
-class StopAfter(Silent):
-    """Interrupts the work when some batches are done."""
-
-    def __init__(self, batches: int) -> None:
-        self.left = batches
-
-    def advance(self, units: int = 1) -> None:
-        """Counts batches."""
-        self.left -= 1
-        if self.left == 0:
-            raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("sampling", [SHARED, TARGET], ids=["all draws", "target"])

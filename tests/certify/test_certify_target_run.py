@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from interruption import StopAfter
 from twinproof.audit.verify import verify_run
 from twinproof.certify import run as certify_run_module
 from twinproof.certify.run import CertifiedRun, certify_run
 from twinproof.certify.smoothed import Sampling
 from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError, RunError
-from twinproof.progress import Silent
 from twinproof.randomness import Key
 from twinproof.runs.certificates import read_certificates
 from twinproof.runs.run import Run
@@ -35,19 +35,6 @@ def _certify(root: Path, dataset: Dataset, sampling: Sampling = TARGET, **option
     return certify_run(
         Run.open(root), dataset, **{"sampling": sampling, "limit": LIMIT, "device": "cpu", "key": KEY, **options}
     )
-
-
-class StopAfter(Silent):
-    """Interrupts the work when some batches are done."""
-
-    def __init__(self, batches: int) -> None:
-        self.left = batches
-
-    def advance(self, units: int = 1) -> None:
-        """Counts batches."""
-        self.left -= 1
-        if self.left == 0:
-            raise KeyboardInterrupt
 
 
 def test_what_is_recorded_verifies(root: Path, dataset: Dataset) -> None:

@@ -10,28 +10,8 @@ from typing import Any
 import pytest
 
 from twinproof.cli.attack_summary import table
-from twinproof.cli.main import run
 
 QUICK = ["--limit", "20", "--n", "100", "--steps", "3", "--draws", "2", "--seed", "4", "--device", "cpu"]
-
-
-class Answer:
-    """What a call printed and how it ended."""
-
-    def __init__(self, code: int, out: str, err: str) -> None:
-        self.code, self.out, self.err = code, out, err
-
-
-@pytest.fixture
-def call(capsys: pytest.CaptureFixture[str]) -> Any:
-    def call(*arguments: object) -> Answer:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            run([str(argument) for argument in arguments])
-        printed = capsys.readouterr()
-        return Answer(int(ended.value.code or 0), printed.out, printed.err)
-
-    return call
 
 
 @pytest.fixture

@@ -18,30 +18,6 @@ from twinproof.runs.record import update_run_json
 QUICK = ["--steps", "5", "--draws", "8", "--restarts", "1", "--votes", "500", "--seed", "7", "--device", "cpu"]
 
 
-class Answer:
-    """What a call printed and how it ended."""
-
-    def __init__(self, code: int, out: str, err: str) -> None:
-        self.code, self.out, self.err = code, out, err
-
-    def json(self) -> dict[str, Any]:
-        value = json.loads(self.out)
-        assert isinstance(value, dict)
-        return value
-
-
-@pytest.fixture
-def call(capsys: pytest.CaptureFixture[str]) -> Any:
-    def call(*arguments: object) -> Answer:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            run([str(argument) for argument in arguments])
-        printed = capsys.readouterr()
-        return Answer(int(ended.value.code or 0), printed.out, printed.err)
-
-    return call
-
-
 @pytest.fixture(scope="module")
 def certified(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("audit") / "run"

@@ -134,6 +134,15 @@ class Field:
     wanted: str
 
 
+ORIGIN = (
+    Field("device", is_text, "a description"),
+    Field("versions", is_text_map, "software versions by package name"),
+    Field("created", is_utc_time, "a UTC time"),
+    Field("seconds", is_not_negative, "a number from 0"),
+)
+"""Where and when a record was made: the same in certificates.json, attacks.json and audit.json."""
+
+
 def field_problems(
     file: str, record: dict[str, Any], fields: tuple[Field, ...], *, where: str = "", closed: bool = False
 ) -> Iterator[Problem]:

@@ -11,18 +11,16 @@ from typing import Any
 
 from twinproof.audit.evidence import shown
 from twinproof.audit.fields import (
+    ORIGIN,
     Field,
     exactly,
     field_problems,
     is_digest,
-    is_not_negative,
     is_object,
     is_open_probability,
     is_positive,
     is_positive_count,
     is_text,
-    is_text_map,
-    is_utc_time,
     number,
     or_null,
     whole,
@@ -86,10 +84,7 @@ SETTINGS = (
     Field("key", is_key, "hexadecimal bytes"),
     Field("random_network", lambda value: isinstance(value, bool), "true or false"),
     Field("form", is_text, "a description, e.g. as given"),
-    Field("device", is_text, "a description"),
-    Field("versions", is_text_map, "software versions by package name"),
-    Field("created", is_utc_time, "a UTC time"),
-    Field("seconds", is_not_negative, "a number from 0"),
+    *ORIGIN,
     Field("results", is_object, "an object"),
 )
 

@@ -15,19 +15,17 @@ from typing import Any
 
 from twinproof.audit.evidence import RunFolder, sha256, shown
 from twinproof.audit.fields import (
+    ORIGIN,
     Field,
     exactly,
     field_problems,
     is_count,
     is_digest,
-    is_not_negative,
     is_object,
     is_positive,
     is_positive_count,
     is_rate,
     is_text,
-    is_text_map,
-    is_utc_time,
     number,
 )
 from twinproof.audit.verification import Findings, Problem
@@ -76,10 +74,7 @@ AUDIT = (
     Field("key", is_key, "hexadecimal bytes"),
     Field("form", is_text, "a description, e.g. as given"),
     Field("arithmetic", is_arithmetic, "float32 or tf32"),
-    Field("device", is_text, "a description"),
-    Field("versions", is_text_map, "software versions by package name"),
-    Field("created", is_utc_time, "a UTC time"),
-    Field("seconds", is_not_negative, "a number from 0"),
+    *ORIGIN,
     Field("attacked", _is_list, "a list"),
     Field("verdict", is_object, "an object"),
 )

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from twinproof.audit.evidence import shown
 from twinproof.audit.fields import (
+    ORIGIN,
     Field,
     exactly,
     field_problems,
@@ -24,8 +25,6 @@ from twinproof.audit.fields import (
     is_positive,
     is_positive_count,
     is_text,
-    is_text_map,
-    is_utc_time,
     number,
     or_null,
     whole,
@@ -82,10 +81,7 @@ SETTINGS = (
     Field("largest_radius", is_not_negative, "a number from 0"),
     Field("inputs", is_count, "an integer from 0"),
     Field("state", exactly("complete"), "complete"),
-    Field("device", is_text, "a description"),
-    Field("versions", is_text_map, "software versions by package name"),
-    Field("created", is_utc_time, "a UTC time"),
-    Field("seconds", is_not_negative, "a number from 0"),
+    *ORIGIN,
     Field("target_radius", or_null(is_positive), "null or a positive number"),
     Field("arithmetic", is_arithmetic, " or ".join(ARITHMETICS)),
     Field("form", is_text, "a description, e.g. as given"),

@@ -14,7 +14,7 @@ _ASSUMPTIONS = (
     "The l2 distance is measured in input units ([0, 1] per coordinate), between inputs that can be stored.",
     "The answer is that of the smoothed classifier with exactly these weights and this noise, not of the bare network.",
     "Each certificate alone fails with probability at most alpha; they do not hold jointly with that probability.",
-    "The network runs in the same precision and on the same kind of device as it was certified on.",
+    "The network runs in the form and precision, and on the kind of device, that the certificate settings name.",
     "The pseudo-random generator behaves like ideal random bits; the certification key was not chosen by trying several.",
 )
 

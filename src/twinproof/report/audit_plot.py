@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from twinproof.report.audit_facts import RatioCounts
-from twinproof.report.canvas import BAD, GOOD, INK, MUTED, SILENT, Frame, plot, style_axes
+from twinproof.report.canvas import INK, MUTED, SILENT, Frame, plot, stacked_bars, style_axes
 from twinproof.report.markup import Markup
 
 if TYPE_CHECKING:
@@ -20,19 +20,7 @@ def ratio_plot(name: str, counts: RatioCounts) -> Markup:
 
     def draw(figure: Figure, frame: Frame) -> None:
         axes = figure.subplots()
-        axes.bar(lefts, counts.beyond, width=0.88 * width, align="edge", color=GOOD)
-        broken = [place for place, count in enumerate(counts.inside) if count]  # a bar of height 0 would draw its edge
-        axes.bar(
-            [lefts[place] for place in broken],
-            [counts.inside[place] for place in broken],
-            bottom=[counts.beyond[place] for place in broken],
-            width=0.88 * width,
-            align="edge",
-            facecolor="none",
-            edgecolor=BAD,
-            hatch="/////",
-            linewidth=1,
-        )
+        stacked_bars(axes, lefts, width, counts.beyond, counts.inside)
         axes.bar([right + 1.5 * width], [counts.not_found], width=0.88 * width, align="edge", color=SILENT)
         axes.axvline(1.0, color=INK, linewidth=1.4, linestyle=(0, (4, 3)))
         _label(axes, frame, right, width)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from twinproof.evaluate.certified import radius_name
 from twinproof.evaluate.intervals import Interval
-from twinproof.report.canvas import BAD, GOOD, INK, MUTED, SERIES, SILENT, Frame, plot, style_axes
+from twinproof.report.canvas import BAD, GOOD, INK, MUTED, SERIES, SILENT, Frame, plot, stacked_bars, style_axes
 from twinproof.report.facts import Progress
 from twinproof.report.markup import Markup
 
@@ -64,19 +64,7 @@ def histogram_plot(name: str, counts: RadiusCounts) -> Markup:
 
     def draw(figure: Figure, frame: Frame) -> None:
         axes = figure.subplots()
-        axes.bar(lefts, counts.correct, width=0.88 * width, align="edge", color=GOOD)
-        wrong = [index for index, count in enumerate(counts.wrong) if count]  # a bar of height 0 would draw its edge
-        axes.bar(
-            [lefts[index] for index in wrong],
-            [counts.wrong[index] for index in wrong],
-            bottom=[counts.correct[index] for index in wrong],
-            width=0.88 * width,
-            align="edge",
-            facecolor="none",
-            edgecolor=BAD,
-            hatch="/////",
-            linewidth=1,
-        )
+        stacked_bars(axes, lefts, width, counts.correct, counts.wrong)
         axes.bar([-_apart(frame) * width], [counts.abstained], width=0.88 * width, align="edge", color=SILENT)
         _count_axes(axes, frame, counts)
 
