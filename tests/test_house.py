@@ -13,7 +13,18 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "twinproof"
 # From the bottom; a room may import itself and what stands before it.
 ROOMS = (
-    ["errors", "guarantee", "rounding", "files", "randomness", "stream_cipher", "stream_cipher_kernel", "settings", "progress"],
+    [
+        "errors",
+        "guarantee",
+        "rounding",
+        "files",
+        "randomness",
+        "stream_cipher",
+        "stream_cipher_kernel",
+        "triton_kernels",
+        "settings",
+        "progress",
+    ],
     ["data"],
     ["layers"],
     ["privacy"],

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from twinproof.randomness import KEY_BYTES
+from twinproof.triton_kernels import kernels_run
 
 _CONSTANTS = (0x61707865, 0x3320646E, 0x79622D32, 0x6B206574)
 _WORDS_OF_A_BLOCK = 16
@@ -40,7 +41,7 @@ def cipher_words(keys: Tensor, count: int) -> Tensor:
     blocks = -(-count // _WORDS_OF_A_BLOCK)
     if blocks > _MOST_BLOCKS:
         raise ValueError(f"a stream ends after {_MOST_BLOCKS * _WORDS_OF_A_BLOCK} words, got {count}")
-    if keys.is_cuda and _kernel_is_there():
+    if kernels_run(keys.device):
         from twinproof.stream_cipher_kernel import chacha20_blocks
 
         words = chacha20_blocks(keys, blocks)
@@ -76,9 +77,3 @@ def _rotated(words: Tensor, turn: int) -> Tensor:
 
 def _signed(value: int) -> int:
     return value - 2**32 if value >= 2**31 else value
-
-
-def _kernel_is_there() -> bool:
-    from importlib.util import find_spec
-
-    return find_spec("triton") is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import numpy as np
@@ -78,7 +77,7 @@ def test_a_gpu_makes_the_same_bits_far_out_and_with_ties() -> None:
 
 @CUDA
 def test_a_gpu_without_triton_makes_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "twinproof.certify.noise_kernel", None)
+    monkeypatch.setattr("twinproof.certify.noisy_rows.kernels_run", lambda device: False)
     source = _source(0.5, 255, 784, torch.device("cuda"))
     assert (_filled(source, 37, 100) == _filled(_source(0.5, 255, 784), 37, 100)).all()
 
@@ -100,7 +99,7 @@ class _Fake:
 
 
 def test_without_triton_a_gpu_gets_rows_from_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "twinproof.certify.noise_kernel", None)
+    monkeypatch.setattr("twinproof.certify.noisy_rows.kernels_run", lambda device: False)
     stand_in: Any = _Fake(_stored(255, 21))
     source = NoisyRows(GridGaussian(0.25, 255), KEY, "estimate", INDICES, stand_in, draws=70, after=20)
     assert source.fill == source._fill_through_host

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
-from subprocess import SubprocessError
 from types import ModuleType
 
 import torch
@@ -11,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from twinproof.certify.sliced_pool import is_plain_pool, pair
+from twinproof.triton_kernels import kernels_run
 
 
 def can_be_fused(activation: nn.Module, pool: nn.Module) -> bool:
@@ -71,15 +70,10 @@ def sums(inputs: Tensor, draws: Tensor) -> Tensor:
     return (inputs[:, None] + draws).to(torch.float32).flatten(0, 1)
 
 
-@cache
 def _kernels(device: torch.device) -> ModuleType | None:
-    """The kernels, after one has run on ``device``; None where Triton, or the compiler that it calls, is not there."""
-    if device.type != "cuda":
+    """The kernels; None where none run."""
+    if not kernels_run(device):
         return None
-    try:
-        from twinproof.certify import pool_kernel
+    from twinproof.certify import pool_kernel
 
-        pool_kernel.pooled(torch.zeros((1, 2, 2, 1), device=device), stride=1, tanh=False)
-    except (ImportError, OSError, RuntimeError, SubprocessError):
-        return None
     return pool_kernel

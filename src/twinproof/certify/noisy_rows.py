@@ -13,6 +13,7 @@ from twinproof.certify.grid_gaussian import GridGaussian
 from twinproof.certify.philox_words import Stream, padded
 from twinproof.certify.table_noise import write_noise
 from twinproof.randomness import Key
+from twinproof.triton_kernels import kernels_run
 
 _LOW = (1 << 64) - 1
 
@@ -78,12 +79,12 @@ class NoisyRows:
         out.copy_(made)
 
     def _kernel(self) -> Callable[[int, Tensor], None] | None:
-        """The same on a GPU; None where Triton is not installed."""
-        try:
-            from twinproof.certify.noise_kernel import write_noisy_rows
-        except ImportError:
-            return None
+        """The same on a GPU; None where Triton kernels do not run."""
         device = self.stored.device
+        if not kernels_run(device):
+            return None
+        from twinproof.certify.noise_kernel import write_noisy_rows
+
         keys = torch.from_numpy(_cipher_keys(self.streams)).to(device)
         tables = _tables_on(self.noise, device)
 

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from functools import cache
-from importlib.util import find_spec
-
 import torch
 from torch import Tensor
 
-
-@cache
-def _kernels_are_there() -> bool:
-    return find_spec("triton") is not None
+from twinproof.triton_kernels import kernels_run
 
 
 def kernels_serve(flat: Tensor) -> bool:
     """Whether the kernels take this matrix: float32, rows one after the other, on a GPU."""
-    return flat.is_cuda and flat.dtype == torch.float32 and flat.is_contiguous() and _kernels_are_there()
+    return flat.is_cuda and flat.dtype == torch.float32 and flat.is_contiguous() and kernels_run(flat.device)
 
 
 def row_squares(flat: Tensor) -> Tensor:
