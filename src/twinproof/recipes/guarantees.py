@@ -18,6 +18,7 @@ _ASSUMPTIONS = (
     "The noise key came from the operating system's entropy, was kept secret and was deleted when training ended.",
     "Only the files outside private/ are released; training time and memory use are not observed by the adversary.",
     "Not counted: what was spent by choosing settings or initial weights by looking at these records, or by other runs.",
+    "Secret bits come from SHAKE-256, on a GPU from ChaCha20 under keys from it; both are taken as pseudorandom functions.",
     "Gaussian draws are made in float64 by inversion and rounded to a grid; their law is taken as exactly Gaussian.",
     "A record's gradient is computed alike in every row of a pass: bit for bit on a CPU, up to float rounding on a GPU.",
 )
