@@ -11,6 +11,7 @@ from torch import nn
 from twinproof.errors import UserError
 from twinproof.evaluate.accuracy import clean_accuracy
 from twinproof.evaluate.intervals import binomial_interval
+from twinproof.layers.noise import Law, NoiseLayer, UniformSpread
 
 
 class Echo(nn.Module):
@@ -67,6 +68,20 @@ def test_a_nan_is_a_wrong_answer() -> None:
     answers[0, 0] = math.nan  # argmax would point at the NaN and call it right
     assert int(answers[0].argmax()) == 0
     assert clean_accuracy(Echo(), answers, torch.tensor([0, 1])).correct == 1
+
+
+def test_a_noisy_network_answers_in_the_mean_over_its_noise_and_the_same_each_time() -> None:
+    model = nn.Sequential(NoiseLayer((3,), Law.GAUSSIAN, 1.0, UniformSpread((3,))), Echo())
+    answers, labels = one_hot([0, 1, 2] * 200), torch.tensor([0, 1, 2] * 200)
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    first, second = (clean_accuracy(model, answers, labels) for _ in range(2))
+    assert first == second
+    assert torch.equal(before, torch.get_rng_state()), "nothing was drawn from the caller's numbers"
+    single = int((model(answers).argmax(1) == labels).sum())
+    assert single + 60 < first.correct < 600, "one draw is wrong more often than the mean of sixteen, which is not silence"
+    whole = clean_accuracy(nn.Sequential(Echo()), answers, labels)
+    assert whole.correct == 600
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 from training_problems import CPU, KEY, LEVELS, training_split
 
-from twinproof.training.augmentation import Augmentation, GaussianCopies, OriginalOnly
+from twinproof.errors import ConfigError
+from twinproof.training.augmentation import Augmentation, GaussianCopies, OriginalOnly, Repeats
 from twinproof.training.batching import Batching
 from twinproof.training.records import DeviceRecords
 
@@ -80,3 +81,22 @@ def test_one_records_copies_do_not_depend_on_the_other_records() -> None:
     other[1:] = 0
     one, two = (augmentation(given, torch.Generator().manual_seed(7)) for given in (inputs, other))
     assert torch.equal(one[0], two[0])
+
+
+@pytest.mark.parametrize("copies", [1, 3])
+def test_repeats_are_the_record_itself_in_memory_of_their_own(copies: int) -> None:
+    inputs, generator = torch.rand(3, 2, 4), torch.Generator().manual_seed(1)
+    before = generator.get_state()
+    augmentation = Repeats(copies)
+    made = augmentation(inputs, generator)
+    assert augmentation.copies == copies
+    assert torch.equal(made, torch.stack([inputs] * copies, dim=1))
+    assert torch.equal(generator.get_state(), before), "nothing is drawn"
+    made[0, 0] += 1
+    if copies > 1:
+        assert torch.equal(made[0, 1], inputs[0])
+
+
+def test_repeats_need_a_copy() -> None:
+    with pytest.raises(ConfigError, match="at least one copy"):
+        Repeats(0)

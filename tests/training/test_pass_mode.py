@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from twinproof.layers.models.registry import NETWORKS, build_network
+from twinproof.layers.noise import Law, LearnedSpread, NoiseLayer, Place, RandomSpread, Spread, UniformSpread, add_noise
 from twinproof.training.pass_mode import ONE_BY_ONE, PassMode, layers_draw, pass_mode
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -41,3 +42,13 @@ def test_unknown_code_is_run_as_it_is(model: nn.Module) -> None:
 def test_layers_that_draw_do_not_share_the_generator_between_threads(layer: nn.Module) -> None:
     assert pass_mode(nn.Sequential(nn.Linear(4, 4), layer), CPU) == ONE_BY_ONE
     assert layers_draw(nn.Sequential(nn.Linear(4, 4), layer))
+
+
+@pytest.mark.parametrize("spread", [UniformSpread((4,)), LearnedSpread((4,)), RandomSpread((4,), 0.5)])
+def test_noise_layers_draw_and_can_be_recorded(spread: Spread) -> None:
+    model = add_noise(
+        nn.Sequential(nn.Linear(4, 4)), (4,), Place.FIRST_LAYER, lambda s: NoiseLayer(s, Law.GAUSSIAN, 0.1, spread)
+    )
+    assert layers_draw(model)
+    assert pass_mode(model, CPU) == ONE_BY_ONE
+    assert pass_mode(model, CUDA) == PassMode(capture=True)

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from twinproof.errors import ConfigError
+
 
 class Augmentation(ABC):
     """Makes the copies of each record from that record and fresh noise, never from another record."""
@@ -34,6 +36,26 @@ class OriginalOnly(Augmentation):
     def __call__(self, inputs: Tensor, generator: torch.Generator) -> Tensor:
         """Adds the axis of copies."""
         return inputs.unsqueeze(1)
+
+
+@dataclass(frozen=True)
+class Repeats(Augmentation):
+    """The record ``times`` times as it is: in a network with a noise layer every copy meets a draw of its own."""
+
+    times: int
+
+    def __post_init__(self) -> None:
+        if self.times < 1:
+            raise ConfigError("a record needs at least one copy", where="copies", got=self.times, wanted="1 or more")
+
+    @property
+    def copies(self) -> int:
+        """All of them."""
+        return self.times
+
+    def __call__(self, inputs: Tensor, generator: torch.Generator) -> Tensor:
+        """Repeats each record in memory of its own, so that a layer may work in place."""
+        return inputs.unsqueeze(1).expand(-1, self.times, *inputs.shape[1:]).contiguous()
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from twinproof.layers.noise import NoiseLayer, RandomSpread
+
 _KNOWN_ROOTS = ("torch.nn.", "twinproof.layers.")
 # Layers that draw numbers in forward take them from torch's global generator, which threads would share.
 _DRAWING = (
@@ -15,6 +17,8 @@ _DRAWING = (
     nn.MultiheadAttention,
     nn.TransformerEncoderLayer,
     nn.TransformerDecoderLayer,
+    NoiseLayer,
+    RandomSpread,
 )
 
 

@@ -3,7 +3,7 @@
 Importing the package registers the handlers of the supported layers.
 """
 
-from twinproof.training.per_example import conv, embedding, linear, norms
+from twinproof.training.per_example import conv, embedding, learned_spread, linear, norms
 from twinproof.training.per_example.choose import choose_path
 from twinproof.training.per_example.fast import FastPath
 from twinproof.training.per_example.gradients import EmbeddingFactors, Instantiated, LinearFactors, PerExampleGradient
@@ -25,6 +25,7 @@ __all__ = [
     "conv",
     "embedding",
     "handles",
+    "learned_spread",
     "linear",
     "norms",
 ]
