@@ -1,0 +1,40 @@
+"""All robustness bounds by name and noise: a closed set, since a promise depends on the choice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from twinproof.certify.bounds.bound import RobustnessBound
+from twinproof.certify.bounds.hgm import HGM, HGMComplement
+from twinproof.certify.bounds.pixeldp import PixelDPGaussian, PixelDPLaplace
+from twinproof.certify.bounds.published import PublishedHGM
+from twinproof.certify.bounds.tight import TightGaussian, TightLaplace
+from twinproof.errors import ConfigError
+from twinproof.layers.noise import Law
+
+_BOUNDS: tuple[RobustnessBound, ...] = (
+    TightGaussian(),
+    TightLaplace(),
+    HGM(),
+    HGMComplement(),
+    PixelDPGaussian(),
+    PixelDPLaplace(),
+    PublishedHGM(),
+)
+_BY_NAME: Mapping[tuple[str, Law], RobustnessBound] = {(bound.name, bound.law): bound for bound in _BOUNDS}
+BOUND_NAMES: tuple[str, ...] = tuple(dict.fromkeys(bound.name for bound in _BOUNDS))
+
+
+def find_bound(name: str, law: Law) -> RobustnessBound:
+    """The bound of that name for noise of that law; the error lists what there is."""
+    found = _BY_NAME.get((name, law))
+    if found is None:
+        there = ", ".join(bound.name for bound in _BOUNDS if bound.law == law)
+        raise ConfigError(
+            f"there is no such bound for {law} noise" if name in BOUND_NAMES else "there is no such bound",
+            where="bound",
+            got=name,
+            wanted=f"one of: {there}",
+            fix="tight is never smaller than the other sound ones",
+        )
+    return found
