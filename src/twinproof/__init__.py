@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from twinproof.audit.certificate_search import AttackBudget as AttackBudget
     from twinproof.audit.run import audit_run as audit_run
     from twinproof.audit.verify import verify_run as verify_run
+    from twinproof.certify.method import Method as Method
+    from twinproof.certify.of_run import smoothed_for_run as smoothed_for_run
     from twinproof.certify.run import certify_run as certify_run
-    from twinproof.certify.smoothed import Sampling as Sampling
+    from twinproof.certify.sampling import Sampling as Sampling
     from twinproof.certify.smoothed import SmoothedClassifier as SmoothedClassifier
     from twinproof.certify.smoothed import smooth as smooth
     from twinproof.evaluate.protocols import AttackPlan as AttackPlan
@@ -35,8 +37,9 @@ __version__ = "0.1.0"
 _PLACES = {
     "AttackBudget": "twinproof.audit.certificate_search",
     "AttackPlan": "twinproof.evaluate.protocols",
+    "Method": "twinproof.certify.method",
     "Run": "twinproof.runs.run",
-    "Sampling": "twinproof.certify.smoothed",
+    "Sampling": "twinproof.certify.sampling",
     "SmoothedClassifier": "twinproof.certify.smoothed",
     "attack_run": "twinproof.evaluate.under_attack",
     "audit_run": "twinproof.audit.run",
@@ -44,12 +47,14 @@ _PLACES = {
     "load_run_data": "twinproof.recipes.run_data",
     "report_run": "twinproof.report.run",
     "smooth": "twinproof.certify.smoothed",
+    "smoothed_for_run": "twinproof.certify.of_run",
     "train": "twinproof.recipes.train",
     "verify_run": "twinproof.audit.verify",
 }
 __all__ = [
     "AttackBudget",
     "AttackPlan",
+    "Method",
     "Run",
     "Sampling",
     "SmoothedClassifier",
@@ -60,6 +65,7 @@ __all__ = [
     "load_run_data",
     "report_run",
     "smooth",
+    "smoothed_for_run",
     "train",
     "verify_run",
 ]

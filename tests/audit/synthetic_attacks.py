@@ -14,12 +14,29 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save
 from scipy import stats
-from synthetic_run import ALPHA, CLASSES, DRAWS, INPUTS, LEVELS, SHAPE, SIGMA, bind, radius, sha256, write_run
+from synthetic_run import (
+    ALPHA,
+    CLASSES,
+    DRAWS,
+    GRID,
+    INPUTS,
+    LEVELS,
+    OPERATOR_NORMS,
+    SHAPE,
+    SIGMA,
+    bind,
+    radius,
+    sha256,
+    tau,
+    write_run,
+)
 
 NORM, SIZES, ATTACKED, RECORDS = "l2", (0.25, 0.5), 40, 60
 HEADER = "index,protocol,target,attack,size,label,aim,length,network,network_unrounded,prediction,votes,top,radius,draws"
 KINDS = (("paper", "network"), ("adaptive", "network"), ("adaptive", "smoothed"))
 VOTES, OUTWARD, FALSE_FLIPS = 3000, 3.0, 1e-6
+# How long a change of length 1 in l2, the norm of the attacks, can be in that of the certificates: inputs have 16 coordinates.
+REACH = {"l1": 4.0, "l2": 1.0, "linf": 1.0}
 SHARES = ("smoothed", "network", "abstained", "certified")
 Row = dict[str, Any]
 Change = Callable[[Any], Any]
@@ -37,19 +54,23 @@ def certificates(root: Path) -> list[dict[str, str]]:
     return list(csv.DictReader((root / "certificates.csv").read_text().splitlines()))
 
 
+def certificate_norm(root: Path) -> str:
+    return str(json.loads((root / "certificates.json").read_text())["norm"])
+
+
 def certify_some(root: Path) -> None:
     """Sure and true certificates for every fifth input, so that there is something to contradict."""
-    lines = (root / "certificates.csv").read_text().splitlines()
+    lines, sure = (root / "certificates.csv").read_text().splitlines(), radius(DRAWS, certificate_norm(root))
     for index in range(0, INPUTS, 5):
         label = index % CLASSES
-        lines[index + 1] = f"{index},{label},{label},{DRAWS},{label},{radius(DRAWS):.6f},1,{DRAWS}"
+        lines[index + 1] = f"{index},{label},{label},{DRAWS},{label},{sure:.6f},1,{DRAWS}"
     (root / "certificates.csv").write_text("\n".join(lines) + "\n")
     bind(root)
 
 
-def write_attacked_run(root: Path, *, flips: int = 1, shared: bool = False) -> None:
-    """An honest run with certificates, attacks and an audit."""
-    write_run(root)
+def write_attacked_run(root: Path, *, flips: int = 1, shared: bool = False, norm: str = "l2") -> None:
+    """An honest run with certificates, attacks and an audit; ``norm`` is that of the certificates."""
+    write_run(root, norm=norm)
     certify_some(root)
     if shared:
         forge_json("certificates.json", lambda settings: settings.update(shared_noise=True))(root)
@@ -57,8 +78,8 @@ def write_attacked_run(root: Path, *, flips: int = 1, shared: bool = False) -> N
     write_audit(root, flips=flips, shared=shared)
 
 
-def answer(label: int, votes: int, top: int) -> Row:
-    size = radius(votes)
+def answer(label: int, votes: int, top: int, norm: str) -> Row:
+    size = radius(votes, norm)
     return {"prediction": top if size > 0 else -1, "votes": votes, "top": top, "radius": size, "draws": DRAWS, "label": label}
 
 
@@ -73,7 +94,12 @@ def moved(draws: np.random.Generator, size: float) -> NDArray[np.int64]:
 def attack_lines(root: Path) -> tuple[list[Row], dict[str, NDArray[Any]]]:
     """Lines and tensors; every input that is certified for the first size is misled there, which no chance explains."""
     draws, originals = np.random.default_rng(3), stored_inputs()[:ATTACKED].reshape(ATTACKED, -1).astype(np.int64)
-    covered = {int(row["index"]) for row in certificates(root) if row["correct"] == "1" and float(row["radius"]) >= SIZES[0]}
+    norm = certificate_norm(root)
+    covered = {
+        int(row["index"])
+        for row in certificates(root)
+        if row["correct"] == "1" and float(row["radius"]) >= SIZES[0] * REACH[norm]
+    }
     lines, tensors = [], {}
     entries = [("clean", "none", "none", 0.0)]
     entries += [(protocol, target, "fgsm", size) for size in SIZES for protocol, target in KINDS]
@@ -86,7 +112,9 @@ def attack_lines(root: Path) -> tuple[list[Row], dict[str, NDArray[Any]]]:
             label = index % CLASSES
             top = (label + int(draws.integers(2))) % CLASSES
             hit = index in covered and (target, size) == ("smoothed", SIZES[0])
-            said = answer(label, DRAWS if hit else int(draws.integers(500, DRAWS + 1)), (label + 1) % CLASSES if hit else top)
+            said = answer(
+                label, DRAWS if hit else int(draws.integers(500, DRAWS + 1)), (label + 1) % CLASSES if hit else top, norm
+            )
             network = [(label + int(draws.integers(4) == 0)) % CLASSES for _ in range(2)]
             lines.append(
                 {
@@ -131,7 +159,9 @@ def scores(groups: list[list[Row]], reach: float, *, paper: bool = False) -> Row
 
 def results(root: Path, lines: list[Row], *, shared: bool = False) -> Row:
     certified = certificates(root)
-    sizes = [at_size(size, lines, certified, shared=shared) for size in SIZES]
+    settings = json.loads((root / "certificates.json").read_text()) if (root / "certificates.json").is_file() else {}
+    reach = REACH[settings.get("norm", "l2")]
+    sizes = [at_size(size, size * reach, lines, certified, shared=shared) for size in SIZES]
     clean = [[row] for row in lines if row["protocol"] == "clean"]
     warnings = [f"warning at {one['size']}" for one in sizes for name in ("crossing", "weaker") if one[name]]
     return {
@@ -144,17 +174,17 @@ def results(root: Path, lines: list[Row], *, shared: bool = False) -> Row:
     }
 
 
-def at_size(size: float, lines: list[Row], certified: list[dict[str, str]], *, shared: bool) -> Row:
+def at_size(size: float, reach: float, lines: list[Row], certified: list[dict[str, str]], *, shared: bool) -> Row:
     def versions(most: float, least: float, kinds: tuple[tuple[str, str], ...]) -> list[list[Row]]:
         """For each input its lines of these kinds with sizes from ``least`` to ``most``."""
         some = [row for row in lines if least <= row["size"] <= most and (row["protocol"], row["target"]) in kinds]
         return [[row for row in some if row["index"] == index] for index in range(ATTACKED)]
 
-    paper = scores(versions(size, size, KINDS[:1]), size, paper=True)
+    paper = scores(versions(size, size, KINDS[:1]), reach, paper=True)
     targets = ("network", "smoothed")
-    each = {f"fgsm on {target}": scores(versions(size, size, (("adaptive", target),)), size) for target in targets}
-    worst = scores(versions(size, 0.0, (("clean", "none"), *KINDS[1:])), size)
-    covered = {int(row["index"]) for row in certified[:ATTACKED] if row["correct"] == "1" and float(row["radius"]) >= size}
+    each = {f"fgsm on {target}": scores(versions(size, size, (("adaptive", target),)), reach) for target in targets}
+    worst = scores(versions(size, 0.0, (("clean", "none"), *KINDS[1:])), reach)
+    covered = {int(row["index"]) for row in certified[:ATTACKED] if row["correct"] == "1" and float(row["radius"]) >= reach}
     misled = {row["index"] for row in lines if row["size"] == size and row["prediction"] not in (-1, row["label"])}
     flips = len(covered & misled)
     each_fails = ALPHA + 3 * ALPHA
@@ -164,7 +194,7 @@ def at_size(size: float, lines: list[Row], certified: list[dict[str, str]], *, s
     difference = {name: lowest[name] - worst[name]["value"] for name in targets}
     return {
         "size": size,
-        "l2_reach": size,
+        "reach": reach,
         "certified": {**share(len(covered), ATTACKED), "inputs": ATTACKED},
         "paper": {"attacks": {"fgsm": paper}, "lowest": lowest},
         "adaptive": {"attacks": each, "worst": worst},
@@ -192,9 +222,18 @@ def attack_settings(root: Path) -> Row:
         "paper_steps": 10,
         "aim": None,
         "inputs": ATTACKED,
+        "certificate_norm": certificate_norm(root),
         "sigma": SIGMA,
+        "grid": GRID,
+        "tau": tau(),
+        "law": "gaussian",
+        "place": "input",
+        "bound": "tight",
+        "operator_norm": OPERATOR_NORMS[certificate_norm(root)],
+        "slack": 0.0,
         "levels": LEVELS,
         "dimension": math.prod(SHAPE),
+        "noise_dimension": math.prod(SHAPE),
         "n0": 100,
         "n": DRAWS,
         "alpha": ALPHA,
@@ -230,14 +269,16 @@ def write_attacks(root: Path, *, shared: bool = False) -> None:
 def audit_entries(root: Path, flips: int) -> list[Row]:
     """Every claim: the first ``flips`` of the wide ones contradicted, others with a flip beyond the radius, some with none."""
     inputs, entries, left = stored_inputs().reshape(RECORDS, -1), [], flips
+    power = 2 if certificate_norm(root) == "l2" else 1
     for row in certificates(root):
         index, prediction, size = int(row["index"]), int(row["prediction"]), float(row["radius"])
         if prediction < 0 or size <= 0:
             continue
         inside = left > 0 and size > 0.1
         left -= inside
-        squared = 100 if inside else math.floor((size * LEVELS * 1.5) ** 2)
-        distance = math.sqrt(squared) / LEVELS
+        # Whole levels, or in l2 the root of a whole number of squares; one coordinate's ten levels are as long in every norm.
+        levels = 10.0 if inside else math.floor((size * LEVELS * 1.5) ** power) ** (1 / power)
+        distance = levels / LEVELS
         stored = inputs[index].astype(int).tolist()
         stored[0] += 10
         flip: Row = {
@@ -293,7 +334,7 @@ def write_audit(root: Path, *, flips: int = 1, shared: bool = False) -> None:
     section: Row = {
         **digests,
         "state": "complete",
-        "norm": "l2",
+        "norm": certificate_norm(root),
         "inputs": INPUTS,
         "attackable": len(entries),
         "within": 0.99,

@@ -130,22 +130,26 @@ def run_json() -> dict[str, Any]:
     }
 
 
-def radius(votes: int) -> float:
+# How long a change of length 1 can be in l2, for inputs of 16 coordinates.
+OPERATOR_NORMS = {"l1": 1.0, "l2": 1.0, "linf": 4.0}
+
+
+def radius(votes: int, norm: str = "l2") -> float:
     """The radius of the format document, by scipy.stats, rounded down."""
     bound = float(stats.beta.ppf(ALPHA, votes, DRAWS - votes + 1)) if votes else 0.0
     p = bound - tau()
-    return math.floor(SIGMA * float(stats.norm.ppf(p)) * 1e6) / 1e6 if p > 0.5 else 0.0
+    return math.floor(SIGMA * float(stats.norm.ppf(p)) / OPERATOR_NORMS[norm] * 1e6) / 1e6 if p > 0.5 else 0.0
 
 
 def tau() -> float:
     return math.prod(SHAPE) * (17 * SIGMA * LEVELS / GRID * 2**-64 + 2**-49) + 2**-36
 
 
-def certificate_settings(model: str) -> dict[str, Any]:
+def certificate_settings(model: str, norm: str = "l2") -> dict[str, Any]:
     return {
         "format": 1,
         "model_sha256": model,
-        "norm": "l2",
+        "norm": norm,
         "sigma": SIGMA,
         "grid": GRID,
         "levels": LEVELS,
@@ -155,7 +159,7 @@ def certificate_settings(model: str) -> dict[str, Any]:
         "n": DRAWS,
         "alpha": ALPHA,
         "key": "ab" * 32,
-        "largest_radius": radius(DRAWS),
+        "largest_radius": radius(DRAWS, norm),
         "inputs": INPUTS,
         "state": "complete",
         "device": "cpu",
@@ -167,15 +171,26 @@ def certificate_settings(model: str) -> dict[str, Any]:
         "arithmetic": "float32",
         "form": "as given",
         "shared_noise": False,
+        "law": "gaussian",
+        "place": "input",
+        "bound": "tight",
+        "statistic": "votes",
+        "confidence": "clopper-pearson",
+        "runner_up": "complement",
+        "classes": CLASSES,
+        "resolution": 1,
+        "operator_norm": OPERATOR_NORMS[norm],
+        "operator_norm_method": "identity",
+        "slack": 0.0,
     }
 
 
-def certificate_rows(inputs: int = INPUTS) -> list[list[str]]:
+def certificate_rows(inputs: int = INPUTS, norm: str = "l2") -> list[list[str]]:
     draws = np.random.default_rng(5)
     rows = []
     for index in range(inputs):
         votes = DRAWS if index == 0 else int(draws.integers(400, DRAWS + 1))
-        label, top, size = index % CLASSES, int(draws.integers(CLASSES)), radius(votes)
+        label, top, size = index % CLASSES, int(draws.integers(CLASSES)), radius(votes, norm)
         prediction = top if size > 0 else -1
         rows.append(
             [str(cell) for cell in (index, label, prediction, votes, top, f"{size:.6f}", int(prediction == label), DRAWS)]
@@ -195,8 +210,8 @@ def metrics(*, private: bool = True) -> str:
     return text
 
 
-def write_run(root: Path, *, private: bool = True, certified: bool = True) -> None:
-    """An honest run; ``private`` False makes that of a recipe without privacy."""
+def write_run(root: Path, *, private: bool = True, certified: bool = True, norm: str = "l2") -> None:
+    """An honest run; ``private`` False makes that of a recipe without privacy. ``norm`` is that of the radii."""
     root.mkdir()
     (root / "private").mkdir(mode=0o700)
     (root / "private" / "fingerprint.json").write_text("{}")
@@ -210,8 +225,8 @@ def write_run(root: Path, *, private: bool = True, certified: bool = True) -> No
     (root / "metrics.jsonl").write_text(metrics(private=private))
     (root / "report.html").write_text("<html></html>")
     if certified:
-        (root / "certificates.json").write_text(json.dumps(certificate_settings(sha256(model))))
-        (root / "certificates.csv").write_text(csv_text(certificate_rows()))
+        (root / "certificates.json").write_text(json.dumps(certificate_settings(sha256(model), norm)))
+        (root / "certificates.csv").write_text(csv_text(certificate_rows(norm=norm)))
     run = run_json()
     if not certified:
         run["guarantees"]["robustness"]["status"] = "none"

@@ -7,7 +7,7 @@ from math import comb
 
 import pytest
 
-from twinproof.audit.certificate_verdict import REFUTED_BELOW, explained_by_chance, verdict_of
+from twinproof.audit.certificate_verdict import REFUTED_BELOW, explained_by_chance, nothing_inside, verdict_of
 from twinproof.runs.audits import FLIPPED, HELD, UNDECIDED, AttackedCertificate, Flip
 
 
@@ -28,6 +28,15 @@ def test_shared_noise_bounds_the_mean_alone() -> None:
     # would refute what is true.
     assert explained_by_chance(1000, 1000, 0.001, shared_noise=True) >= 0.001
     assert explained_by_chance(1000, 1000, 0.001, shared_noise=False) < 1e-300
+
+
+def test_balls_that_hold_no_other_input_are_counted() -> None:
+    """On 16 levels the nearest other input is 0.0625 away, in any norm; a radius excludes only what is nearer than it."""
+    radii = (0.0, 0.01, 0.0625, 0.062501, 0.125)
+    some = [AttackedCertificate(index, 0, radius, HELD) for index, radius in enumerate(radii)]
+    assert [nothing_inside([one], 16) for one in some] == [1, 1, 1, 0, 0]
+    assert nothing_inside(some, 16) == 3
+    assert nothing_inside(some, 255) == 1
 
 
 def attacked(flips: int, undecided: int, held: int) -> list[AttackedCertificate]:

@@ -29,6 +29,7 @@ from twinproof.randomness import Key
 from twinproof.runs.audits import FLIPPED, HELD, CertificateAudit, read_audit
 from twinproof.runs.certificates import ABSTAIN, Certificate, read_certificates
 from twinproof.runs.layout import read_run_json
+from twinproof.runs.record import update_run_json
 from twinproof.runs.run import Run
 
 
@@ -92,6 +93,23 @@ def test_planted_radii_are_refuted(root: Path, digits: Dataset, factor: float) -
         _audit(root, digits, overwrite=True, limit=1)
 
 
+@pytest.mark.parametrize("factor", [1.0, 3.0])
+def test_a_bound_that_is_known_to_be_false_stays_refuted_whatever_is_found(root: Path, digits: Dataset, factor: float) -> None:
+    """Attacks that succeed are added to its own reason; attacks that fail do not mend it."""
+    known = {**read_run_json(root)["guarantees"]["robustness"], "status": "refuted", "reason": "the formula is misprinted"}
+    update_run_json(root, guarantees={**read_run_json(root)["guarantees"], "robustness": known})
+    small.rewrite_settings(root, bound="published")
+    small.rewrite_lines(root, small.times_radius(factor))
+    audit = _audit(root, digits)
+    assert audit.verdict is not None
+    assert audit.verdict.refuted is (factor > 1)
+    robustness = Run.open(root).robustness
+    assert robustness.status is Status.REFUTED
+    found = f"; as expected, attacks changed {audit.verdict.flips} certified answers"
+    assert robustness.reason.startswith("the formula is misprinted")
+    assert (found in robustness.reason) is audit.verdict.refuted
+
+
 def _check_evidence(root: Path, dataset: Dataset, audit: CertificateAudit) -> None:
     """Every contradiction, recomputed from the stored levels: whole numbers in range, near enough, and of another class."""
     run, flipped = Run.open(root), [one for one in audit.attacked if one.verdict == FLIPPED]
@@ -147,7 +165,7 @@ def _half_space_audit(radii: float = 1.0) -> tuple[CertificateAttacker, torch.Te
     rows = [one.index for one in claims]
     budget = replace(small.QUICK, votes=100_000, screen=400, rounds=8)
     means = torch.stack((torch.full((DIMENSION,), 0.4), torch.full((DIMENSION,), 0.6)))
-    attacker = CertificateAttacker(model, smoothed, "l2", means, len(claims), budget, small.AUDIT_KEY)
+    attacker = CertificateAttacker(smoothed, "l2", means, len(claims), budget, small.AUDIT_KEY)
     return attacker, stored[rows], claims, np.abs(exact[rows])
 
 
@@ -169,7 +187,7 @@ def test_the_boundary_of_a_half_space_is_found() -> None:
 def test_certificates_in_linf_are_measured_in_linf() -> None:
     """A half-space is margin / |w|_1 away in linf; a true radius of 0.9 of that holds, one of 1.2 does not."""
     attacker, stored, claims, exact = _half_space_audit()
-    weight = next(attacker.model.parameters())[1].detach().double()
+    weight = next(attacker.smoothed.model.parameters())[1].detach().double()
     distances = exact * float(weight.norm() / weight.abs().sum())
     for share, verdict in ((0.9, HELD), (1.2, FLIPPED)):
         claimed = [replace(one, radius=share * float(far)) for one, far in zip(claims, distances, strict=True)]
@@ -220,7 +238,7 @@ def test_a_complete_audit_is_not_made_again(root: Path, digits: Dataset, monkeyp
 def test_an_audit_killed_before_it_is_bound_is_bound_by_the_next_call(
     root: Path, digits: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def killed(*_: object) -> None:
+    def killed(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:

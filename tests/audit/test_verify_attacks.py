@@ -28,7 +28,7 @@ from synthetic_run import ALPHA, BLOCKS, LEVELS, bind, epsilons, forge_cell, for
 
 from twinproof.audit import verify_epsilon
 from twinproof.audit.verify import verify_run
-from twinproof.audit.verify_attack_results import l2_reach
+from twinproof.audit.verify_attack_results import reach
 from twinproof.audit.verify_attacked_inputs import budget, distances
 from twinproof.audit.verify_epsilon import Spent
 from twinproof.audit.verify_originals import Originals
@@ -168,7 +168,7 @@ RESULT_LIES = [
     Lie("a flip removed", at_size(lambda s: s.update(flips=s["flips"] - 1)), "attacks.json", "sizes[0].flips"),
     Lie("flips made likely", at_size(lambda s: s.update(flips_probability=0.5)), "attacks.json", "flips_probability"),
     Lie("the certified line raised", at_size(lambda s: s["certified"].update(value=0.9)), "attacks.json", "certified.value"),
-    Lie("a reach understated", at_size(lambda s: s.update(l2_reach=SIZES[0] - 1e-6)), "attacks.json", "l2_reach"),
+    Lie("a reach understated", at_size(lambda s: s.update(reach=SIZES[0] - 1e-6)), "attacks.json", "reach"),
     Lie("a difference", at_size(lambda s: s["difference"].update(smoothed=0.5)), "attacks.json", "difference.smoothed"),
     Lie("weaker hidden", at_size(lambda s: s.update(weaker=not s["weaker"])), "attacks.json", "weaker"),
     Lie(
@@ -193,7 +193,7 @@ SETTING_LIES = [
     Lie("sizes out of order", attacks(lambda r: r.update(sizes=[0.5, 0.25])), "attacks.json", "sizes"),
     Lie("an infinite size", attacks(lambda r: r.update(sizes=[1e308, float("inf")])), "attacks.json", "no JSON object"),
     Lie("other sizes", attacks(lambda r: r.update(sizes=[0.2, 0.5])), "attacks.csv", "not the one that attacks.json asks"),
-    Lie("another norm", attacks(lambda r: r.update(norm="linf")), "attacks.json", "l2_reach"),
+    Lie("another norm", attacks(lambda r: r.update(norm="linf")), "attacks.json", "reach"),
     Lie("an unknown norm", attacks(lambda r: r.update(norm="l0")), "attacks.json", "norm"),
     Lie("an attack twice", attacks(lambda r: r.update(attacks=["fgsm", "fgsm"])), "attacks.json", "attacks has a value"),
     Lie("an attack that was not run", attacks(lambda r: r.update(attacks=["fgsm", "pgd"])), "attacks.csv", "number of lines"),
@@ -204,6 +204,16 @@ SETTING_LIES = [
     Lie("other levels", attacks(lambda r: r.update(levels=16)), "attacks.json", "levels is not"),
     Lie("other dimension", attacks(lambda r: r.update(dimension=4)), "attacks.json", "dimension is not"),
     Lie("another sigma", attacks(lambda r: r.update(sigma=0.5)), "attacks.json", "stale: another smoothed"),
+    Lie("another certificate norm", attacks(lambda r: r.update(certificate_norm="linf")), "attacks.json", "stale: another"),
+    Lie("another bound", attacks(lambda r: r.update(bound="hgm")), "attacks.json", "stale: another smoothed"),
+    Lie("another law", attacks(lambda r: r.update(law="laplace")), "attacks.json", "stale: another smoothed"),
+    Lie("another place", attacks(lambda r: r.update(place="first-layer")), "attacks.json", "law and place"),
+    Lie("a bound of no law", attacks(lambda r: r.update(law="laplace", bound="hgm")), "attacks.json", "not proven for this"),
+    Lie("a smaller norm", attacks(lambda r: r.update(operator_norm=0.99)), "attacks.json", "not that of the input itself"),
+    Lie("tau understated", attacks(lambda r: r.update(tau=r["tau"] * 0.99)), "attacks.json", "tau is understated"),
+    Lie("a coarse grid", attacks(lambda r: r.update(grid=1.0)), "attacks.json", "grid is too coarse"),
+    Lie("other noise", attacks(lambda r: r.update(noise_dimension=4)), "attacks.json", "noise_dimension is not"),
+    Lie("the key of old", attacks(lambda r: r.update(l2_reach=1)), "attacks.json", "unknown key"),
     Lie("fewer draws", attacks(lambda r: r.update(n=900)), "attacks.csv", "draws is not n"),
     Lie("alpha promised smaller", attacks(lambda r: r.update(alpha=1e-6)), "attacks.csv", "radius is above"),
     Lie("targeted afterwards", attacks(lambda r: r.update(aim="next")), "attacks.csv", "aim is not"),
@@ -256,6 +266,15 @@ STALE_LIES = [
         "certificates broken", forge_lines("certificates.csv", lambda t: t.pop(3)), "attacks.json", "without sound certificates"
     ),
 ]
+
+
+@pytest.mark.parametrize("norm", ["l1", "linf"])
+def test_an_honest_record_in_another_norm_passes(tmp_path: Path, norm: str) -> None:
+    """And the reach of the l2 attacks is seen in the certificates' norm: taken for l2, the results do not follow."""
+    write_attacked_run(tmp_path / "run", norm=norm)
+    assert verify_run(tmp_path / "run", originals=ORIGINALS).problems == ()
+    attacks(lambda record: record.update(certificate_norm="l2"))(tmp_path / "run")
+    assert any("stale" in problem.what for problem in verify_run(tmp_path / "run").problems)
 
 
 @pytest.mark.parametrize("originals", [None, ORIGINALS], ids=["alone", "with-the-test-set"])
@@ -376,16 +395,22 @@ def _lines(root: Path) -> list[dict[str, Any]]:
     return [{name: kinds.get(name, int)(value) for name, value in row.items()} for row in rows]
 
 
+@pytest.mark.parametrize("certificate_norm", ["l2", "linf", "l1"])
 @pytest.mark.parametrize("norm", ["l2", "linf", "l1"])
 @pytest.mark.parametrize(("size", "dimension"), [(0.25, 784), (0.1, 64), (1 / 3, 7), (1e-6, 2), (2.0, 1), (1e300, 5)])
-def test_reach_is_the_smallest_decimal_that_is_long_enough(norm: str, size: float, dimension: int) -> None:
-    unit, square = Fraction(1, 10**6), Fraction(repr(size)) ** 2 * (dimension if norm == "linf" else 1)
-    reach = l2_reach(norm, size, dimension)
-    nearest = round(Fraction(repr(reach)) / unit)
+def test_reach_is_the_smallest_decimal_that_is_long_enough(
+    norm: str, certificate_norm: str, size: float, dimension: int
+) -> None:
+    """The longest change is found among one coordinate alone and all of them equal."""
+    longest = {"l1": Fraction(dimension) ** 2, "l2": Fraction(dimension), "linf": Fraction(1)}
+    factor = max(Fraction(1), longest[certificate_norm] / longest[norm])
+    unit, square = Fraction(1, 10**6), Fraction(repr(size)) ** 2 * factor
+    far = reach(norm, size, certificate_norm, dimension)
+    nearest = round(Fraction(repr(far)) / unit)
     if size < 1e9:
         assert (nearest * unit) ** 2 >= square > ((nearest - 1) * unit) ** 2
     else:
-        assert math.isclose(reach**0.5, float(size) ** 0.5 * (dimension**0.25 if norm == "linf" else 1))
+        assert math.isclose(far**0.5, float(size) ** 0.5 * float(factor) ** 0.25)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 from planted_lies import Apply, Lie, other_weights, truncate
 from scipy import stats
 from synthetic_attacks import FALSE_FLIPS, VOTES, forge_json, stored_inputs, stored_labels, verdict_of, write_attacked_run
-from synthetic_run import BLOCKS, LEVELS, epsilons, forge_cell, forge_run, radius, tau
+from synthetic_run import BLOCKS, LEVELS, epsilons, forge_cell, forge_run, radius, sha256, tau
 
 from twinproof.audit import verify_epsilon
 from twinproof.audit.verify import verify_run
@@ -223,6 +223,20 @@ def test_a_refuted_promise_must_say_so(broken: Path, tmp_path: Path, status: str
     assert "robustness.status and the verdict" in problems[0].what
 
 
+@pytest.mark.parametrize(("flips", "status", "differ"), [(0, "refuted", False), (3, "refuted", False), (0, "proven", True)])
+def test_a_bound_that_is_known_to_be_false_is_refuted_whatever_the_audit_finds(
+    tmp_path: Path, flips: int, status: str, differ: bool
+) -> None:
+    root = tmp_path / "run"
+    write_attacked_run(root, flips=flips)
+    forge_json("certificates.json", lambda settings: settings.update(bound="published"))(root)
+    audit(lambda found: found.update(settings_sha256=sha256((root / "certificates.json").read_bytes())))(root)
+    forge_run(lambda run: run["guarantees"]["robustness"].update(status=status))(root)
+    said = [problem.what for problem in verify_run(root).problems if problem.file == "run.json"]
+    assert any("status and the verdict" in what for what in said) == differ
+    assert any("the bound of the certificates is false" in what for what in said) == differ
+
+
 @pytest.mark.parametrize(
     "change", [{"refuted": False, "verdict": "not refuted"}, {"flips": 2}, {"probability": 0.002, "refuted": False}]
 )
@@ -249,12 +263,45 @@ def test_the_fewest_votes_that_prove_a_majority_pass(root: Path) -> None:
     assert verify_run(root).problems == ()
 
 
+@pytest.mark.parametrize(("share", "proven"), [(0.555, False), (0.56, True)])
+def test_flips_of_scores_are_held_to_hoeffding(root: Path, share: float, proven: bool) -> None:
+    """Sums in units of 2^-20. As many votes would do: Clopper and Pearson's bound is not for means of scores."""
+    level = FALSE_FLIPS / (10 * 40)
+    assert share * VOTES > fewest_votes()
+    least = 0.5 + math.sqrt(math.log(1 / level) / (2 * VOTES)) + tau()
+    forge_json("certificates.json", lambda settings: settings.update(statistic="scores"))(root)
+    of_flipped(lambda entry: entry["flip"].update(votes=int(share * VOTES * 2**20)))(root)
+    said = [problem.what for problem in verify_run(root).problems if "not proven by its votes" in problem.what]
+    inside = first(section_of(root), flipped)
+    at = section_of(root)["attacked"].index(inside)
+    assert (share > least) == proven
+    assert (f"attacked[{at}].flip is not proven by its votes" in said) == (not proven)
+
+
 def test_with_the_test_set_the_evidence_is_measured(root: Path) -> None:
     assert verify_run(root, originals=ORIGINALS).problems == ()
     of_flipped(lambda entry: entry["flip"]["stored"].__setitem__(0, entry["flip"]["stored"][0] + 1))(root)
     assert verify_run(root).problems == (), "a run alone does not hold the original"
     found = verify_run(root, originals=ORIGINALS).problems
     assert ["not that of the stored input" in problem.what for problem in found] == [True]
+
+
+@pytest.mark.parametrize("norm", ["l1", "linf"])
+def test_distances_are_measured_in_the_norm_of_the_certificates(tmp_path: Path, norm: str) -> None:
+    root = tmp_path / "run"
+    write_attacked_run(root, norm=norm)
+    assert verify_run(root, originals=ORIGINALS).problems == ()
+    of_flipped(lambda entry: entry["flip"]["stored"].__setitem__(1, entry["flip"]["stored"][1] + 11))(root)
+    found = verify_run(root, originals=ORIGINALS).problems
+    assert ["not that of the stored input" in problem.what for problem in found] == [True]
+    audit(lambda section: section.update(norm="l2"))(root)
+    assert any("norm is not that of the certificates" in problem.what for problem in verify_run(root).problems)
+
+
+def test_half_a_level_is_no_distance(tmp_path: Path) -> None:
+    write_attacked_run(tmp_path / "run", norm="linf")
+    of_beyond(lambda entry: entry["flip"].update(distance=entry["flip"]["distance"] + 0.5 / LEVELS))(tmp_path / "run")
+    assert any("none between stored" in problem.what for problem in verify_run(tmp_path / "run").problems)
 
 
 def test_every_flip_lies_where_a_stored_input_can(honest: Path) -> None:

@@ -7,52 +7,79 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from scipy.stats import beta, binom, norm
 
 from twinproof.audit.verify_certificate_lines import HEADER, line_problems, read_lines
-from twinproof.audit.verify_certificates import Rule, is_grid, is_key, look_problems, smallest_tau
+from twinproof.audit.verify_certificates import is_grid, is_key, look_problems
+from twinproof.audit.verify_confidence import Counts
+from twinproof.audit.verify_noise import smallest_tau
+from twinproof.audit.verify_rule import Rule
 from twinproof.audit.verify_run_json import PublicData
 
 ANY = PublicData(None, None, None, None)
 
 
+METHOD: dict[str, Any] = {
+    "law": "gaussian",
+    "place": "input",
+    "bound": "tight",
+    "statistic": "votes",
+    "confidence": "clopper-pearson",
+    "runner_up": "complement",
+    "classes": 3,
+    "resolution": 1,
+    "operator_norm": 1.0,
+    "operator_norm_method": "identity",
+    "slack": 0.0,
+}
+
+
+def radii(rule: Rule, votes: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Lower bounds and radii of votes."""
+    answers = rule.answers(Counts.of_votes(votes))
+    return answers.low, answers.radius
+
+
 @pytest.mark.parametrize(("n", "alpha"), [(100, 0.001), (1000, 0.05), (100_000, 0.001)])
 def test_the_bound_is_the_probability_at_which_so_many_votes_are_just_unlikely(n: int, alpha: float) -> None:
     votes = np.array([0, 1, n // 2, int(0.9 * n), n - 1, n])
-    p, _ = Rule(sigma=1.0, tau=0.0, n=n, alpha=alpha).radii(votes)
+    p, _ = radii(Rule(sigma=1.0, tau=0.0, n=n, alpha=alpha), votes)
     assert p[0] == 0.0
     np.testing.assert_allclose(binom.sf(votes[1:] - 1, n, p[1:]), alpha, rtol=1e-9)
 
 
 def test_the_radius_pays_tau_and_scales_with_sigma() -> None:
     votes = np.array([999, 700, 999])
-    p, radius = Rule(sigma=0.5, tau=0.01, n=1000, alpha=0.001).radii(votes)
-    free, _ = Rule(sigma=0.5, tau=0.0, n=1000, alpha=0.001).radii(votes)
+    p, radius = radii(Rule(sigma=0.5, tau=0.01, n=1000, alpha=0.001), votes)
+    free, _ = radii(Rule(sigma=0.5, tau=0.0, n=1000, alpha=0.001), votes)
     np.testing.assert_allclose(p, free - 0.01)
     np.testing.assert_allclose(norm.cdf(radius / 0.5), p, rtol=1e-12)
     assert radius[0] == radius[2]
 
 
 def test_no_answer_at_or_below_one_half() -> None:
-    _, radius = Rule(sigma=0.5, tau=0.0, n=1000, alpha=0.001).radii(np.arange(0, 545))
+    _, radius = radii(Rule(sigma=0.5, tau=0.0, n=1000, alpha=0.001), np.arange(0, 545))
     assert not radius.any()
 
 
 @pytest.mark.parametrize("tau", [0.6, 1e300])
 def test_a_hopeless_tau_leaves_no_radius(tau: float) -> None:
-    assert not Rule(sigma=0.5, tau=tau, n=1000, alpha=0.001).radii(np.array([1000]))[1].any()
+    assert not radii(Rule(sigma=0.5, tau=tau, n=1000, alpha=0.001), np.array([1000]))[1].any()
 
 
 def test_tau_grows_with_all_that_makes_cells() -> None:
-    base = smallest_tau(0.25, 0.0625, 255, 784)
+    base = smallest_tau("gaussian", 0.25 * 255 / 0.0625, 784)
     assert base == pytest.approx(784 * (17 * 0.25 * 255 * 16 * 2**-64 + 2**-49) + 2**-36, rel=1e-12)
-    assert smallest_tau(0.5, 0.0625, 255, 784) > base
-    assert smallest_tau(0.25, 0.125, 255, 784) < base
+    assert smallest_tau("gaussian", 2 * 1020.0, 784) > base
+    assert smallest_tau("gaussian", 1020.0, 783) < base
+    steps = 2.0**40
+    assert smallest_tau("laplace", steps, 10) - 2**-36 == pytest.approx(10 * (72 * steps * 2**-64 + 2**-49), rel=1e-6)
 
 
 def test_settings_predicates() -> None:
-    assert all(map(is_grid, (1, 1.0, 0.5, 2.0**-20)))
-    assert not any(map(is_grid, (2, 0, -0.5, 0.3, True, None, float("nan"))))
+    assert all(map(is_grid, (1, 1.0, 0.5, 2.0**-20, 2)))
+    assert not any(map(is_grid, (0, -0.5, 0.3, True, None, float("nan"))))
     assert is_key("00ff")
     assert not any(map(is_key, ("", "0", "0G", "00\n", 0, None)))
 
@@ -94,6 +121,7 @@ SEQUENTIAL: dict[str, Any] = {
     "target_radius": 0.25,
     "looks": LOOKS,
     "inputs": 1,
+    **METHOD,
 }
 
 
@@ -149,9 +177,9 @@ def test_looks_that_void_the_union_bound_are_problems(changes: dict[str, Any], w
 
 
 def test_an_unrecomputable_radius_is_a_problem_not_a_pass() -> None:
-    settings = {"sigma": 1e308, "tau": 0.0, "looks": [{"draws": 10, "alpha": 1 - 1e-16}], "inputs": 1}
+    settings = {"sigma": 1e308, "tau": 0.0, "looks": [{"draws": 10, "alpha": 1 - 1e-16}], "inputs": 1, **METHOD}
     lines, _ = read_lines(HEADER + b"\n0,0,0,10,0,5.000000,1,10\n")
-    radius = Rule(1e308, 0.0, 10, 1 - 1e-16).radii(np.array([10]))[1]
+    radius = radii(Rule(1e308, 0.0, 10, 1 - 1e-16), np.array([10]))[1]
     found = [problem.what for problem in line_problems(lines, settings, ANY)]
     assert np.isinf(radius).all()
     assert any("cannot be recomputed" in what for what in found)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from synthetic_attacks import write_attacked_run
+from synthetic_methods import SOFT, write_made
 from synthetic_run import ATTACK_FILES, CORE_FILES, bind, write_run
 
 from twinproof.audit import verify_epsilon
@@ -19,6 +20,8 @@ from twinproof.audit.verify_epsilon import Spent
 MUTATIONS = 250
 # A run with attacks takes several times longer; what lies in the other files is read together with the attacks here too.
 ATTACKED_MUTATIONS, ATTACKED_PLACES = 80, 12
+# As does a run whose first layer is rebuilt.
+NOISY_MUTATIONS, NOISY_EACH = 60, 2
 SNIPPETS = (
     b"NaN",
     b"-1",
@@ -76,6 +79,13 @@ def attacked(tmp_path: Path) -> Path:
     return tmp_path / "attacked"
 
 
+@pytest.fixture
+def noisy(tmp_path: Path) -> Path:
+    """Scores, a union over classes, and noise of the network's own behind its first layer."""
+    write_made(tmp_path / "noisy", SOFT)
+    return tmp_path / "noisy"
+
+
 def mutated(content: bytes, draws: random.Random) -> bytes:
     at = draws.randrange(len(content) + 1)
     choice = draws.randrange(5)
@@ -115,6 +125,11 @@ def test_mutated_bytes_beside_attacks_never_raise(attacked: Path, name: str) -> 
     mutate(attacked, name, ATTACKED_MUTATIONS)
 
 
+@pytest.mark.parametrize("name", ["run.json", "model.safetensors", "certificates.json", "certificates.csv"])
+def test_mutated_bytes_of_a_network_with_noise_never_raise(noisy: Path, name: str) -> None:
+    mutate(noisy, name, NOISY_MUTATIONS)
+
+
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """The path of every value inside a JSON value."""
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
@@ -142,6 +157,13 @@ def replace_values(root: Path, name: str, spots: list[tuple[Any, ...]], *, each:
 @pytest.mark.parametrize("name", [name for name in CORE_FILES if name.endswith("json")])
 def test_every_value_replaced_by_a_hostile_one_never_raises(root: Path, name: str) -> None:
     replace_values(root, name, list(places(json.loads((root / name).read_text()))), each=len(HOSTILE))
+
+
+@pytest.mark.parametrize("name", ["certificates.json", "run.json"])
+def test_values_of_a_network_with_noise_replaced_never_raise(noisy: Path, name: str) -> None:
+    every = list(places(json.loads((noisy / name).read_text())))
+    spots = [path for path in every if name != "run.json" or path[0] in ("config", "data", "files")]
+    replace_values(noisy, name, spots, each=NOISY_EACH)
 
 
 @pytest.mark.parametrize("name", ["attacks.json", "audit.json"])

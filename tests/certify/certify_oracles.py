@@ -13,10 +13,32 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 from torch import Tensor, nn
 
+from twinproof.certify.bounds.confidence import RunnerUp
+from twinproof.certify.bounds.evidence import Evidence
+from twinproof.certify.bounds.mean_confidence import ClopperPearson
+from twinproof.certify.bounds.tight import TightGaussian
+from twinproof.certify.grid_noise import GridNoise
+from twinproof.certify.radius import Certified, RadiusRule
+from twinproof.certify.sampling import Sampling
 from twinproof.runs.certificates import ABSTAIN, Certificate
 
 # Of 10,000 certificates at alpha 0.001 more than this many fail with probability below 1e-6 (binomial tail).
 MOST_FAILURES_IN_10_000 = 28
+
+
+def plain_rule(sigma: float, tau: float) -> RadiusRule:
+    """Cohen et al.'s CERTIFY: votes, Clopper-Pearson, Gaussian noise at the input, l2."""
+    return RadiusRule(TightGaussian(), ClopperPearson(), RunnerUp.COMPLEMENT, classes=2, resolution=1, sigma=sigma, tau=tau)
+
+
+def rule_for(noise: GridNoise, dimension: int) -> RadiusRule:
+    """The plain rule for noise on an input of ``dimension`` coordinates."""
+    return plain_rule(noise.sigma, noise.tau(dimension))
+
+
+def bound_from_votes(votes: NDArray[np.int64], sampling: Sampling, sigma: float, tau: float) -> Certified:
+    """What each number of votes certifies by the plain rule."""
+    return plain_rule(sigma, tau).certified(Evidence.of_votes(sampling.n, votes), sampling.alpha)
 
 
 class Affine(nn.Module):

@@ -11,11 +11,11 @@ from torch.nn import functional as F
 
 from twinproof.certify import exact_first_layer
 from twinproof.certify.exact_first_layer import ExactFirstLayer
-from twinproof.certify.grid_gaussian import GridGaussian
+from twinproof.certify.grid_noise import GridNoise, input_noise
 from twinproof.errors import ModelError
 
 Layer = nn.Conv2d | nn.Linear
-NOISES = [GridGaussian(0.5, 255), GridGaussian(0.05, 16), GridGaussian(1.0, 65535), GridGaussian(2.0, 255)]
+NOISES = [input_noise(0.5, 255), input_noise(0.05, 16), input_noise(1.0, 65535), input_noise(2.0, 255)]
 
 
 def generated(seed: int) -> tuple[Layer, tuple[int, ...]]:
@@ -48,7 +48,7 @@ def generated(seed: int) -> tuple[Layer, tuple[int, ...]]:
     return layer, shape
 
 
-def inputs_and_noise(shape: tuple[int, ...], noise: GridGaussian) -> tuple[Tensor, Tensor]:
+def inputs_and_noise(shape: tuple[int, ...], noise: GridNoise) -> tuple[Tensor, Tensor]:
     """Random stored inputs and noise on the grid, and the most extreme ones there are."""
     inputs = torch.randint(0, noise.levels + 1, (6, *shape)).float()
     steps = torch.randint(-noise.table.reach, noise.table.reach + 1, (6, *shape)).float()
@@ -126,7 +126,7 @@ def test_what_became_of_the_weights_is_said_in_words() -> None:
     dyadic = nn.Linear(2, 2)
     with torch.no_grad():
         dyadic.weight.copy_(torch.tensor([[0.5, 1.0], [-0.25, 2.0]]))
-    assert "its own weights" in ExactFirstLayer(dyadic, (2,), GridGaussian(0.5, 16), "0").base
+    assert "its own weights" in ExactFirstLayer(dyadic, (2,), input_noise(0.5, 16), "0").base
 
 
 @pytest.mark.parametrize("sign", [1, -1])

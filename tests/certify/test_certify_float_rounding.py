@@ -11,11 +11,11 @@ import math
 
 import numpy as np
 import torch
+from certify_oracles import bound_from_votes
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from twinproof.certify.grid_gaussian import GridGaussian
-from twinproof.certify.smoothed import Sampling, SmoothedClassifier, bound_from_votes
+from twinproof.certify.smoothed import Sampling, smooth
 from twinproof.randomness import Key
 
 A = 0
@@ -42,7 +42,7 @@ def _naive(rungs: NDArray[np.float64]) -> NDArray[np.int64]:
 def _on_the_grid(rungs: NDArray[np.float64]) -> NDArray[np.int64]:
     """The same votes through the real certifier."""
     stored = np.repeat(np.rint(rungs * 255).astype(np.int64)[:, None], DIMENSION, axis=1)
-    smoothed = SmoothedClassifier(ReadsLowBits(), GridGaussian(SIGMA, 255))
+    smoothed = smooth(ReadsLowBits(), SIGMA, levels=255)
     made = smoothed.certify(stored, sampling=SAMPLING, key=Key.from_seed(1))
     return np.array([one.votes if one.top == A else SAMPLING.n - one.votes for one in made])
 

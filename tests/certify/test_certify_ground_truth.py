@@ -14,6 +14,7 @@ from certify_oracles import (
     Truth,
     affine_truth,
     assert_few_failures,
+    bound_from_votes,
     failures,
     interval_probability,
     interval_truth,
@@ -24,9 +25,10 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.stats import norm
 from torch import Tensor, nn
 
-from twinproof.certify import smoothed
+from twinproof.certify import radius
+from twinproof.certify.bounds import mean_confidence
 from twinproof.certify.clopper_pearson import clopper_pearson_lower
-from twinproof.certify.smoothed import Sampling, bound_from_votes, smooth
+from twinproof.certify.smoothed import Sampling, smooth
 from twinproof.certify.votes import VoteCounter
 from twinproof.randomness import Key
 from twinproof.rounding import round_down, round_up
@@ -99,13 +101,16 @@ def _share(votes: ArrayLike, draws: int, alpha: float) -> NDArray[np.float64]:
 
 @pytest.mark.parametrize("case", [_two, _three, _step], ids=["hyperplane", "three sectors", "interval"])
 def test_planted_share_of_votes_instead_of_a_bound_is_caught(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(smoothed, "clopper_pearson_lower", _share)
+    monkeypatch.setattr(mean_confidence, "clopper_pearson_lower", _share)
     with pytest.raises(AssertionError, match="certificates are false"):
         assert_few_failures(_failed(case), TOTAL)
 
 
 def test_planted_alpha_ten_times_too_large_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(smoothed, "clopper_pearson_lower", lambda votes, n, alpha: clopper_pearson_lower(votes, n, 10 * alpha))
+    def lax(votes: ArrayLike, draws: int, alpha: float) -> NDArray[np.float64]:
+        return clopper_pearson_lower(votes, draws, 10 * alpha)
+
+    monkeypatch.setattr(mean_confidence, "clopper_pearson_lower", lax)
     with pytest.raises(AssertionError, match="certificates are false"):
         assert_few_failures(_failed(_two), TOTAL)
 
@@ -192,9 +197,9 @@ def test_exactly_the_votes_whose_bound_exceeds_one_half_are_certified() -> None:
 
 
 def test_planted_radius_rounded_up_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(smoothed, "round_down", round_up)
+    monkeypatch.setattr(radius, "round_down", round_up)
     with pytest.raises(AssertionError, match="rounded up"):
         _assert_rounded_down(bound_from_votes(np.arange(SAMPLING.n + 1), SAMPLING, 0.5, 1e-8).radii, 0.5, 1e-8)
-    monkeypatch.setattr(smoothed, "round_down", round_down)
+    monkeypatch.setattr(radius, "round_down", round_down)
     with pytest.raises(AssertionError, match="rounded up"):  # and so is a forgotten tau
         _assert_rounded_down(bound_from_votes(np.arange(SAMPLING.n + 1), SAMPLING, 0.5, 0.0).radii, 0.5, 1e-4)

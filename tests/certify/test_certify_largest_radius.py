@@ -6,10 +6,12 @@ import re
 
 import numpy as np
 import pytest
+from certify_oracles import rule_for
 from torch import nn
 
-from twinproof.certify.grid_gaussian import GridGaussian
-from twinproof.certify.smoothed import Sampling, largest_radius, smooth
+from twinproof.certify.grid_noise import input_noise
+from twinproof.certify.radius import largest_radius
+from twinproof.certify.smoothed import Sampling, smooth
 from twinproof.errors import ConfigError
 
 REFERENCES = [(1_000, 2.463263), (10_000, 3.198578), (100_000, 3.811457)]
@@ -18,21 +20,21 @@ REFERENCES = [(1_000, 2.463263), (10_000, 3.198578), (100_000, 3.811457)]
 @pytest.mark.parametrize("sigma", [0.25, 1.0])
 @pytest.mark.parametrize(("n", "factor"), REFERENCES)
 def test_reference_values(n: int, factor: float, sigma: float) -> None:
-    radius = largest_radius(Sampling(n=n), GridGaussian(sigma, 255), 64)
+    radius = largest_radius(Sampling(n=n), rule_for(input_noise(sigma, 255), 64))
     assert radius <= sigma * (factor + 5e-7)
     assert radius >= sigma * factor - 1e-4
 
 
 def test_a_larger_dimension_never_gives_a_larger_radius() -> None:
-    noise = GridGaussian(0.5, 255)
-    radii = [largest_radius(Sampling(), noise, dimension) for dimension in (1, 784, 3072, 150_528, 10**9)]
+    noise = input_noise(0.5, 255)
+    radii = [largest_radius(Sampling(), rule_for(noise, dimension)) for dimension in (1, 784, 3072, 150_528, 10**9)]
     assert radii == sorted(radii, reverse=True)
     assert radii[-1] < radii[0]
 
 
 def _needed(n: int, alpha: float, sigma: float) -> int:
     with pytest.raises(ConfigError, match="can never certify anything") as refused:
-        largest_radius(Sampling(n=n, alpha=alpha), GridGaussian(sigma, 255), 784)
+        largest_radius(Sampling(n=n, alpha=alpha), rule_for(input_noise(sigma, 255), 784))
     found = re.search(r"n of at least (\d+)", refused.value.wanted)
     assert found is not None
     return int(found[1])
@@ -52,10 +54,10 @@ def _needed(n: int, alpha: float, sigma: float) -> int:
 )
 def test_what_can_never_certify_is_refused_with_the_least_n_that_can(n: int, alpha: float, sigma: float, needed: int) -> None:
     assert _needed(n, alpha, sigma) == needed
-    noise = GridGaussian(sigma, 255)
-    assert largest_radius(Sampling(n=needed, alpha=alpha), noise, 784) > 0
+    rule = rule_for(input_noise(sigma, 255), 784)
+    assert largest_radius(Sampling(n=needed, alpha=alpha), rule) > 0
     with pytest.raises(ConfigError):
-        largest_radius(Sampling(n=needed - 1, alpha=alpha), noise, 784)
+        largest_radius(Sampling(n=needed - 1, alpha=alpha), rule)
 
 
 def test_certify_refuses_before_it_draws() -> None:

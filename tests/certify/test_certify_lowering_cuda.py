@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from twinproof.certify.grid_gaussian import GridGaussian
+from twinproof.certify.grid_noise import input_noise
 from twinproof.certify.lowering import AS_GIVEN, DENSE, lowered
 from twinproof.certify.shared_noise import SharedNetwork, SharedNoiseCounter, shared_network
 from twinproof.layers.models.registry import NETWORKS, build_network
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is 
 
 GPU, CPU = torch.device("cuda"), torch.device("cpu")
 IMAGES = (1, 28, 28)
-NOISE, KEY = GridGaussian(0.5, 255), Key.from_seed(3)
+NOISE, KEY = input_noise(0.5, 255), Key.from_seed(3)
 
 
 def network(name: str = "tramer-boneh-cnn", shape: tuple[int, ...] = IMAGES) -> nn.Module:

@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from twinproof.certify import votes
-from twinproof.certify.grid_gaussian import GridGaussian
+from twinproof.certify.grid_noise import input_noise
 from twinproof.certify.noisy_rows import NoisyRows
-from twinproof.certify.smoothed import Sampling, SmoothedClassifier
+from twinproof.certify.smoothed import Sampling, smooth
 from twinproof.certify.votes import VoteCounter
 from twinproof.randomness import Key
 from twinproof.runs.certificates import Certificate
 
-KEY, NOISE = Key.from_seed(6), GridGaussian(0.5, 16)
+KEY, NOISE = Key.from_seed(6), input_noise(0.5, 16)
 # Several looks, and an end that is not a multiple of anything.
 FIXED, TARGET = Sampling(n0=60, n=2300), Sampling(n0=60, n=2300, target_radius=0.25)
 CPU = torch.device("cpu")
@@ -41,7 +41,7 @@ INPUTS: NDArray[np.int64] = np.random.default_rng(4).integers(0, 17, size=(24, 2
 
 
 def _certify(sampling: Sampling, inputs: NDArray[np.int64] = INPUTS, *, first: int = 0, rows: int = 2000) -> list[Certificate]:
-    return SmoothedClassifier(Halves(), NOISE).certify(inputs, sampling=sampling, key=KEY, first_index=first, rows=rows)
+    return smooth(Halves(), 0.5, levels=16).certify(inputs, sampling=sampling, key=KEY, first_index=first, rows=rows)
 
 
 SEQUENTIAL = _certify(TARGET)
@@ -77,7 +77,7 @@ def test_a_part_is_the_same_as_in_the_whole(cut: int) -> None:
 
 
 def test_decided_inputs_are_not_drawn_for_any_more() -> None:
-    smoothed = SmoothedClassifier(Halves(), NOISE)
+    smoothed = smooth(Halves(), 0.5, levels=16)
     smoothed = replace(smoothed, base=smoothed.base_for(INPUTS[:1], TARGET))
     before = Halves.rows
     made = smoothed.certify(INPUTS, sampling=TARGET, key=KEY)

@@ -17,10 +17,9 @@ import torch
 from interruption import StopAfter
 from twinproof.certify import earlier_work
 from twinproof.certify import run as certify_run_module
-from twinproof.certify.grid_gaussian import GridGaussian
 from twinproof.certify.noisy_rows import NoisyRows
 from twinproof.certify.run import CertifiedRun, certify_run
-from twinproof.certify.smoothed import Sampling, SmoothedClassifier
+from twinproof.certify.smoothed import Sampling, smooth
 from twinproof.certify.votes import VoteCounter
 from twinproof.data.record import Dataset, Split
 from twinproof.errors import ConfigError, RunError
@@ -82,7 +81,7 @@ def test_a_certified_run_is_recorded(root: Path, dataset: Dataset) -> None:
 
 def test_the_lines_are_those_of_the_smoothed_classifier(root: Path, dataset: Dataset) -> None:
     made = _certify(root, dataset).certificates
-    smoothed = SmoothedClassifier(Run.open(root).model(), GridGaussian(0.25, dataset.levels))
+    smoothed = smooth(Run.open(root).model(), 0.25, levels=dataset.levels)
     for first in range(0, LIMIT, 8):
         rows = slice(first, min(first + 8, LIMIT))
         labels = dataset.test.labels[rows].tolist()

@@ -8,24 +8,25 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from certify_oracles import bound_from_votes
 from scipy.stats import norm
 from torch import Tensor, nn
 
 from twinproof.certify import lowering, shared_noise
 from twinproof.certify.exact_first_layer import ExactFirstLayer
 from twinproof.certify.fused_pool import sums
-from twinproof.certify.grid_gaussian import GridGaussian
+from twinproof.certify.grid_noise import input_noise
 from twinproof.certify.lowering import AS_GIVEN, CHANNELS_LAST, DENSE
 from twinproof.certify.noisy_rows import NoisyRows
 from twinproof.certify.shared_noise import SharedNetwork, SharedNoiseCounter, shared_network
-from twinproof.certify.smoothed import Sampling, bound_from_votes
+from twinproof.certify.smoothed import Sampling
 from twinproof.errors import ModelError
 from twinproof.layers.models.registry import build_network
 from twinproof.randomness import Key
 
 CPU = torch.device("cpu")
 KEY = Key.from_seed(3)
-NOISE = GridGaussian(0.5, 255)
+NOISE = input_noise(0.5, 255)
 SHAPES = {"tramer-boneh-cnn": (1, 20, 20), "small-cnn": (3, 8, 8), "mlp": (1, 8, 8), "wrn-16-4": (3, 8, 8)}
 
 
@@ -240,7 +241,7 @@ def test_networks_without_a_linear_beginning_are_refused(make: Callable[[], nn.M
 
 def _share_of_votes(claimed: float, used: float) -> None:
     """One standard deviation from a hyperplane the share of votes must be Phi(1), to 6 standard errors."""
-    draws, noise = 400_000, GridGaussian(used, 255)
+    draws, noise = 400_000, input_noise(used, 255)
     network = shared_network(half_space([0.6, 0.8], -0.87), (2,), noise, CPU, 4000)
     point = torch.tensor([[204.0, 204.0]])
     distance = float(network.first.of_inputs(point)[0, 0])

@@ -14,11 +14,10 @@ from interruption import StopAfter
 from twinproof.audit.verify import verify_run
 from twinproof.certify import run as certify_run_module
 from twinproof.certify.base_classifier import BaseClassifier, base_classifier
-from twinproof.certify.grid_gaussian import GridGaussian
 from twinproof.certify.lowering import AS_GIVEN
 from twinproof.certify.run import CertifiedRun, certify_run
 from twinproof.certify.shared_noise import SharedNoiseCounter
-from twinproof.certify.smoothed import Sampling, SmoothedClassifier
+from twinproof.certify.smoothed import Sampling, smooth
 from twinproof.data.record import Dataset
 from twinproof.errors import RunError
 from twinproof.randomness import Key
@@ -98,7 +97,7 @@ def test_an_interrupted_certification_keeps_its_form(root: Path, dataset: Datase
 
 
 def test_a_form_found_for_the_other_kind_of_noise_is_not_used(root: Path, dataset: Dataset) -> None:
-    smoothed = SmoothedClassifier(Run.open(root).model(), GridGaussian(0.25, dataset.levels))
+    smoothed = smooth(Run.open(root).model(), 0.25, levels=dataset.levels)
     inputs = dataset.test.inputs[:5]
     for sampling, other in ((OWN, SHARED), (SHARED, OWN)):
         mixed = replace(smoothed, base=smoothed.base_for(inputs, other))
@@ -121,7 +120,7 @@ def test_the_votes_are_those_of_the_network_as_given(root: Path, dataset: Datase
     run = Run.open(root)
     made = _certify(root, dataset, OWN)
     settings = made.settings
-    smoothed = SmoothedClassifier(run.model(), GridGaussian(settings.sigma, settings.levels))
+    smoothed = smooth(run.model(), settings.sigma, levels=settings.levels)
     given = replace(smoothed, base=smoothed.base_for(dataset.test.inputs[:1], OWN, form=AS_GIVEN))
     certified = given.certify(dataset.test.inputs[:LIMIT], sampling=OWN, key=KEY)
     assert max(abs(one.votes - other.votes) for one, other in zip(certified, made.certificates, strict=True)) <= 1

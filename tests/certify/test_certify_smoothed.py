@@ -11,8 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from twinproof.certify.grid_gaussian import GridGaussian
-from twinproof.certify.smoothed import Sampling, SmoothedClassifier, smooth
+from twinproof.certify.smoothed import Sampling, smooth
 from twinproof.errors import ConfigError, DataError, ModelError
 from twinproof.randomness import Key
 from twinproof.runs.certificates import ABSTAIN, UNKNOWN, Certificate
@@ -26,7 +25,7 @@ def _linear(features: int = 4, classes: int = 3) -> nn.Linear:
 
 
 def _certify(inputs: Any, model: nn.Module | None = None, levels: int = 255, **options: Any) -> list[Certificate]:
-    smoothed = SmoothedClassifier(model or _linear(), GridGaussian(0.25, levels))
+    smoothed = smooth(model or _linear(), 0.25, levels=levels)
     return smoothed.certify(inputs, sampling=SAMPLING, key=KEY, **options)
 
 

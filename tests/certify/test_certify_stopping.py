@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from certify_oracles import Affine
+from certify_oracles import Affine, plain_rule, rule_for
 from numpy.typing import NDArray
 from scipy.stats import binom, norm
 from torch import Tensor
 
-from twinproof.certify.grid_gaussian import GridGaussian
+from twinproof.certify.grid_noise import input_noise
 from twinproof.certify.looks import Schedule
-from twinproof.certify.smoothed import Bound, Sampling, bound_from_estimate, largest_radius, smooth, stopping_rule
+from twinproof.certify.radius import Certified, evidence_at, largest_radius, stopping_rule
+from twinproof.certify.smoothed import Sampling, smooth
 from twinproof.certify.stopping import Estimate, estimate
 from twinproof.certify.votes import VoteCounter
 from twinproof.errors import ConfigError
@@ -28,6 +28,7 @@ from twinproof.randomness import Key
 from twinproof.runs.certificates import ABSTAIN, Look
 
 SIGMA, TAU = 0.5, 0.0
+RULE = plain_rule(SIGMA, TAU)
 
 
 @dataclass(frozen=True)
@@ -43,13 +44,23 @@ class Coins(VoteCounter):
         return torch.stack((votes, draws - after - votes), dim=1)
 
 
-def _simulate(p: float, sampling: Sampling, inputs: int) -> tuple[Estimate, Bound]:
-    counter = Coins(torch.nn.Identity(), GridGaussian(SIGMA, 255), 2, Key.from_seed(0), 1, p=p)
+def _bound(made: Estimate, sampling: Sampling) -> Certified:
+    """What each input's votes for class 0 certify at the look at which it stopped."""
+    inputs = len(made.stopped)
+    whole, top = Certified(np.zeros(inputs, dtype=np.bool_), np.zeros(inputs)), np.zeros(inputs, dtype=np.int64)
+    for number, look in enumerate(sampling.schedule.looks):
+        found = RULE.certified(evidence_at(made, top, number, look, RULE), look.alpha)
+        here = made.stopped == number
+        whole.certified[here], whole.radii[here] = found.certified, found.radii
+    return whole
+
+
+def _simulate(p: float, sampling: Sampling, inputs: int) -> tuple[Estimate, Certified]:
+    counter = Coins(torch.nn.Identity(), input_noise(SIGMA, 255), 2, Key.from_seed(0), 1, p=p)
     nothing = torch.zeros(inputs, 1)
-    made = estimate(
-        counter, stopping_rule(sampling, SIGMA, TAU), list(range(inputs)), nothing, torch.zeros(inputs, dtype=torch.int64)
-    )
-    return made, bound_from_estimate(made, sampling, SIGMA, TAU)
+    rule, top = stopping_rule(sampling, RULE), torch.zeros(inputs, dtype=torch.int64)
+    made = estimate(counter, rule, list(range(inputs)), nothing, top)
+    return made, _bound(made, sampling)
 
 
 def _draws(made: Estimate, sampling: Sampling) -> NDArray[np.int64]:
@@ -87,7 +98,7 @@ def test_planted_plain_bounds_at_every_look_are_caught(monkeypatch: pytest.Monke
 
 def _exact_rate(sampling: Sampling, p: float) -> float:
     """The probability that an input is certified at the target: the law of the votes, carried from look to look."""
-    rule = stopping_rule(sampling, SIGMA, TAU)
+    rule = stopping_rule(sampling, RULE)
     law, seen, certified = np.ones(1), 0, 0.0
     for look, enough, hope in zip(rule.schedule.looks, rule.enough, rule.hope, strict=True):
         more = look.draws - seen
@@ -196,7 +207,7 @@ def test_half_of_alpha_for_the_last_look_loses_less_than_an_even_split(monkeypat
 
 
 def test_without_a_target_nothing_stops_early() -> None:
-    rule = stopping_rule(Sampling(n=500), SIGMA, TAU)
+    rule = stopping_rule(Sampling(n=500), RULE)
     assert [look.draws for look in rule.schedule.looks] == [500]
     assert rule.stops(0, np.arange(501)).all()
 
@@ -205,11 +216,12 @@ def test_without_a_target_nothing_stops_early() -> None:
 def test_thresholds_are_those_of_the_bounds(target: float) -> None:
     """One vote less than enough does not reach the target, enough does; hope ends only where the target is out of sight."""
     sampling = Sampling(n=10_000, target_radius=target)
-    rule = stopping_rule(sampling, SIGMA, TAU)
+    rule = stopping_rule(sampling, RULE)
     last = len(rule.schedule.looks) - 1
     for number, look in enumerate(rule.schedule.looks):
         votes = np.arange(look.draws + 1)
-        radii = bound_from_estimate(Estimate(votes, np.full(len(votes), number)), sampling, SIGMA, TAU).radii
+        both = np.stack((votes, look.draws - votes), axis=1)
+        radii = _bound(Estimate(both, both, np.full(len(votes), number)), sampling).radii
         assert ((radii >= target) == (votes >= rule.enough[number])).all()
         if number < last:
             assert (rule.stops(number, votes) == ((radii >= target) | (votes < rule.hope[number]))).all()
@@ -232,8 +244,8 @@ def test_an_input_that_gave_up_keeps_the_radius_it_has_or_abstains() -> None:
 
 @pytest.mark.parametrize(("n", "target"), [(1000, 1.23), (10_000, 1.6)])
 def test_a_target_out_of_reach_is_refused(n: int, target: float) -> None:
-    noise: Any = GridGaussian(SIGMA, 255)
+    rule = rule_for(input_noise(SIGMA, 255), 4)
     with pytest.raises(ConfigError, match="out of reach") as refused:
-        largest_radius(Sampling(n=n, target_radius=target), noise, 4)
+        largest_radius(Sampling(n=n, target_radius=target), rule)
     assert f"n={n}" in refused.value.wanted
-    assert largest_radius(Sampling(n=n, target_radius=target - 0.1), noise, 4) < target
+    assert largest_radius(Sampling(n=n, target_radius=target - 0.1), rule) < target

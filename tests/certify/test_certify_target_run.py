@@ -12,6 +12,7 @@ import pytest
 from interruption import StopAfter
 from twinproof.audit.verify import verify_run
 from twinproof.certify import run as certify_run_module
+from twinproof.certify.radius import RadiusRule
 from twinproof.certify.run import CertifiedRun, certify_run
 from twinproof.certify.smoothed import Sampling
 from twinproof.data.record import Dataset
@@ -61,14 +62,8 @@ def test_a_full_certification_says_that_all_draws_were_made(root: Path, dataset:
 
 def test_planted_bounds_at_all_of_alpha_do_not_verify(root: Path, dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     """A certifier that looks several times but bounds with all of alpha is caught by the file it writes."""
-    from twinproof.certify import smoothed
-
-    bound = smoothed.bound_from_votes
-
-    def careless(votes: Any, sampling: Sampling, sigma: float, tau: float) -> smoothed.Bound:
-        return bound(votes, Sampling(sampling.n0, sampling.n, 0.01), sigma, tau)
-
-    monkeypatch.setattr(smoothed, "bound_from_votes", careless)
+    honest = RadiusRule.certified
+    monkeypatch.setattr(RadiusRule, "certified", lambda rule, evidence, alpha: honest(rule, evidence, 0.01))
     _certify(root, dataset)
     assert any("radius is above" in problem.what for problem in verify_run(root).problems)
 

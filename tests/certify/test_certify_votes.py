@@ -7,22 +7,25 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
+from certify_oracles import bound_from_votes
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from twinproof.certify import noisy_rows
-from twinproof.certify.grid_gaussian import GridGaussian
+from twinproof.certify.grid_noise import GridNoise, input_noise
+from twinproof.certify.noise_site import InputSite
 from twinproof.certify.philox_words import Stream
-from twinproof.certify.smoothed import Sampling, SmoothedClassifier, bound_from_votes
+from twinproof.certify.smoothed import Sampling, SmoothedClassifier, smooth
 from twinproof.certify.table_noise import write_noise
 from twinproof.certify.votes import VoteCounter
+from twinproof.layers.noise import Law
 from twinproof.randomness import Key
 from twinproof.runs.certificates import ABSTAIN, Certificate
 
 # A number of draws that no size of batches divides.
 SAMPLING = Sampling(n0=120, n=1253, alpha=0.001)
 KEY = Key.from_seed(4)
-NOISE = GridGaussian(0.5, 16)
+NOISE = input_noise(0.5, 16)
 
 
 def _exact_network() -> nn.Module:
@@ -40,7 +43,7 @@ def _inputs(count: int = 9) -> NDArray[np.int64]:
 
 
 def _certify(inputs: NDArray[np.int64], *, first: int = 0, rows: int | None = None, key: Key = KEY) -> list[Certificate]:
-    return SmoothedClassifier(_exact_network(), NOISE).certify(inputs, sampling=SAMPLING, key=key, first_index=first, rows=rows)
+    return smooth(_exact_network(), 0.5, levels=16).certify(inputs, sampling=SAMPLING, key=key, first_index=first, rows=rows)
 
 
 WHOLE = _certify(_inputs())
@@ -70,7 +73,7 @@ def test_a_part_is_the_same_as_in_the_whole(cut: int) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU that torch can use")
 @pytest.mark.parametrize("rows", [7, 1000, 10**6])
 def test_a_gpu_counts_the_same_votes(rows: int) -> None:
-    smoothed = SmoothedClassifier(_exact_network().to("cuda"), NOISE)
+    smoothed = smooth(_exact_network().to("cuda"), 0.5, levels=16)
     assert smoothed.certify(_inputs(), sampling=SAMPLING, key=KEY, rows=rows) == WHOLE
 
 
@@ -81,7 +84,7 @@ def test_another_key_gives_other_votes() -> None:
 
 
 @dataclass(frozen=True)
-class CoarseSampler(GridGaussian):
+class CoarseSampler(GridNoise):
     """A sampler that is known to be 2 % off, so that forgetting tau shows."""
 
     def tau(self, dimension: int) -> float:
@@ -91,7 +94,7 @@ class CoarseSampler(GridGaussian):
 
 def test_certify_selects_on_n0_draws_and_bounds_on_n_others() -> None:
     """Each certificate, put together again from its parts."""
-    noise, model, inputs = CoarseSampler(0.5, 16), _exact_network(), _inputs()
+    noise, model, inputs = CoarseSampler(0.5, 16, Law.GAUSSIAN, NOISE.grid, 16.0), _exact_network(), _inputs()
     counter = VoteCounter(model, noise, 3, KEY, rows=2000)
     stored, indices = torch.from_numpy(inputs).to(torch.float32), list(range(len(inputs)))
     with torch.inference_mode():
@@ -100,7 +103,7 @@ def test_certify_selects_on_n0_draws_and_bounds_on_n_others() -> None:
     chosen = votes[torch.arange(len(inputs)), top].numpy()
     bound = bound_from_votes(chosen, SAMPLING, 0.5, 0.02)
     assert votes.sum(dim=1).tolist() == [SAMPLING.n] * len(inputs)
-    made = SmoothedClassifier(model, noise).certify(inputs, sampling=SAMPLING, key=KEY)
+    made = SmoothedClassifier(model, InputSite(model, noise, own_noise=False)).certify(inputs, sampling=SAMPLING, key=KEY)
     assert [(one.top, one.votes, one.radius) for one in made] == list(
         zip(top.tolist(), chosen.tolist(), bound.radii, strict=True)
     )
@@ -109,7 +112,7 @@ def test_certify_selects_on_n0_draws_and_bounds_on_n_others() -> None:
 
 
 def test_without_a_key_every_call_is_fresh() -> None:
-    smoothed = SmoothedClassifier(_exact_network(), NOISE)
+    smoothed = smooth(_exact_network(), 0.5, levels=16)
     first, second = (smoothed.certify(_inputs(), sampling=SAMPLING) for _ in range(2))
     assert [one.votes for one in first] != [one.votes for one in second]
 
@@ -202,9 +205,7 @@ def test_nan_scores_vote_for_nobody() -> None:
     sampling = Sampling(50, 2000)
     fractions = {}
     for share in (0.0, 0.25, 1.0):
-        made = SmoothedClassifier(Stubborn(share), GridGaussian(0.5, 255)).certify(
-            np.full((4, 2), 100), sampling=sampling, key=KEY
-        )
+        made = smooth(Stubborn(share), 0.5, levels=255).certify(np.full((4, 2), 100), sampling=sampling, key=KEY)
         fractions[share] = [one.votes / sampling.n for one in made]
     assert fractions[0.0] == [1.0] * 4
     assert all(0.70 < fraction < 0.80 for fraction in fractions[0.25])
@@ -216,7 +217,7 @@ def test_only_nan_is_an_abstention_and_infinite_scores_are_scores() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return torch.tensor([-float("inf"), float("inf")]).repeat(len(x), 1)
 
-    made = SmoothedClassifier(Stubborn(1.0), NOISE).certify(np.zeros((2, 4), dtype=np.uint8), sampling=Sampling(10, 100))
+    made = smooth(Stubborn(1.0), 0.5, levels=16).certify(np.zeros((2, 4), dtype=np.uint8), sampling=Sampling(10, 100))
     assert [(one.prediction, one.radius) for one in made] == [(ABSTAIN, 0.0)] * 2
-    sure = SmoothedClassifier(Infinite(), NOISE).certify(np.zeros((1, 4), dtype=np.uint8), sampling=Sampling(10, 100))
+    sure = smooth(Infinite(), 0.5, levels=16).certify(np.zeros((1, 4), dtype=np.uint8), sampling=Sampling(10, 100))
     assert (sure[0].prediction, sure[0].votes) == (1, 100)

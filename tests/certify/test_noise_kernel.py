@@ -15,7 +15,8 @@ if not (INTERPRETED or torch.cuda.is_available()):
     pytest.skip("there is no GPU that torch can use", allow_module_level=True)
 
 from twinproof.certify.noise_kernel import write_noisy_rows  # noqa: E402  # needs Triton
-from twinproof.certify.normal_table import NormalTable, normal_table  # noqa: E402
+from twinproof.certify.noise_table import NoiseTable  # noqa: E402
+from twinproof.certify.normal_table import normal_table  # noqa: E402
 from twinproof.certify.philox_words import generator_at, padded, words_from  # noqa: E402
 
 DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
@@ -24,7 +25,7 @@ SPAN = 9
 
 
 def _written(
-    table: NormalTable, dimension: int, *, steps: float, row: int = 0, rows: int = 27, after: int = 0, grid: float = 1.0
+    table: NoiseTable, dimension: int, *, steps: float, row: int = 0, rows: int = 27, after: int = 0, grid: float = 1.0
 ) -> NDArray[np.float64]:
     """Noise in steps of the grid, read back from the quotients of an input of zeros, which are exact for one level."""
     out = torch.full((rows, dimension), torch.nan, device=DEVICE)
@@ -48,7 +49,7 @@ def _written(
     return np.asarray(out.cpu(), dtype=np.float64) / grid
 
 
-def _wanted(table: NormalTable, dimension: int, row: int = 0, rows: int = 27, after: int = 0) -> NDArray[np.int64]:
+def _wanted(table: NoiseTable, dimension: int, row: int = 0, rows: int = 27, after: int = 0) -> NDArray[np.int64]:
     """By the definition, row by row."""
     blocks, made = padded(dimension) // 8, []
     for number in range(row, row + rows):
@@ -89,8 +90,8 @@ def test_ties_are_decided_by_the_refinement() -> None:
     words = np.unique(np.concatenate([words_from(generator_at(key, 0), 2 * SPAN) for key in WORDS])).astype(np.uint64)
     lower = np.random.default_rng(2).integers(0, 1 << 32, size=len(words), dtype=np.uint64)
     bounds = np.sort(words << np.uint64(32) | lower)[: len(words) // 2 * 2]
-    table = NormalTable(len(bounds) // 2, bounds)
+    table = NoiseTable(len(bounds) // 2, bounds)
     wanted = _wanted(table, 16)
     assert (_written(table, 16, steps=64.0) == wanted).all()
-    blunt = NormalTable(table.reach, bounds >> np.uint64(32) << np.uint64(32))
+    blunt = NoiseTable(table.reach, bounds >> np.uint64(32) << np.uint64(32))
     assert (_written(blunt, 16, steps=64.0) != wanted).sum() > 100, "without second halves ties fall otherwise"

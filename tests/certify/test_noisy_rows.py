@@ -10,8 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from twinproof.certify.grid_gaussian import GridGaussian
+from twinproof.certify.grid_noise import GridNoise, input_noise, layer_noise
 from twinproof.certify.noisy_rows import NoisyRows
+from twinproof.layers.noise import Law
 from twinproof.randomness import Key
 
 KEY, INDICES = Key.from_seed(12), [4, 9, 2]
@@ -28,13 +29,13 @@ def _stored(levels: int, dimension: int, device: torch.device = CPU) -> Tensor:
 
 def _source(sigma: float, levels: int, dimension: int, device: torch.device = CPU) -> NoisyRows:
     stored = _stored(levels, dimension, device)
-    return NoisyRows(GridGaussian(sigma, levels), KEY, "estimate", INDICES, stored, draws=70, after=20)
+    return NoisyRows(input_noise(sigma, levels), KEY, "estimate", INDICES, stored, draws=70, after=20)
 
 
 def _row(sigma: float, levels: int, dimension: int, number: int) -> NDArray[np.float32]:
     """By the definition, one draw alone: float64 holds the sum exactly and the quotient is rounded once."""
     owner, place = divmod(number, 50)
-    noise = GridGaussian(sigma, levels).draws(KEY, "estimate", INDICES[owner], 20 + place, 1, dimension, CPU)[0]
+    noise = input_noise(sigma, levels).draws(KEY, "estimate", INDICES[owner], 20 + place, 1, dimension, CPU)[0]
     total = np.asarray(noise, dtype=np.float64) + np.asarray(_stored(levels, dimension)[owner], dtype=np.float64)
     return (total.astype(np.float32) / np.float32(levels)).astype(np.float32)
 
@@ -67,7 +68,7 @@ def test_a_gpu_makes_the_same_bits(sigma: float, levels: int, dimension: int) ->
 @CUDA
 def test_a_gpu_makes_the_same_bits_far_out_and_with_ties() -> None:
     """Many rows of a fine grid, where first halves tie thousands of times, from a draw beyond 32 bits of words."""
-    noise, first = GridGaussian(4.0, 65535), 2**31
+    noise, first = input_noise(4.0, 65535), 2**31
     rows = [
         NoisyRows(noise, KEY, "estimate", [1], torch.zeros(1, 64, device=device), draws=first + 30_000, after=first)
         for device in ("cpu", "cuda")
@@ -80,6 +81,36 @@ def test_a_gpu_without_triton_makes_the_same_bits(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("twinproof.certify.noisy_rows.kernels_run", lambda device: False)
     source = _source(0.5, 255, 784, torch.device("cuda"))
     assert (_filled(source, 37, 100) == _filled(_source(0.5, 255, 784), 37, 100)).all()
+
+
+# Noise of other laws and places, whose tables are far larger.
+OTHERS = [
+    input_noise(0.25, 255, Law.LAPLACE),
+    layer_noise(0.3, Law.GAUSSIAN, 784, 3.0),
+    layer_noise(0.3, Law.LAPLACE, 784, 3.0),
+]
+
+
+def _other(noise: GridNoise, device: torch.device = CPU) -> NoisyRows:
+    """Rows of points on the noise's own grid."""
+    whole = int(min(noise.largest / noise.grid - 1, 2**20))
+    points = torch.randint(-whole, whole + 1, (3, 21), generator=torch.Generator().manual_seed(4)).float() * noise.grid
+    return NoisyRows(noise, KEY, "estimate", INDICES, points.to(device), draws=70, after=20)
+
+
+@pytest.mark.parametrize("noise", OTHERS, ids=lambda noise: f"{noise.law} {noise.levels}")
+def test_rows_of_other_noise_are_exact_sums(noise: GridNoise) -> None:
+    source = _other(noise)
+    drawn = torch.cat([noise.draws(KEY, "estimate", index, 20, 50, 21, CPU) for index in INDICES]).double().numpy()
+    sums = source.stored.double().repeat_interleave(50, dim=0).numpy() + drawn
+    assert (_filled(source, 0, 150) == sums.astype(np.float32) / np.float32(noise.levels)).all()
+    assert (sums.astype(np.float32) == sums).all(), "nothing is rounded"
+
+
+@CUDA
+@pytest.mark.parametrize("noise", OTHERS, ids=lambda noise: f"{noise.law} {noise.levels}")
+def test_a_gpu_makes_the_same_bits_of_other_noise(noise: GridNoise) -> None:
+    assert (_filled(_other(noise, torch.device("cuda")), 37, 100) == _filled(_other(noise), 37, 100)).all()
 
 
 def test_planted_quotient_by_a_reciprocal_is_caught() -> None:
@@ -101,6 +132,6 @@ class _Fake:
 def test_without_triton_a_gpu_gets_rows_from_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("twinproof.certify.noisy_rows.kernels_run", lambda device: False)
     stand_in: Any = _Fake(_stored(255, 21))
-    source = NoisyRows(GridGaussian(0.25, 255), KEY, "estimate", INDICES, stand_in, draws=70, after=20)
+    source = NoisyRows(input_noise(0.25, 255), KEY, "estimate", INDICES, stand_in, draws=70, after=20)
     assert source.fill == source._fill_through_host
     assert (_filled(source, 37, 100) == _filled(_source(0.25, 255, 21), 37, 100)).all()

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from twinproof.certify.normal_table import CUT, NormalTable, distance, normal_table
+from twinproof.certify.noise_table import NoiseTable
+from twinproof.certify.normal_table import CUT, distance, normal_table
 
 STEPS = [64.0, 63.75 * 2, 127.99]
 WORD = 1 << 64
@@ -47,7 +48,7 @@ def _exact_cells(steps: float) -> tuple[Decimal, ...]:
         return (*(near - far for near, far in itertools.pairwise(tails)), tails[-1])
 
 
-def _distance(table: NormalTable, steps: float) -> float:
+def _distance(table: NoiseTable, steps: float) -> float:
     """The total variation distance between the law of the table and that of round(steps * Z)."""
     bounds = [0, *(int(bound) for bound in table.boundaries), WORD]
     got = [Decimal(above - below) / WORD for below, above in itertools.pairwise(bounds)]
@@ -78,8 +79,8 @@ def test_cells_of_a_fine_grid_have_the_relative_error_of_the_proof() -> None:
         assert error <= float(exact) * (3.5 * (k / steps) ** 2 + 11) * unit + 2.0**-65
 
 
-def _changed(table: NormalTable, change: Callable[[NDArray[np.uint64]], NDArray[np.uint64]]) -> NormalTable:
-    return NormalTable(table.reach, change(table.boundaries))
+def _changed(table: NoiseTable, change: Callable[[NDArray[np.uint64]], NDArray[np.uint64]]) -> NoiseTable:
+    return NoiseTable(table.reach, change(table.boundaries))
 
 
 @pytest.mark.parametrize(
@@ -90,11 +91,11 @@ def _changed(table: NormalTable, change: Callable[[NDArray[np.uint64]], NDArray[
         lambda: _changed(normal_table(64.0), lambda b: b >> np.uint64(32) << np.uint64(32)),
         lambda: _changed(normal_table(64.0), lambda b: (b.astype(np.float64) * (1 - 1e-12)).astype(np.uint64)),
         # One cell more on each side, which goes to its neighbour.
-        lambda: NormalTable(544, normal_table(64.0 * (1 + 1e-9)).boundaries[1:-1]),
+        lambda: NoiseTable(544, normal_table(64.0 * (1 + 1e-9)).boundaries[1:-1]),
     ],
     ids=["moved by 2^-44", "shifted by a cell", "32 bits", "off by 1e-12", "sigma off by a billionth"],
 )
-def test_planted_tables_are_beyond_the_bound(planted: Callable[[], NormalTable]) -> None:
+def test_planted_tables_are_beyond_the_bound(planted: Callable[[], NoiseTable]) -> None:
     assert _distance(planted(), 64.0) > distance(64.0)
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from twinproof.certify.grid_gaussian import GridGaussian
+from twinproof.certify.grid_noise import input_noise
 from twinproof.certify.row_threads import each_batch, one_thread_inside
 from twinproof.certify.smoothed import Sampling, smooth
 from twinproof.layers.models.registry import build_network
@@ -146,7 +146,7 @@ def test_an_error_in_a_thread_is_raised_and_the_setting_put_back() -> None:
 
 def test_grid_noise_is_at_hand_in_threads() -> None:
     """Tables are made once, whichever thread asks first."""
-    noise, found = GridGaussian(0.375, 255), []
+    noise, found = input_noise(0.375, 255), []
     workers = [threading.Thread(target=lambda: found.append(noise.table.guide)) for _ in range(4)]
     for worker in workers:
         worker.start()

@@ -10,7 +10,8 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import chi2
 
-from twinproof.certify.normal_table import NormalTable, normal_table
+from twinproof.certify.noise_table import NoiseTable
+from twinproof.certify.normal_table import normal_table
 from twinproof.certify.philox_words import Stream, generator_at, padded, words_from
 from twinproof.certify.table_noise import write_noise
 
@@ -18,13 +19,13 @@ STREAM = Stream(words=(77 << 64) + 5, refinement=(78 << 64) + 6)
 Floats = NDArray[np.float32]
 
 
-def _noise(table: NormalTable, draws: int, dimension: int, *, first: int = 0, stream: Stream = STREAM) -> Floats:
+def _noise(table: NoiseTable, draws: int, dimension: int, *, first: int = 0, stream: Stream = STREAM) -> Floats:
     out = np.full((draws, dimension), np.nan, dtype=np.float32)
     assert sum(len(part) for part in write_noise(table, stream, first, out)) == draws
     return out
 
 
-def _by_definition(table: NormalTable, draws: int, dimension: int, first: int = 0) -> NDArray[np.int64]:
+def _by_definition(table: NoiseTable, draws: int, dimension: int, first: int = 0) -> NDArray[np.int64]:
     width = padded(dimension)
     high, low = (
         words_from(generator_at(key, first * width // 8), draws * width // 8).astype(np.uint64)
@@ -40,12 +41,12 @@ def test_every_value_is_that_of_its_word(steps: float, dimension: int, first: in
     assert (_noise(table, draws, dimension, first=first) == _by_definition(table, draws, dimension, first)).all()
 
 
-def _with_ties() -> NormalTable:
+def _with_ties() -> NoiseTable:
     """Boundaries whose first halves are words that the stream really has, so that the second halves decide."""
     words = np.unique(words_from(generator_at(STREAM.words, 0), 40)).astype(np.uint64)
     lower = np.random.default_rng(2).integers(0, 1 << 32, size=len(words), dtype=np.uint64)
     bounds = np.sort(words << np.uint64(32) | lower)
-    return NormalTable(len(bounds) // 2, bounds[: len(bounds) // 2 * 2])
+    return NoiseTable(len(bounds) // 2, bounds[: len(bounds) // 2 * 2])
 
 
 def test_ties_are_decided_by_the_refinement() -> None:
@@ -93,7 +94,7 @@ def _shifted() -> Floats:
     table = normal_table(64.0)
     bounds = table.boundaries.copy()
     bounds[:-1] += (bounds[1:] - bounds[:-1]) // np.uint64(8)
-    return _noise(NormalTable(table.reach, bounds), DRAWS, DIMENSION)
+    return _noise(NoiseTable(table.reach, bounds), DRAWS, DIMENSION)
 
 
 def _reused() -> Floats:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from twinproof.cli.attack_summary import table
+from twinproof.runs.record import update_run_json
 
 QUICK = ["--limit", "20", "--n", "100", "--steps", "3", "--draws", "2", "--seed", "4", "--device", "cpu"]
 
@@ -43,7 +44,8 @@ def test_the_answer_for_machines(call: Any, root: Path) -> None:
         assert answer["certified_accuracy"][name] == one["certified"]["value"]
         assert one["difference"]["smoothed"] == shares[0] - shares[1]
     assert (answer["norm"], answer["attacks"], answer["inputs"], answer["n"]) == ("l2", ["fgsm"], 20, 100)
-    assert answer["crossing"] is False
+    assert (answer["crossing"], answer["already_refuted"]) == (False, False)
+    assert (answer["certificate_norm"], answer["bound"], answer["law"], answer["place"]) == ("l2", "tight", "gaussian", "input")
     again = json.loads(call(*arguments).out)
     assert again == answer, "the same command answers from the record"
     assert call("verify", root).code == 0
@@ -65,7 +67,7 @@ def test_all_attacks_and_a_target(call: Any, root: Path) -> None:
     options = ["--attack", "all", "--norm", "linf", "--size", "0.2", "--targeted", "--target-rule", "next"]
     answer = json.loads(call("attack", root, *options, *QUICK, "--json").out)
     assert answer["attacks"] == ["fgsm", "ifgsm", "mim", "pgd"]
-    assert answer["results"]["sizes"][0]["l2_reach"] == 1.6, "0.2 * sqrt(64): an l2 radius must reach as far"
+    assert answer["results"]["sizes"][0]["reach"] == 1.6, "0.2 * sqrt(64): an l2 radius must reach as far"
     assert len(answer["results"]["sizes"][0]["adaptive"]["attacks"]) == 8
 
 
@@ -73,6 +75,26 @@ def test_warnings_are_one_line_each_on_stderr(call: Any, root: Path) -> None:
     done = call("attack", root, "--norm", "linf", "--size", "0.01", "--attack", "fgsm", *QUICK, "--json")
     assert json.loads(done.out)["results"]["warnings"]
     assert "warning: at linf size 0.01, no other input can be stored" in done.err
+
+
+def test_radii_of_a_bound_that_is_known_to_be_false_are_called_claims(call: Any, root: Path) -> None:
+    """Crossed by an attack, they end with 0: nobody was promised anything."""
+    certify = ("certify", root, "--n", "200", "--limit", "20", "--device", "cpu", "--bound", "published", "--overwrite")
+    assert call(*certify).code == 0
+    path = root / "certificates.csv"
+    header, *lines = [line.split(",") for line in path.read_text().splitlines()]
+    for line in lines:
+        line[header.index("prediction")], line[header.index("radius")] = line[header.index("label")], "9.000000"
+    path.write_text("".join(",".join(line) + "\n" for line in (header, *lines)))
+    update_run_json(root, files=(path.name,))
+    shown = call("attack", root, "--size", "1.5", "--attack", "pgd", *QUICK)
+    assert shown.code == 0, shown.err
+    for words in ("l2, published bound (claimed, refuted)", "claimed, refuted  ", "and that claim is refuted"):
+        assert words in shown.out
+    assert "are certified" not in shown.out
+    assert "as expected, the published bound is broken" in shown.err
+    answer = json.loads(call("attack", root, "--size", "1.5", "--attack", "pgd", *QUICK, "--json").out)
+    assert (answer["crossing"], answer["already_refuted"], answer["bound"]) == (True, True, "published")
 
 
 MISTAKES: list[tuple[list[str], str]] = [

@@ -13,6 +13,7 @@ import pytest
 from twinproof.audit.certificate_search import AttackBudget
 from twinproof.cli.audit import audit
 from twinproof.cli.main import run
+from twinproof.runs.certificates import read_certificates
 from twinproof.runs.record import update_run_json
 
 QUICK = ["--steps", "5", "--draws", "8", "--restarts", "1", "--votes", "500", "--seed", "7", "--device", "cpu"]
@@ -63,6 +64,8 @@ def test_true_certificates_end_with_zero(call: Any, root: Path) -> None:
     value = answer.json()
     assert (value["verdict"], value["refuted"], value["flips"], value["flipped"]) == ("not refuted", False, 0, [])
     assert (value["inputs"], value["norm"], value["alpha"], value["bound"]) == (6, "l2", 0.001, "binomial")
+    radii = [one.radius for one in read_certificates(root)]
+    assert value["nothing_inside"] == sum(0 < radius <= 1 / 16 for radius in radii)
     assert {"attacked", "undecided", "expected", "probability", "closest", "median", "beyond_reach"} <= set(value)
     shown = call("audit", root, "--certificates", *QUICK)
     assert shown.code == 0
@@ -78,12 +81,30 @@ def test_planted_radii_end_with_one(call: Any, root: Path) -> None:
     value = answer.json()
     assert (value["verdict"], value["refuted"]) == ("refuted", True)
     assert len(value["flipped"]) == value["flips"] >= 2
+    assert value["already_refuted"] is False
     assert all(one["flip"]["ratio"] < 1 for one in value["flipped"])
     shown = call("audit", root, "--certificates", *QUICK)
     assert shown.code == 1
     assert "refuted (chance below 0.001)" in shown.out
     assert "or more by chance: probability" in shown.out
     assert json.loads((root / "run.json").read_text())["guarantees"]["robustness"]["status"] == "refuted"
+
+
+def test_a_bound_that_is_known_to_be_false_is_refuted_as_expected(call: Any, root: Path) -> None:
+    assert (
+        call("certify", root, "--n", "500", "--limit", "6", "--device", "cpu", "--bound", "published", "--overwrite").code == 0
+    )
+    _multiply_radii(root, 8)
+    answer = call("audit", root, "--certificates", *QUICK, "--json")
+    assert answer.code == 0, "nobody was promised these radii"
+    value = answer.json()
+    assert (value["verdict"], value["refuted"], value["already_refuted"]) == ("refuted", True, True)
+    shown = call("audit", root, "--certificates", *QUICK)
+    assert shown.code == 0
+    assert "known to be false: flips inside their radii are expected" in shown.out
+    robustness = json.loads((root / "run.json").read_text())["guarantees"]["robustness"]
+    assert robustness["status"] == "refuted"
+    assert "as expected, attacks changed" in robustness["reason"]
 
 
 def test_nothing_to_attack_is_said(call: Any, root: Path) -> None:

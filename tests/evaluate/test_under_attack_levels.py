@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from fractions import Fraction
 from typing import Any
 
@@ -16,7 +15,6 @@ from torch import Tensor
 from twinproof.attacks.threat import Threat
 from twinproof.errors import CheckFailed
 from twinproof.evaluate import stored_levels
-from twinproof.evaluate.reach import l2_reach
 from twinproof.evaluate.stored_levels import budget, lengths_of, stored_inside
 
 
@@ -87,19 +85,3 @@ def test_a_planted_rounding_to_the_nearest_level_is_caught(monkeypatch: pytest.M
     monkeypatch.setattr(stored_levels, "_grown", lambda steps, lost, norm, most: steps + 1)
     with pytest.raises(CheckFailed, match="left the ball"):
         stored_inside(attacked, original, 16, "l2", 0.3)
-
-
-@pytest.mark.parametrize("dimension", [1, 2, 64, 784, 3072])
-@pytest.mark.parametrize("size", [0.05, 0.1, 0.25, 1.0, 8 / 255])
-def test_reach_is_the_longest_change_and_never_less(size: float, dimension: int) -> None:
-    exact = Fraction(repr(size))
-    for norm, square in (("l2", exact**2), ("l1", exact**2), ("linf", exact**2 * dimension)):
-        reach = Fraction(repr(l2_reach(norm, size, dimension)))
-        assert reach**2 >= square
-        assert (reach - Fraction(1, 10**6)) ** 2 < square, "by less than the last digit of a radius"
-
-
-def test_reach_does_not_take_an_l2_radius_for_a_linf_one() -> None:
-    assert l2_reach("linf", 0.25, 64) == 2.0
-    assert l2_reach("linf", 0.1, 2) == pytest.approx(0.1 * math.sqrt(2), abs=1e-6)
-    assert l2_reach("l2", 0.0, 64) == 0.0

@@ -9,11 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from twinproof.attacks.attack import Keep
-from twinproof.attacks.objective import Expectation, Plain, Smoothed
+from twinproof.attacks.objective import Expectation, OwnNoise, Plain, Smoothed
+from twinproof.certify.smoothed import smooth
 from twinproof.errors import ConfigError
 from twinproof.evaluate.aims import aimed_classes
+from twinproof.evaluate.attacked_classifiers import AttackedClassifiers
 from twinproof.evaluate.own_noise import answers_at_random
 from twinproof.evaluate.protocols import DEFAULT_SIZES, AttackPlan, Entry
+from twinproof.layers.noise import Law, NoiseLayer, Place, UniformSpread, add_noise
 
 NETWORK = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
 
@@ -46,13 +49,31 @@ def test_who_is_attacked() -> None:
     plan = AttackPlan(draws=5)
 
     def objective(protocol: str, target: str, random_network: bool) -> Any:
-        return plan.objective(Entry(protocol, target, "pgd", 0.5), NETWORK, 0.25, random_network=random_network)
+        attacked = AttackedClassifiers(NETWORK, smooth(NETWORK, 0.25), random_network)
+        return plan.objective(Entry(protocol, target, "pgd", 0.5), attacked)
 
     assert objective("paper", "network", False) == Plain(NETWORK)
     assert objective("paper", "network", True) == Plain(NETWORK), "the papers attack without the noise"
     assert objective("adaptive", "network", False) == Plain(NETWORK)
     assert objective("adaptive", "network", True) == Expectation(NETWORK, draws=5)
     assert objective("adaptive", "smoothed", True) == Smoothed(NETWORK, 0.25, draws=5)
+
+
+@pytest.mark.parametrize("place", list(Place))
+def test_a_network_with_a_noise_layer_votes_over_its_own_noise(place: Place) -> None:
+    """With its noise silenced it is "the network", under both protocols; the smoothed classifier is attacked through it."""
+    plan, example = AttackPlan(draws=5), torch.rand(1, 1, 2, 2)
+    network = add_noise(
+        NETWORK, (1, 2, 2), place, lambda shape: NoiseLayer(shape, Law.GAUSSIAN, 0.3, UniformSpread(shape))
+    ).eval()
+    attacked = AttackedClassifiers.of(smooth(network, 0.3), example)
+    assert not attacked.random
+    assert plan.objective(Entry("adaptive", "smoothed", "pgd", 0.5), attacked) == OwnNoise(network, draws=5)
+    for protocol in ("paper", "adaptive"):
+        found = plan.objective(Entry(protocol, "network", "pgd", 0.5), attacked)
+        assert found == Plain(attacked.bare)
+        assert not any(isinstance(layer, NoiseLayer) for layer in attacked.bare.modules())
+        assert torch.equal(found.model(example), NETWORK(example))
 
 
 def test_entries_name_every_attack_once() -> None:

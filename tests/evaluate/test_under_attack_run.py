@@ -27,7 +27,7 @@ from twinproof.certify.run import certify_run
 from twinproof.certify.smoothed import Sampling, smooth
 from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError, RunError, UserError
-from twinproof.evaluate import under_attack
+from twinproof.evaluate import attack_results, under_attack
 from twinproof.evaluate.protocols import AttackPlan
 from twinproof.evaluate.under_attack import AttackedRun, attack_run
 from twinproof.progress import Silent
@@ -192,7 +192,7 @@ def test_the_papers_fgsm_is_the_papers(root: Path, dataset: Dataset) -> None:
     wanted = (stored + 2 * gradient.sign()).clamp(0, dataset.levels)
     assert np.array_equal(_inputs(root)["paper/network/fgsm/0.125"], wanted.numpy().astype(np.uint8))
     result = json.loads((root / "attacks.json").read_text())["results"]["sizes"][0]
-    assert result["l2_reach"] == 1.0, "sqrt(64) * 0.125"
+    assert result["reach"] == 1.0, "sqrt(64) * 0.125"
     assert "adaptive" not in result
     assert "difference" not in result
 
@@ -367,6 +367,18 @@ def test_a_planted_bug_that_doubles_radii_is_a_crossing(attacked: Path, dataset:
     assert json.loads((root / "attacks.json").read_text())["results"]["crossing"] is True, "the record is renewed"
     _change_radii(root, lambda radius: radius / 2)
     assert not _attack(root, dataset).results["crossing"]
+
+
+def test_a_planted_reach_without_its_factor_is_a_crossing(
+    root: Path, dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An l2 radius taken for a linf one covers attacks that are sqrt(64) times longer: certified inputs are misled."""
+    made = _attack(root, dataset, limit=100, plan=AttackPlan("linf", (0.1875,), ("pgd",), ("adaptive",), steps=8, draws=4))
+    assert made.results["sizes"][0]["reach"] == 1.5, "sqrt(64) * 0.1875"
+    assert not made.results["crossing"]
+    monkeypatch.setattr(attack_results, "reach", lambda norm, size, certificate_norm, dimension: size)
+    again = _attack(root, dataset, limit=100, plan=AttackPlan("linf", (0.1875,), ("pgd",), ("adaptive",), steps=8, draws=4))
+    assert again.results["crossing"]
 
 
 def test_a_planted_sign_error_is_seen_as_accuracy_above_the_papers(

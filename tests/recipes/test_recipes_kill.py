@@ -16,6 +16,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from safetensors import safe_open
 from small_runs import (
     STAYS_PRIVATE,
     announced_steps,
+    ledger_lines,
     model_bytes,
     one_thread,
     released,
@@ -36,8 +38,7 @@ from twinproof.privacy import plan as plan_module
 from twinproof.privacy import step_randomness as randomness_module
 from twinproof.privacy.accounting import Event, PoissonGaussianEvent, epsilon_pld, epsilon_rdp, spending
 from twinproof.privacy.ledger import Ledger
-from twinproof.privacy.sampling import poisson_sample
-from twinproof.recipes import finish, reporter
+from twinproof.recipes import finish, redistribution, reporter
 from twinproof.recipes.train import train
 from twinproof.training import checkpoint
 
@@ -82,14 +83,27 @@ class Death:
                 handle.write(b'{"body":{"hal')
 
 
-def killed_run(settings: dict[str, Any], root: Path, moment: int, *, torn: bool = False, drawn: Path | None = None) -> bool:
-    """Trains in a child that dies at ``moment``; False if it finished before. ``drawn`` receives a byte for each draw."""
+def killed_run(
+    settings: dict[str, Any],
+    root: Path,
+    moment: int,
+    *,
+    torn: bool = False,
+    drawn: Path | None = None,
+    read: Path | None = None,
+) -> bool:
+    """Trains in a child that dies at ``moment``; False if it finished before.
+
+    ``drawn`` receives a byte for each draw, ``read`` one for each time that records are read for r.
+    """
     child = os.fork()
     if child == 0:
         code = 0
         try:
             if drawn is not None:
-                _count_draws(drawn)
+                _count_calls(randomness_module, "poisson_sample", drawn)
+            if read is not None:
+                _count_calls(redistribution, "influences", read)
             sys.addaudithook(Death(root, moment, torn=torn))
             train(settings, root, resume=True)
         except BaseException:  # noqa: BLE001 (a forked child must never return into the test runner)
@@ -104,14 +118,19 @@ def killed_run(settings: dict[str, Any], root: Path, moment: int, *, torn: bool 
     return False
 
 
-def _count_draws(path: Path) -> None:
+def _count_calls(module: ModuleType, name: str, path: Path) -> None:
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    honest = vars(module)[name]
 
     def counted(*arguments: Any, **named: Any) -> Any:
         os.write(handle, b".")
-        return poisson_sample(*arguments, **named)
+        return honest(*arguments, **named)
 
-    vars(randomness_module)["poisson_sample"] = counted
+    vars(module)[name] = counted
+
+
+def announced_r(root: Path) -> int:
+    return sum(line["body"].get("purpose") == "redistribution" for line in ledger_lines(root))
 
 
 def remembered(account: Callable[[Sequence[Event], float], Any]) -> Callable[[Sequence[Event], float], Any]:
@@ -180,6 +199,28 @@ def test_a_kill_before_any_file_operation_is_mended(
         assert differences(root, uninterrupted) == [], f"moment {moment}"
         moment += 1
     assert moment >= at_least, "the hook sees too few file operations"
+
+
+@pytest.mark.parametrize("stride", [4, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_private_r_is_announced_before_it_is_read_and_paid_for_once(stride: int, tmp_path: Path) -> None:
+    """Killed before file operations all along: whoever has read records for r has it in the ledger, once, and ends with it."""
+    noise = {"redistribution": "training"}
+    settings = tiny(write_blobs(tmp_path / "data"), recipe="securesgd", steps=2, noise_layer=noise)
+    uninterrupted = train(settings, tmp_path / "whole").root
+    moment, read = 0, 0
+    while True:
+        root, drawn = tmp_path / f"run{moment}", tmp_path / f"read{moment}"
+        if not killed_run(settings, root, moment, read=drawn):
+            break
+        times = len(drawn.read_bytes())
+        assert times == 0 or announced_r(root) == 1, f"moment {moment}"
+        read += times
+        train(settings, root, resume=True)
+        assert announced_r(root) == 1
+        assert differences(root, uninterrupted) == [], f"moment {moment}"
+        moment += stride
+    assert moment >= 30, "the hook sees too few file operations"
+    assert read >= 16 / stride, "too few kills came after r was read"
 
 
 def test_a_run_killed_at_every_resumption_still_ends_with_the_same_bits(

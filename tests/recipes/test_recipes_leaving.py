@@ -49,7 +49,7 @@ def differing_files(tmp_path: Path, other: Arrays, **changes: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("neighbour", NEIGHBOURS)
-@pytest.mark.parametrize("recipe", ["dpsgd", "dpcert-gaussian"])
+@pytest.mark.parametrize("recipe", ["dpsgd", "dpcert-gaussian", "securesgd"])
 def test_released_files_do_not_tell_neighbours_apart(tmp_path: Path, neighbour: str, recipe: str) -> None:
     assert differing_files(tmp_path, NEIGHBOURS[neighbour], recipe=recipe, learning_rate=0) == []
 
@@ -137,9 +137,17 @@ def _masked(root: Path) -> dict[str, Any]:
     return {"run": record, "metrics": metrics, "ledger": ledger, "names": sorted(released(root))}
 
 
-def test_training_changes_only_the_model_and_what_is_computed_from_it(tmp_path: Path) -> None:
-    base = train_on(tmp_path / "base", blobs())
-    other = train_on(tmp_path / "other", with_other_record(7))
+WAYS: dict[str, dict[str, Any]] = {
+    "dpsgd": {},
+    "learned r": {"recipe": "securesgd"},
+    "private r": {"recipe": "securesgd", "noise_layer": {"redistribution": "training"}},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_training_changes_only_the_model_and_what_is_computed_from_it(tmp_path: Path, way: str) -> None:
+    base = train_on(tmp_path / "base", blobs(), **WAYS[way])
+    other = train_on(tmp_path / "other", with_other_record(7), **WAYS[way])
     assert (base / "model.safetensors").read_bytes() != (other / "model.safetensors").read_bytes()
     assert _masked(base) == _masked(other)
 

@@ -26,6 +26,7 @@ from twinproof.privacy.sampling import poisson_sample
 from twinproof.randomness import Key
 from twinproof.recipes.config import parse_train_config
 from twinproof.recipes.registry import RECIPES
+from twinproof.recipes.resolve import resolve
 from twinproof.recipes.train import train
 from twinproof.rounding import round_up
 from twinproof.training.augmentation import GaussianCopies, OriginalOnly
@@ -101,7 +102,8 @@ def test_empty_draws_walk_by_noise_and_momentum_alone(source: Path, tmp_path: Pa
 
 
 def test_the_copies_have_the_noise_and_number_of_the_settings(source: Path) -> None:
-    config = parse_train_config(tiny(source, recipe="dpcert-gaussian", copies=5, sigma=0.4))
+    settings = parse_train_config(tiny(source, recipe="dpcert-gaussian", copies=5, sigma=0.4))
+    config = resolve(settings, load(settings.data))
     assert RECIPES["dpcert-gaussian"].augmentation(config) == GaussianCopies(5, 0.4)
     assert all(RECIPES[name].augmentation(config) == OriginalOnly() for name in ("dpsgd", "regular"))
 

@@ -38,7 +38,9 @@ def attack_settings(dataset: Dataset, **changes: Any) -> AttackSettings:
     values: dict[str, Any] = {
         "model_sha256": "ab" * 32, "norm": "l2", "sizes": SIZES, "attacks": ("fgsm", "pgd"), "protocols": ("paper", "adaptive"),
         "steps": 20, "step_size": None, "paper_steps": 10, "restarts": 1, "draws": 8, "aim": None, "inputs": len(LABELS),
-        "sigma": 0.5, "levels": dataset.levels, "dimension": int(np.prod(dataset.shape)), "n0": 100, "n": 1000, "alpha": 0.001,
+        "certificate_norm": "l2", "sigma": 0.5, "levels": dataset.levels, "law": "gaussian", "place": "input", "bound": "tight",
+        "operator_norm": 1.0, "slack": 0.0, "grid": 1.0, "tau": 1e-9, "dimension": int(np.prod(dataset.shape)),
+        "noise_dimension": int(np.prod(dataset.shape)), "n0": 100, "n": 1000, "alpha": 0.001,
         "key": "11" * 32, "random_network": False, "form": "as given", "device": "cpu", "versions": {"torch": "2.13.0"},
         "created": "2025-01-01T12:00:00Z", "seconds": 12.5, "state": "complete",
     }  # fmt: skip

@@ -101,6 +101,17 @@ def certificate_settings(**changes: Any) -> CertificateSettings:
         "versions": {"torch": "2.13.0"},
         "created": "2025-01-01T11:00:00Z",
         "seconds": 61.0,
+        "law": "gaussian",
+        "place": "input",
+        "bound": "tight",
+        "statistic": "votes",
+        "confidence": "clopper-pearson",
+        "runner_up": "complement",
+        "classes": 4,
+        "resolution": 1,
+        "operator_norm": 1.0,
+        "operator_norm_method": "identity",
+        "slack": 0.0,
     }
     return CertificateSettings(**{**values, **changes})
 

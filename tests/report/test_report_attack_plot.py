@@ -15,6 +15,7 @@ from twinproof.report.attack_facts import AttackFacts
 from twinproof.report.attack_marks import WORST, legend_entry, mark_of
 from twinproof.report.attack_plot import attack_curves, attack_plot
 from twinproof.report.facts import load_facts
+from twinproof.report.radius_words import RadiusWords
 
 IMAGES = image_data(LABELS)
 
@@ -51,7 +52,7 @@ def test_the_certified_line_lies_under_every_curve(attacks: AttackFacts) -> None
 
 
 def test_the_plot_is_self_contained(attacks: AttackFacts) -> None:
-    drawn = attack_plot("attacks", attacks)
+    drawn = attack_plot("attacks", attacks, RadiusWords("l2"))
     assert "http" not in drawn
     assert "#0102" not in drawn
     assert drawn.count("<svg") == 2
@@ -59,7 +60,7 @@ def test_the_plot_is_self_contained(attacks: AttackFacts) -> None:
     names = re.findall(r'\bid="([^"]+)"', drawn)
     assert len(names) == len(set(names))
     assert set(re.findall(r'href="#([^"]+)"', drawn)) <= set(names)
-    assert drawn == attack_plot("attacks", attacks), "the same plot is the same bytes"
+    assert drawn == attack_plot("attacks", attacks, RadiusWords("l2")), "the same plot is the same bytes"
 
 
 def test_marks_differ_without_their_colours() -> None:

@@ -18,7 +18,7 @@ from twinproof.report.audit_facts import BINS_PER_RADIUS
 from twinproof.report.audit_section import audit_section
 from twinproof.report.card import robustness_sentence
 from twinproof.report.facts import load_facts
-from twinproof.runs.audits import AttackedCertificate, CertificateAudit
+from twinproof.runs.audits import HELD, AttackedCertificate, CertificateAudit
 
 SOUND = [
     *(attacked_certificate(index, ratio) for index, ratio in enumerate((1.0, 1.199999, 1.25, 2.9))),
@@ -38,6 +38,14 @@ def page_of(root: Path) -> str:
     made = audit_section(load_facts(root))
     check_page(made)
     return made
+
+
+def test_certificates_that_nothing_could_contradict_are_counted(tmp_path: Path) -> None:
+    tiny = AttackedCertificate(9, 1, 1 / 255, HELD)
+    root, _ = audited(tmp_path / "some", [*SOUND, tiny])
+    assert "1 have a radius of one level or less" in page_of(root)
+    root, _ = audited(tmp_path / "none", SOUND)
+    assert "one level or less" not in page_of(root)
 
 
 def test_the_page_shows_the_audits_numbers(tmp_path: Path) -> None:

@@ -231,7 +231,7 @@ def test_a_radius_that_no_votes_give_does_not_hide_the_report(tmp_path: Path) ->
     page = files.html.read_text(encoding="utf-8")
     assert tuple(check_page(page).sections) == ORDER
     assert "The certificates cannot be summarised" in page
-    assert "Average certified radius" not in page
+    assert "Average certified" not in page
     assert "Verification FAILED" in page
     assert json.loads(files.json.read_text())["certified"] is None
 

@@ -17,6 +17,7 @@ from twinproof.rounding import round_down
 from twinproof.runs.certificates import (
     ABSTAIN,
     HEADER,
+    MORE,
     UNKNOWN,
     Certificate,
     CertificateSettings,
@@ -47,6 +48,40 @@ def test_round_trip(tmp_path: Path) -> None:
     assert text.splitlines()[2] == "1,1,1,901,1,0.125000,1,1001"
     assert text.endswith("\n")
     assert "\r" not in text
+
+
+def test_more_columns_round_trip(tmp_path: Path) -> None:
+    lines = [replace(line, squares=5 * line.votes, runner_up=90, runner_up_squares=400) for line in LINES]
+    writer = CertificateWriter(tmp_path, more=True)
+    writer.append(lines)
+    writer.close()
+    assert read_certificates(tmp_path) == lines
+    text = (tmp_path / "certificates.csv").read_text().splitlines()
+    assert text[0] == ",".join(HEADER + MORE) == ",".join(HEADER) + ",squares,runner_up,runner_up_squares"
+    assert text[2] == "1,1,1,901,1,0.125000,1,1001,4505,90,400"
+
+
+def test_without_more_columns_the_line_is_short_and_the_numbers_are_zero(tmp_path: Path) -> None:
+    _write(tmp_path, [replace(LINES[0], squares=7)])
+    assert read_certificates(tmp_path) == [LINES[0]]
+    assert len(LINES[0].row()) == len(HEADER)
+    assert len(LINES[0].row(more=True)) == len(HEADER) + len(MORE)
+
+
+@pytest.mark.parametrize(
+    ("prediction", "radius", "size", "robust"),
+    [(1, 0.25, 0.25, True), (1, 0.25, 0.250001, False), (1, 0.0, 0.0, True), (ABSTAIN, 0.0, 0.0, False), (1, 0.25, 0.0, True)],
+)
+def test_robustness_at_a_size(prediction: int, radius: float, size: float, robust: bool) -> None:
+    assert Certificate(0, 0, prediction, 10, 1, radius).robust_at(size) is robust
+
+
+@pytest.mark.parametrize(
+    ("changes", "more"),
+    [({}, False), ({"statistic": "scores"}, True), ({"runner_up": "union"}, True), ({"norm": "linf", "bound": "hgm"}, False)],
+)
+def test_more_columns_are_needed_where_votes_are_not_all(changes: dict[str, str], more: bool) -> None:
+    assert replace(SETTINGS, **changes).needs_more is more  # type: ignore[arg-type]
 
 
 @given(st.floats(min_value=0, max_value=100))

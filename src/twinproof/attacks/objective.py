@@ -1,6 +1,6 @@
 """What is attacked: the network itself, a random network in expectation, or the smoothed classifier.
 
-All three are one thing, the cross-entropy of a mean over draws, with one draw for the network itself. A weak attack on a
+All are one thing, the cross-entropy of a mean over draws, with one draw for the network itself. A weak attack on a
 random network is the field's commonest mistake: its gradient must be that of what the user will run, noise included
 (expectation over transformation; Athalye, Carlini and Wagner, ICML 2018; for smoothing Salman et al., NeurIPS 2019).
 """
@@ -156,6 +156,44 @@ class Smoothed(Objective):
     @property
     def sampled(self) -> bool:
         """Over the noise."""
+        return True
+
+    @property
+    def rows(self) -> int | None:
+        """As the caller said."""
+        return self.most_rows
+
+
+@dataclass(frozen=True)
+class OwnNoise(Objective):
+    """The smoothed classifier of a network with a noise layer: -log of the mean probability over that layer's own noise.
+
+    ``Smoothed`` for networks that bring their noise along, wherever in them it is added and whatever its law. Every row of a
+    forward pass draws its own, from torch's global generator. Candidates are compared over ``judged_on`` draws, the same for
+    all of them, that no gradient has seen. Predictions are votes.
+    """
+
+    model: nn.Module
+    draws: int = 32
+    judged_on: int = 64
+    most_rows: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_counts(draws=self.draws, judged_on=self.judged_on, most_rows=self.most_rows)
+
+    @property
+    def looking(self) -> Draws:
+        """The draws of one gradient; the layer adds the noise, so that the input gets none."""
+        return Draws(self.draws, Mean.PROBABILITY, votes=True)
+
+    @property
+    def judging(self) -> Draws:
+        """More of them, never those of a step."""
+        return Draws(self.judged_on, Mean.PROBABILITY, votes=True)
+
+    @property
+    def sampled(self) -> bool:
+        """Over the layer's noise."""
         return True
 
     @property

@@ -10,6 +10,7 @@ from twinproof.attacks.norms import BALLS
 from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError, RunError
 from twinproof.files import sha256_file
+from twinproof.layers.noise import Place
 from twinproof.runs.certificates import ABSTAIN, Certificate, CertificateSettings, read_certificates, read_settings
 from twinproof.runs.layout import RunLayout
 from twinproof.runs.run import Run
@@ -90,12 +91,14 @@ def _refuse_impossible(layout: RunLayout, settings: CertificateSettings, lines: 
         raise RunError(
             "there is not a single certificate", where=str(layout.certificates_csv), got="no lines", wanted="one for each input"
         )
-    if settings.levels != dataset.levels or settings.dimension != math.prod(dataset.shape):
+    # Behind the first layer the noise has coordinates of its own, of which the data know nothing.
+    coordinates = math.prod(dataset.shape) if settings.place == Place.INPUT else settings.dimension
+    if settings.levels != dataset.levels or settings.dimension != coordinates:
         raise RunError(
             "the certificates are about other inputs",
             where=str(layout.certificates_json),
             got=f"{settings.dimension} coordinates on {settings.levels} levels",
-            wanted=f"{math.prod(dataset.shape)} on {dataset.levels}",
+            wanted=f"{coordinates} on {dataset.levels}",
         )
     for position, one in enumerate(lines):
         known = one.index == position < len(dataset.test) and ABSTAIN <= one.prediction < len(dataset.classes)

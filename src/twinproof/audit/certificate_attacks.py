@@ -15,15 +15,15 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from twinproof.attacks.frozen import untouched
 from twinproof.attacks.looking import Looker, global_seed
-from twinproof.attacks.objective import Smoothed
 from twinproof.audit.certificate_balls import Balls
 from twinproof.audit.certificate_judge import FALSE_FLIPS, Judge
 from twinproof.audit.certificate_search import AttackBudget, CertificateSearch, Ray, likely_rivals
 from twinproof.certify.smoothed import SmoothedClassifier
+from twinproof.evaluate.attacked_classifiers import smoothed_objective
 from twinproof.randomness import Key
 from twinproof.rounding import round_down
 from twinproof.runs.audits import FLIPPED, HELD, UNDECIDED, AttackedCertificate, Flip
@@ -42,13 +42,11 @@ _STRICTLY = 1 - 1e-12
 
 @dataclass(frozen=True)
 class CertificateAttacker:
-    """Attacks certificates of one smoothed classifier.
+    """Attacks certificates in ``norm`` of one smoothed classifier: its network's gradients lead the search, its votes judge.
 
-    ``model`` is the network whose gradients lead the search; ``smoothed`` judges. ``means`` are the mean inputs of all
-    classes, in [0, 1]; ``attackable`` is the number of certificates in the whole audit.
+    ``means`` are the mean inputs of all classes, in [0, 1]; ``attackable`` is the number of certificates in the whole audit.
     """
 
-    model: nn.Module
     smoothed: SmoothedClassifier
     norm: str
     means: Tensor
@@ -71,7 +69,7 @@ class CertificateAttacker:
             self.norm,
             stored.to(device, torch.float64),
             torch.tensor([one.radius for one in certificates], dtype=torch.float64, device=device),
-            self.smoothed.noise.levels,
+            self.smoothed.levels,
         )
         certified = torch.tensor([one.prediction for one in certificates], device=device)
         budget = self.budget
@@ -85,8 +83,8 @@ class CertificateAttacker:
             level=self.level,
         )
         generator = torch.Generator(device).manual_seed(self.key.seed("audit-search", batch))
-        with untouched(self.model), global_seed(self.key.seed("audit-layers", batch), device):
-            objective = Smoothed(self.model, self.smoothed.noise.sigma, budget.draws)
+        objective = smoothed_objective(self.smoothed, budget.draws)
+        with untouched(objective.model), global_seed(self.key.seed("audit-layers", batch), device):
             rivals = likely_rivals(objective, balls.inputs, certified, generator)
             looker = Looker(objective, balls.inputs, generator)
             search = CertificateSearch(balls, certified, rivals, looker, judge, budget, generator)

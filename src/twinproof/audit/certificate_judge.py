@@ -3,8 +3,8 @@
 Guarantees
     A confirmed flip is a fact except with probability ``level``: the candidate was fixed before a single draw of its
     confirmation was made (each call has draws of its own), and CERTIFY's bound (n0 draws choose the class, fresh ones bound it)
-    proves that another class has more than half of the probability there. The audit sets ``level`` so that all its
-    confirmations together are wrong with probability at most ``FALSE_FLIPS``.
+    proves that another class has more than half of the probability there, or of the mean score where certificates go by scores.
+    The audit sets ``level`` so that all its confirmations together are wrong with probability at most ``FALSE_FLIPS``.
     It is one-sided: a point where another class wins without a majority is not counted, so that with many classes the closest
     flip may really be a little closer.
 """
@@ -18,11 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from twinproof.certify.method import Method
+from twinproof.certify.row_statistic import row_statistic
 from twinproof.certify.smoothed import Sampling, SmoothedClassifier
 from twinproof.randomness import Key
-from twinproof.runs.certificates import Certificate
+from twinproof.runs.certificates import Certificate, CertificateSettings
 
 FALSE_FLIPS = 1e-6
+_CONFIDENCE = {"votes": "clopper-pearson", "scores": "hoeffding"}
 # Draws that choose the class of a candidate, as a number for a screen and as a share of the votes of a confirmation. If they
 # choose badly, as near a tie they may, a flip is overlooked, never invented.
 _SELECTION, _SELECTION_SHARE = 50, 0.1
@@ -30,9 +33,18 @@ _SCREEN_ALPHA = 0.05  # of no consequence: a screen looks at the votes, not at a
 CROSSED = -0.5
 
 
+def judging_method(settings: CertificateSettings) -> Method:
+    """How the classifier of some certificates is asked: by the statistic that it was certified by, and for a majority.
+
+    Another statistic would be another classifier. The bound, and how a runner-up was bounded, only turn answers into radii.
+    """
+    confidence = _CONFIDENCE.get(settings.statistic, "")  # Method names what it does not know
+    return Method(norm=settings.norm, statistic=settings.statistic, confidence=confidence)
+
+
 @dataclass(frozen=True)
 class Screen:
-    """What few votes say: ``leaders``, and as ``margins`` the share of the certified class where it leads, else minus the
+    """What few draws say: ``leaders``, and as ``margins`` the share of the certified class where it leads, else minus the
     leader's. Below ``CROSSED`` another class seems to have the majority.
     """
 
@@ -69,7 +81,8 @@ class Judge:
         """A cheap look at each row."""
         made = self._ask(stored, self._screen)
         leaders = np.array([one.top for one in made], dtype=np.int64)
-        shares = np.array([one.votes for one in made]) / self._screen.n
+        whole = self._screen.n * row_statistic(self._smoothed.method.statistic).resolution
+        shares = np.array([one.votes for one in made]) / whole
         return Screen(np.where(leaders == np.asarray(certified), shares, -shares), leaders)
 
     def confirm(self, stored: Tensor) -> list[Certificate]:

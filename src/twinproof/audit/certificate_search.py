@@ -21,7 +21,7 @@ from torch import Tensor
 
 from twinproof.attacks.looking import Looker
 from twinproof.attacks.norms import per_row
-from twinproof.attacks.objective import Smoothed
+from twinproof.attacks.objective import Objective
 from twinproof.attacks.scores import scores_of
 from twinproof.audit.certificate_balls import Balls
 from twinproof.audit.certificate_judge import CROSSED, Judge, Screen
@@ -87,13 +87,16 @@ class Ray:
         )
 
 
-def likely_rivals(objective: Smoothed, inputs: Tensor, certified: Tensor, generator: torch.Generator) -> Tensor:
-    """(rows, rivals): the classes that the network finds likeliest under noise beside the certified one, first ones first."""
-    total: Tensor | None = None
+def likely_rivals(objective: Objective, inputs: Tensor, certified: Tensor, generator: torch.Generator) -> Tensor:
+    """(rows, rivals): the classes that the network finds likeliest under noise beside the certified one, first ones first.
+
+    A network with a noise layer draws its own, and ``sigma`` at the input is then zero.
+    """
+    total, draws = None, objective.looking
     with torch.no_grad():
-        for _ in range(objective.draws):
+        for _ in range(draws.count):
             noise = torch.randn(inputs.shape, generator=generator, device=inputs.device, dtype=inputs.dtype)
-            likely = scores_of(objective.model, inputs + objective.sigma * noise).softmax(dim=1).nan_to_num()
+            likely = scores_of(objective.model, inputs + draws.sigma * noise).softmax(dim=1).nan_to_num()
             total = likely if total is None else total + likely
     if total is None:
         raise ValueError("an objective looks at least once")
@@ -134,10 +137,13 @@ class CertificateSearch:
 
     def straight_on(self, means: Tensor) -> list[Tensor]:
         """Directions that need no ascent; ``means`` holds the mean input of each class, in [0, 1]."""
-        inputs = self._balls.inputs
+        inputs, ball = self._balls.inputs, self._balls.ball
         shape = inputs.shape
+        # Random, but of the norm's own kind (signs in linf, few coordinates in l1), which gets furthest within its length.
         found = [
-            torch.randn(shape, generator=self._generator, device=inputs.device, dtype=inputs.dtype)
+            ball.steepest(
+                torch.randn(shape, generator=self._generator, device=inputs.device, dtype=inputs.dtype), None, _SPREAD
+            )
             for _ in range(self._budget.directions)
         ]
         found += [self._uphill(inputs) for _ in range(_GRADIENT_DIRECTIONS)]

@@ -35,6 +35,14 @@ def explained_by_chance(flips: int, inputs: int, alpha: float, *, shared_noise: 
     return float(betainc(flips, inputs - flips + 1, alpha))
 
 
+def nothing_inside(attacked: Sequence[AttackedCertificate], levels: int) -> int:
+    """How many of the certificates hold no storable input but their own: only a second look at that could contradict them.
+
+    In every norm the nearest other input is one level of one coordinate away.
+    """
+    return sum(one.radius * levels <= 1 for one in attacked)
+
+
 def verdict_of(attacked: Sequence[AttackedCertificate], inputs: int, alpha: float, *, shared_noise: bool) -> Verdict:
     """The attacks on the certificates of ``inputs`` inputs, abstentions counted among them, in one record."""
     flips = sum(one.verdict == FLIPPED for one in attacked)

@@ -13,12 +13,14 @@ from torch import Tensor
 
 from twinproof.audit.audited_certificates import AuditedCertificates, certificates_of
 from twinproof.audit.certificate_attacks import OUTWARD, WITHIN, CertificateAttacker
-from twinproof.audit.certificate_judge import FALSE_FLIPS
+from twinproof.audit.certificate_judge import FALSE_FLIPS, judging_method
 from twinproof.audit.certificate_search import AttackBudget
 from twinproof.audit.certificate_verdict import REFUTED_BELOW, verdict_of
-from twinproof.certify.smoothed import Sampling, SmoothedClassifier, smooth
+from twinproof.certify.of_run import smoothed_for_run
+from twinproof.certify.smoothed import Sampling, SmoothedClassifier
 from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError, RunError
+from twinproof.evaluate.refuted_bounds import already_refuted
 from twinproof.guarantee import Kind, Status
 from twinproof.progress import Progress, Silent
 from twinproof.randomness import Key
@@ -66,7 +68,8 @@ def audit_run(
         - Interrupted at any moment and gone on with, on the same machine (with a CPU), it ends with the same findings.
         - The noise that judges is never the certificates': a key that is theirs is refused.
         - Whatever is refused is refused before anything is written. ``run.json`` binds the audit once it is complete, and a
-          refuted promise of robustness has the status ``refuted`` there.
+          refuted promise of robustness has the status ``refuted`` there. One that its bound had refuted before is attacked
+          like any other, and stays refuted whatever is found.
     """
     budget, progress = budget or AttackBudget(), progress or Silent()
     run.refuse_other_data(dataset)
@@ -90,7 +93,7 @@ def audit_run(
         if audit.verdict is None:
             audit = _attack_all(run, dataset, found, smoothed, budget, audit, progress)
         if AUDIT_JSON not in read_run_json(run.root).get("files", {}):
-            _record(run.root, audit.verdict)
+            _record(run.root, audit.verdict, expected=already_refuted(found.settings))
     return audit
 
 
@@ -113,7 +116,7 @@ def _smoothed(
     """The classifier that the certificates are about, in the form in which earlier work on this kind of device ran it."""
     forms = [record for record in (earlier.settings if earlier else None, found.settings) if record is not None]
     form = next((record.form for record in forms if record.device.partition(":")[0] == device.type), None)
-    smoothed = smooth(run.model(device), found.settings.sigma, levels=dataset.levels)
+    smoothed = smoothed_for_run(run, dataset, device, sigma=found.settings.sigma, method=judging_method(found.settings))
     base = smoothed.base_for(dataset.test.inputs[:1], Sampling(shared_noise=found.settings.shared_noise), form=form)
     return replace(smoothed, base=base)
 
@@ -179,12 +182,10 @@ def _attack_all(
     progress: Progress,
 ) -> CertificateAudit:
     claims, began = found.attackable, time.monotonic()
-    model = run.model(next(smoothed.model.parameters()).device)
     attacker = CertificateAttacker(
-        model,
         smoothed,
         found.settings.norm,
-        class_means(dataset).to(next(model.parameters()).device),
+        class_means(dataset).to(next(smoothed.model.parameters()).device),
         len(claims),
         budget,
         Key(bytes.fromhex(audit.settings.key)),
@@ -218,13 +219,16 @@ def _inputs_of(dataset: Dataset, certificates: Sequence[Certificate]) -> Tensor:
     return torch.from_numpy(dataset.test.inputs[rows].astype(np.int64))
 
 
-def _record(root: Path, verdict: Verdict | None) -> None:
+def _record(root: Path, verdict: Verdict | None, *, expected: bool) -> None:
+    """Binds the audit. A promise that its bound refutes keeps its own reason; attacks that confirm it are added."""
     guarantees = read_run_json(root)["guarantees"]
     if verdict is not None and verdict.refuted:
-        reason = (
+        robustness = guarantees[str(Kind.ROBUSTNESS)]
+        found = (
             f"attacks changed {verdict.flips} certified answers of {verdict.inputs} inputs inside their radii; "
             f"chance explains that with probability below {REFUTED_BELOW:g} (audit.json)"
         )
-        refuted = {**guarantees[str(Kind.ROBUSTNESS)], "status": str(Status.REFUTED), "reason": reason}
+        reason = f"{robustness['reason']}; as expected, {found}" if expected and robustness["reason"] else found
+        refuted = {**robustness, "status": str(Status.REFUTED), "reason": reason}
         guarantees = {**guarantees, str(Kind.ROBUSTNESS): refuted}
     update_run_json(root, files=(AUDIT_JSON,), guarantees=guarantees)

@@ -1,8 +1,10 @@
 """``verify_run``: asks every question of a run and reports every lie, trusting nothing that the run holds.
 
-Written from docs/formats/run.md alone; it shares no code with the writers except names, status words and error types.
-What it cannot see: whether the votes were really drawn from the model, or the noise really added. It shows that what the
-run says is consistent with itself, complete, and proves the numbers that are printed.
+Written from docs/formats/run.md alone; it shares no code with the writers except names, status words and error types. One
+module, ``verify_first_layer``, rebuilds the network where noise stands behind its first layer: nothing else knows what it
+computes. What no part can see: whether the votes were really drawn from the model, the noise really added, or a deviation that
+was chosen for certificates really used. It shows that what the run says is consistent with itself and with its weights,
+complete, and proves the numbers that are printed.
 
 Guarantees
     Any content of the directory ends in a :class:`Verification`; the one error is :class:`RunError`, where there is no run.
@@ -13,26 +15,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twinproof.audit.evidence import RunFolder, parse_object, shown
 from twinproof.audit.verification import Findings, Problem, Verification
 from twinproof.audit.verify_attack_settings import FILE as ATTACKS_FILE
+from twinproof.audit.verify_attack_settings import attack_noise, is_sound_attack
 from twinproof.audit.verify_attacks import Surroundings, verify_attacks
 from twinproof.audit.verify_audit import verify_audit
 from twinproof.audit.verify_certificate_lines import FILE as CERTIFICATE_LINES
 from twinproof.audit.verify_certificate_lines import Lines, line_problems, read_lines
-from twinproof.audit.verify_certificates import SETTINGS_FILE, settings_problems
+from twinproof.audit.verify_certificates import SETTINGS_FILE, is_sound, settings_problems
 from twinproof.audit.verify_epsilon import Spent, close_problems, recompute
 from twinproof.audit.verify_files import ATTACKS, AUDIT, CERTIFICATES, digest_problems, private_problems, unexpected_problems
+from twinproof.audit.verify_first_layer import noise_site, site_problems
 from twinproof.audit.verify_guarantees import epsilon_problems, guarantee_problems, robustness_problems
 from twinproof.audit.verify_ledger import FILE as LEDGER
 from twinproof.audit.verify_ledger import Ledger, read_ledger
+from twinproof.audit.verify_method import INPUT, is_plain
 from twinproof.audit.verify_metrics import FILE as METRICS
 from twinproof.audit.verify_metrics import metrics_problems
 from twinproof.audit.verify_model import FILE as MODEL
 from twinproof.audit.verify_model import identity_problems, weight_problems
+from twinproof.audit.verify_noise import noise_of
 from twinproof.audit.verify_originals import Originals, originals_problems
+from twinproof.audit.verify_reach import GAUSSIAN
+from twinproof.audit.verify_redistribution import redistribution_problems
 from twinproof.audit.verify_run_json import (
     FILE as RUN_JSON,
 )
@@ -48,11 +56,15 @@ from twinproof.audit.verify_run_json import (
 )
 from twinproof.rounding import format_up, round_up
 
+if TYPE_CHECKING:
+    from torch import nn
 
-def verify_run(root: Path, *, originals: Originals | None = None) -> Verification:
+
+def verify_run(root: Path, *, originals: Originals | None = None, network: nn.Module | None = None) -> Verification:
     """Checks the run in ``root`` and returns everything that was found; RunError only where there is no run.
 
-    With ``originals``, the test set of the run, attacked inputs are measured from the inputs that they were made of.
+    With ``originals``, the test set of the run, attacked inputs are measured from the inputs that they were made of. A run
+    with a network of its owner's and noise behind its first layer can only be checked with that ``network``.
     """
     folder = RunFolder(root)
     findings = Findings()
@@ -71,6 +83,7 @@ def verify_run(root: Path, *, originals: Originals | None = None) -> Verificatio
     findings.check("promise of robustness", robustness_problems(run, settings), "its numbers against the certificates")
     around = Surroundings(run, public_data(run), settings, lines, _usable(originals, run, findings))
     attacks = _verify_attacks(folder, around, findings)
+    _verify_noise(folder, run, settings, attacks, findings, network)
     _verify_model(folder, ledger, {SETTINGS_FILE: settings, ATTACKS_FILE: attacks}, findings)
     return Verification(
         run=shown(str(root)),
@@ -115,6 +128,7 @@ def _verify_promises(run: dict[str, Any], ledger: Ledger | None, spent: Spent | 
     findings.check("config", config_problems(run, ledger), "digest and settings of config")
     findings.check("privacy block", spending_problems(run, ledger), "noise, rate, steps and delta against the ledger")
     findings.check("feature ranges", scaling_problems(run, ledger), "their source, and what it cost")
+    findings.check("redistribution", redistribution_problems(run, ledger), "where the shares of the noise came from")
     findings.check("steps", steps_problems(run, ledger), "steps of config against the ledger")
     findings.check("epsilon of run.json", epsilon_problems(run, spent), "printed against recomputed")
     findings.check("guarantees", guarantee_problems(run, spent), "words, and whether the evidence carries them")
@@ -142,7 +156,7 @@ def _verify_certificates(folder: RunFolder, run: dict[str, Any], findings: Findi
     if isinstance(content, Problem):
         findings.check("certificates", (content,), "every radius from its votes")
         return settings, None
-    lines, problems = read_lines(content)
+    lines, problems = read_lines(content, wide=record is not None and not is_plain(settings))
 
     def all_problems() -> Iterator[Problem]:
         yield from problems
@@ -169,6 +183,28 @@ def _verify_attacks(folder: RunFolder, around: Surroundings, findings: Findings)
     if AUDIT in folder.names:
         verify_audit(folder, _read_object(folder, AUDIT, findings), around, findings)
     return settings or {}
+
+
+def _verify_noise(
+    folder: RunFolder,
+    run: dict[str, Any],
+    certificates: dict[str, Any],
+    attacks: dict[str, Any],
+    findings: Findings,
+    network: nn.Module | None,
+) -> None:
+    """The noise that certificates and attacks speak of against the network's own, where their settings are sound."""
+    spoken = [noise_of(SETTINGS_FILE, certificates, norm="norm", dimension="dimension")] if is_sound(certificates) else []
+    spoken += [attack_noise(attacks)] if is_sound_attack(attacks) else []
+    if not spoken:
+        return
+    plain = all((noise.law, noise.place) == (GAUSSIAN, INPUT) for noise in spoken)
+    site = noise_site(folder, run, network, plain=plain)
+    if isinstance(site, Problem):
+        findings.check("noise of the network", (site,), "law, place and operator norm from the weights")
+        return
+    problems = [problem for noise in spoken for problem in site_problems(noise, site, own_sigma=not certificates)]
+    findings.check("noise of the network", problems, "law, place and operator norm from the weights")
 
 
 def _verify_model(folder: RunFolder, ledger: Ledger | None, settings: dict[str, dict[str, Any]], findings: Findings) -> None:

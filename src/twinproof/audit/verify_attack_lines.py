@@ -14,6 +14,7 @@ from twinproof.audit.verification import Problem
 from twinproof.audit.verify_attack_settings import CLEAN, Entry, answer_rule, entries_of, size_text
 from twinproof.audit.verify_certificate_lines import ABSTAIN, Lines, named, text_of, vote_problems, wrong
 from twinproof.audit.verify_certificates import ROUNDING_UNIT
+from twinproof.audit.verify_confidence import Counts
 from twinproof.audit.verify_originals import Originals
 from twinproof.audit.verify_run_json import PublicData
 
@@ -93,7 +94,7 @@ def read_attack_lines(content: bytes) -> tuple[AttackLines, list[Problem]]:
         column["index"],
         column["label"],
         column["prediction"],
-        column["votes"],
+        Counts.of_votes(column["votes"]),
         column["top"],
         correct,
         radius,

@@ -26,6 +26,9 @@ FALSE_ALARM = 1e-6
 # What rests on certificates, of ``results`` and of one size, and so grows stale when the run is certified anew.
 _CERTIFIED = re.compile(r"results(\.sizes\[\d+\])?\.(certified|certified_by|flips|flips_probability|crossing|warnings)(\..*)?")
 
+# Twice the exponent of d in the length of d equal coordinates of 1.
+_SPREAD = {"linf": 0, "l2": 1, "l1": 2}
+
 Bools = NDArray[np.bool_]
 
 
@@ -55,10 +58,13 @@ def own_line(table: AttackTable, alpha: float) -> CertifiedLine:
     return CertifiedLine(LINES_FILE, table.correct[0], table.radius[0], alpha, independent=True)
 
 
-def l2_reach(norm: str, size: float, dimension: int) -> float:
-    """The longest l2 change of an attack, rounded up to six places."""
+def reach(norm: str, size: float, certificate_norm: str, dimension: int) -> float:
+    """How far in ``certificate_norm`` a change of ``size`` in ``norm`` can go, rounded up to six places."""
     context = Context(prec=400)
-    square = context.multiply(context.power(Decimal(repr(size)), 2), Decimal(dimension if norm == "linf" else 1))
+    # The longest change is one coordinate alone, or all of them by the same amount: then its square is d or d^2 times larger.
+    spread = max(0, _SPREAD[certificate_norm] - _SPREAD[norm])
+    factor = context.power(Decimal(dimension), spread)
+    square = context.multiply(context.power(Decimal(repr(size)), 2), factor)
     return float(context.sqrt(square).quantize(Decimal("0.000001"), rounding=ROUND_CEILING, context=context))
 
 
@@ -92,23 +98,23 @@ def _expected(table: AttackTable, settings: dict[str, Any], line: CertifiedLine)
 
 def _at_size(size: float, table: AttackTable, settings: dict[str, Any], line: CertifiedLine) -> dict[str, Any]:
     """The entry of one size; a count stands beside each share, so that differences are taken exactly."""
-    reach = l2_reach(settings["norm"], size, settings["dimension"])
+    far = reach(settings["norm"], size, settings["certificate_norm"], settings["dimension"])
     here = [at for at, entry in enumerate(table.entries, start=1) if entry.size == size]
-    result: dict[str, Any] = {"size": exact(size), "l2_reach": exact(reach), **_held(table, here, line, reach, settings)}
+    result: dict[str, Any] = {"size": exact(size), "reach": exact(far), **_held(table, here, line, far, settings)}
     paper = [at for at in here if table.entries[at - 1].protocol == "paper"]
     adaptive = [at for at in here if table.entries[at - 1].protocol == "adaptive"]
     counts: dict[str, dict[str, int]] = {}
     if paper:
-        each = {table.entries[at - 1].attack: _as_papers(table, at, reach) for at in paper}
+        each = {table.entries[at - 1].attack: _as_papers(table, at, far) for at in paper}
         names = ("network", "smoothed", "certified")
         counts["paper"] = {name: min(int(one[name].sum()) for one in each.values()) for name in names}
         lowest = {name: exact(count / table.label.shape[1]) for name, count in counts["paper"].items()}
         result["paper"] = {"attacks": {name: _scores(one) for name, one in each.items()}, "lowest": lowest}
     if adaptive:
         entries = [(at, table.entries[at - 1]) for at in adaptive]
-        scores = {f"{entry.attack} on {entry.target}": _scores(_worst(table, [at], reach)) for at, entry in entries}
+        scores = {f"{entry.attack} on {entry.target}": _scores(_worst(table, [at], far)) for at, entry in entries}
         within = [at for at, one in enumerate(table.entries, start=1) if one.protocol == "adaptive" and one.size <= size]
-        worst = _worst(table, [0, *within], reach)
+        worst = _worst(table, [0, *within], far)
         counts["adaptive"] = {name: int(worst[name].sum()) for name in ("network", "smoothed")}
         result["adaptive"] = {"attacks": scores, "worst": _scores(worst)}
     if paper and adaptive:

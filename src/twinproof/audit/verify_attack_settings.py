@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from twinproof.audit.fields import (
     exactly,
     field_problems,
     is_digest,
+    is_not_negative,
     is_object,
     is_open_probability,
     is_positive,
@@ -26,15 +26,19 @@ from twinproof.audit.fields import (
     whole,
 )
 from twinproof.audit.verification import Problem
-from twinproof.audit.verify_certificates import FEWEST_STEPS, MOST_DRAWS, Rule, is_draws, is_key, smallest_tau
+from twinproof.audit.verify_certificates import MOST_DRAWS, is_draws, is_grid, is_key
+from twinproof.audit.verify_method import INPUT, NOISE, NORMS, bound_problems, one_of
+from twinproof.audit.verify_noise import Noise, noise_of, noise_problems
+from twinproof.audit.verify_rule import Rule, Way
 from twinproof.audit.verify_run_json import PublicData
 
 FILE = "attacks.json"
-NORMS = ("l2", "linf", "l1")
 ATTACKS = ("fgsm", "ifgsm", "mim", "pgd")
 # What the gradients of each protocol come from, in the order of the lines.
 TARGETS = {"paper": ("network",), "adaptive": ("network", "smoothed")}
 MOST_SIZES = 1000
+# Keys here, and what they must agree with in certificates.json: another one is another smoothed classifier, or other radii.
+REPEATED = {"sigma": "sigma", "certificate_norm": "norm", "law": "law", "place": "place", "bound": "bound"}
 _AIM = re.compile(r"next|least-likely|class:(0|[1-9][0-9]{0,8})", re.ASCII)
 
 
@@ -60,7 +64,7 @@ SETTINGS = (
     Field("format", exactly(1), "1"),
     Field("state", exactly("complete"), "complete"),
     Field("model_sha256", is_digest, "64 lower-case hexadecimal digits"),
-    Field("norm", lambda value: isinstance(value, str) and value in NORMS, ", ".join(NORMS)),
+    Field("norm", one_of(NORMS), ", ".join(NORMS)),
     Field("sizes", _is_sizes, "growing positive sizes of at most 12 significant digits"),
     Field("attacks", lambda value: _is_choice(value, ATTACKS), ", ".join(ATTACKS)),
     Field("protocols", lambda value: _is_choice(value, tuple(TARGETS)), ", ".join(TARGETS)),
@@ -75,9 +79,14 @@ SETTINGS = (
         "null, next, least-likely or class:N",
     ),
     Field("inputs", is_positive_count, "an integer from 1"),
+    Field("certificate_norm", one_of(NORMS), ", ".join(NORMS)),
     Field("sigma", is_positive, "a positive number"),
+    Field("grid", is_grid, "a power of two"),
+    Field("tau", is_not_negative, "a number from 0"),
+    *NOISE,
     Field("levels", is_positive_count, "an integer from 1"),
     Field("dimension", is_positive_count, "an integer from 1"),
+    Field("noise_dimension", is_positive_count, "an integer from 1"),
     Field("n0", is_positive_count, "an integer from 1"),
     Field("n", is_draws, f"an integer from 1 to {MOST_DRAWS}"),
     Field("alpha", is_open_probability, "a number between 0 and 1"),
@@ -87,6 +96,11 @@ SETTINGS = (
     *ORIGIN,
     Field("results", is_object, "an object"),
 )
+
+
+def is_sound_attack(settings: dict[str, Any]) -> bool:
+    """Whether every field is there with a value that it can have, and the bound is one for the law of the noise."""
+    return not any(field_problems(FILE, settings, SETTINGS)) and not any(bound_problems(FILE, settings))
 
 
 @dataclass(frozen=True)
@@ -118,39 +132,61 @@ def entries_of(settings: dict[str, Any]) -> tuple[Entry, ...]:
     )
 
 
-def answer_rule(settings: dict[str, Any]) -> Rule:
-    """How votes at an attacked input become a radius: one look after n draws, on the coarsest grid that is allowed.
+def attack_noise(settings: dict[str, Any]) -> Noise:
+    """The noise of the smoothed classifier that sound settings describe."""
+    return noise_of(FILE, settings, norm="certificate_norm", dimension="noise_dimension")
 
-    attacks.json names no grid. The coarsest one has the smallest tau, so that no radius is called too large unjustly.
-    """
-    sigma, levels = float(settings["sigma"]), settings["levels"]
-    steps = sigma * levels / FEWEST_STEPS
-    grid = math.ldexp(0.5, math.frexp(steps)[1]) if 0 < steps < 1 else 1.0
-    return Rule(sigma, smallest_tau(sigma, grid, levels, settings["dimension"]), settings["n"], float(settings["alpha"]))
+
+def answer_rule(settings: dict[str, Any]) -> Rule:
+    """How votes at an attacked input become a radius: one look after n draws, with the law and bound of the certificates."""
+    noise = attack_noise(settings)
+    way = Way(law=noise.law, bound=noise.bound)
+    return Rule(noise.sigma, noise.tau, settings["n"], float(settings["alpha"]), way, noise.operator_norm, noise.slack)
 
 
 def setting_problems(
     settings: dict[str, Any], data: PublicData, run: dict[str, Any], certificates: dict[str, Any]
 ) -> Iterator[Problem]:
     """The settings by themselves, and against the data, the weights' noise and the certificates."""
-    yield from field_problems(FILE, settings, SETTINGS, closed=True)
-    for name, truth in (("levels", data.levels), ("dimension", data.dimension)):
+    faults = list(field_problems(FILE, settings, SETTINGS, closed=True))
+    yield from faults
+    same = settings.get("place") == INPUT
+    for name, truth in (
+        ("levels", data.levels),
+        ("dimension", data.dimension),
+        ("noise_dimension", data.dimension if same else None),
+    ):
         said = whole(settings.get(name))
         if said is not None and truth is not None and said != truth:
             yield Problem(FILE, f"{name} is not the one of the data in run.json", str(said), shown(truth))
     inputs = whole(settings.get("inputs"))
     if inputs is not None and data.test_records is not None and inputs > data.test_records:
         yield Problem(FILE, "inputs is more than the test set has", str(inputs), f"at most {data.test_records}")
-    yield from _sigma_problems(settings, run, certificates)
+    if certificates:
+        yield from _stale_problems(settings, certificates)
+    else:
+        yield from _sigma_problems(settings, run)
+    if not faults:
+        yield from bound_problems(FILE, settings)
+        yield from noise_problems(attack_noise(settings))
 
 
-def _sigma_problems(settings: dict[str, Any], run: dict[str, Any], certificates: dict[str, Any]) -> Iterator[Problem]:
-    """Another sigma is another smoothed classifier: its attacks say nothing about the one that is certified now."""
+def _stale_problems(settings: dict[str, Any], certificates: dict[str, Any]) -> Iterator[Problem]:
+    """Attacks on another smoothed classifier say nothing about the one that is certified now."""
+    for name, theirs in REPEATED.items():
+        said, wanted = settings.get(name), certificates.get(theirs)
+        if said is not None and wanted is not None and said != wanted:
+            what = "stale: another smoothed classifier was attacked than the one of the run"
+            fix = f"{theirs} {shown(wanted)} (certificates.json); attack again with --overwrite"
+            yield Problem(FILE, what, f"{name} {shown(said)}", fix)
+
+
+def _sigma_problems(settings: dict[str, Any], run: dict[str, Any]) -> Iterator[Problem]:
+    """Without certificates it is the run's own sigma; that of a noise layer is in the weights, and is checked with these."""
     config = run.get("config")
-    own = number(config.get("sigma")) if isinstance(config, dict) else None
-    wanted = number(certificates.get("sigma")) if certificates else own
-    said = number(settings.get("sigma"))
-    if said is not None and wanted is not None and said != wanted:
-        whose = "certificates.json" if certificates else "config"
+    if not isinstance(config, dict) or config.get("noise_layer") is not None:
+        return
+    own, said = number(config.get("sigma")), number(settings.get("sigma"))
+    if said is not None and own is not None and said != own:
         what = "stale: another smoothed classifier was attacked than the one of the run"
-        yield Problem(FILE, what, f"sigma {said!r}", f"sigma {wanted!r} ({whose}); attack again with --overwrite")
+        yield Problem(FILE, what, f"sigma {said!r}", f"sigma {own!r} (config); attack again with --overwrite")

@@ -19,10 +19,11 @@ from twinproof.audit.verification import Findings, Problem
 from twinproof.audit.verify_attack_lines import FILE as LINES
 from twinproof.audit.verify_attack_lines import AttackTable, arranged, attack_line_problems, read_attack_lines
 from twinproof.audit.verify_attack_results import line_of, own_line, result_problems
-from twinproof.audit.verify_attack_settings import FILE, SETTINGS, setting_problems
+from twinproof.audit.verify_attack_settings import FILE, is_sound_attack, setting_problems
 from twinproof.audit.verify_attacked_inputs import FILE as INPUTS
 from twinproof.audit.verify_attacked_inputs import ball_problems, read_attacked_inputs
 from twinproof.audit.verify_certificate_lines import Lines
+from twinproof.audit.verify_method import SCORES
 from twinproof.audit.verify_originals import Originals
 from twinproof.audit.verify_run_json import PublicData
 
@@ -45,7 +46,7 @@ def verify_attacks(folder: RunFolder, settings: dict[str, Any] | None, around: S
     if settings is not None:
         found = setting_problems(settings, around.data, around.run, around.certificates)
         findings.check("attack settings", found, about)
-    if any(f.name not in record or not f.accepts(record[f.name]) for f in SETTINGS):
+    if not is_sound_attack(record):
         unknown = Problem(FILE, "the attacks cannot be checked without sound settings", "see the settings", "sound settings")
         findings.check("attacks", (unknown,), "lines, attacked inputs and results")
         return
@@ -97,7 +98,9 @@ def _input_problems(
 
 def _result_problems(settings: dict[str, Any], table: AttackTable, around: Surroundings) -> Iterator[Problem]:
     line = own_line(table, float(settings["alpha"]))
-    if around.certificates or around.lines is not None:
+    # Attacks are judged by votes, and the class of the highest mean score need not be the one with the most votes.
+    by_scores = around.certificates.get("statistic") == SCORES
+    if not by_scores and (around.certificates or around.lines is not None):
         certified = line_of(around.lines, around.certificates) if around.lines is not None else None
         if certified is None:
             yield Problem(FILE, "results cannot be checked without sound certificates", "broken certificates", "sound ones")

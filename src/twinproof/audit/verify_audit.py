@@ -5,7 +5,8 @@ audit speaks of these certificates, that what it calls a flip is one, and that n
 
 Guarantees
     Any content of the file ends in problems, never in an error. An audit passes only if the digests that it names are those of
-    the present certificates and weights, and if the promise in run.json is ``refuted`` exactly where the audit refutes it.
+    the present certificates and weights, and if the promise in run.json is ``refuted`` exactly where the audit refutes it, or
+    where it rests on a bound that is known to be false: then any verdict of an audit is consistent with it.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ from twinproof.audit.verify_attacks import Surroundings
 from twinproof.audit.verify_audit_flips import Claim, claims_of, entry_problems, flip_problems
 from twinproof.audit.verify_audit_verdict import verdict_problems
 from twinproof.audit.verify_certificates import SETTINGS_FILE, is_arithmetic, is_draws, is_key
+from twinproof.audit.verify_method import NORMS, one_of
+from twinproof.audit.verify_reach import PUBLISHED
 from twinproof.audit.verify_run_json import FILE as RUN_JSON
 from twinproof.guarantee import Status
 
@@ -58,7 +61,7 @@ AUDIT = (
     Field("certificates_sha256", is_digest, "64 lower-case hexadecimal digits"),
     Field("settings_sha256", is_digest, "64 lower-case hexadecimal digits"),
     Field("model_sha256", is_digest, "64 lower-case hexadecimal digits"),
-    Field("norm", exactly("l2"), "l2"),
+    Field("norm", one_of(NORMS), ", ".join(NORMS)),
     Field("inputs", is_positive_count, "an integer from 1"),
     Field("attackable", is_count, "an integer from 0"),
     Field("within", is_rate, "above 0 and at most 1"),
@@ -99,7 +102,7 @@ def verify_audit(folder: RunFolder, record: dict[str, Any] | None, around: Surro
     claims = None if stale else claims_of(around.lines, section["inputs"])
     findings.check("audit", _problems(section, claims, around), f"{len(section['attacked'])} attacked certificates")
     if not stale:
-        findings.check("refuted promises", _status_problems(section, around.run), "audit.json against run.json")
+        findings.check("refuted promises", _status_problems(section, around), "audit.json against run.json")
 
 
 def stale_problems(folder: RunFolder, section: dict[str, Any]) -> Iterator[Problem]:
@@ -116,6 +119,9 @@ def _problems(section: dict[str, Any], claims: list[Claim] | None, around: Surro
     """Everything below the settings; ``claims`` are None for an audit of other certificates."""
     if claims is not None and section["key"] == around.certificates.get("key"):
         yield Problem(FILE, "the noise that judged is the certificates' own", "the key of certificates.json", "another key")
+    certified = around.certificates.get("norm")
+    if claims is not None and certified in NORMS and section["norm"] != certified:
+        yield Problem(FILE, "norm is not that of the certificates", section["norm"], shown(certified))
     faults = list(entry_problems(section, claims, around))
     yield from faults
     if faults:
@@ -124,11 +130,11 @@ def _problems(section: dict[str, Any], claims: list[Claim] | None, around: Surro
     yield from verdict_problems(section, around.certificates if claims is not None else {})
 
 
-def _status_problems(section: dict[str, Any], run: dict[str, Any]) -> Iterator[Problem]:
-    guarantees = run.get("guarantees")
+def _status_problems(section: dict[str, Any], around: Surroundings) -> Iterator[Problem]:
+    guarantees = around.run.get("guarantees")
     robustness = guarantees.get("robustness") if isinstance(guarantees, dict) else None
     status = robustness.get("status") if isinstance(robustness, dict) else None
-    refuted = section["verdict"].get("refuted") is True
+    refuted = section["verdict"].get("refuted") is True or around.certificates.get("bound") == PUBLISHED
     if refuted != (status == Status.REFUTED):
         what = "guarantees.robustness.status and the verdict of audit.json differ"
         yield Problem(RUN_JSON, what, shown(status), "refuted" if refuted else "not refuted: the audit refutes nothing")

@@ -16,8 +16,10 @@ from twinproof.audit.verification import Problem
 from twinproof.audit.verify_attacked_inputs import distances, in_units
 from twinproof.audit.verify_attacks import Surroundings
 from twinproof.audit.verify_certificate_lines import ABSTAIN, Lines
-from twinproof.audit.verify_certificates import Rule, is_draws
+from twinproof.audit.verify_certificates import is_draws
+from twinproof.audit.verify_confidence import CLOPPER_PEARSON, HOEFFDING, lower_bound
 from twinproof.audit.verify_expected import rounded_down
+from twinproof.audit.verify_method import RESOLUTIONS, SCORES, VOTES
 
 FILE = "audit.json"
 HELD, UNDECIDED, FLIPPED = "held", "undecided", "flipped"
@@ -119,7 +121,7 @@ def flip_problems(section: dict[str, Any], around: Surroundings) -> Iterator[Pro
     yield from _few(problem for at, entry in entries for problem in _verdict_problems(f"attacked[{at}]", entry))
     flipped = [(f"attacked[{at}]", entry) for at, entry in entries if entry["flip"] is not None]
     yield from _few(problem for where, entry in flipped for problem in _flip_problems(where, entry, section, around))
-    yield from _few(_vote_problems(flipped, section, number(around.certificates.get("tau")) or 0.0))
+    yield from _few(_vote_problems(flipped, section, around.certificates))
 
 
 def _verdict_problems(where: str, entry: dict[str, Any]) -> Iterator[Problem]:
@@ -153,17 +155,18 @@ def _flip_problems(where: str, entry: dict[str, Any], section: dict[str, Any], a
             FILE, f"{where}.flip.draws is not the number of a confirmation", str(flip["draws"]), str(section["votes"])
         )
     if around.data.levels is not None:
-        yield from _place_problems(where, entry, around.data.levels, around)
+        yield from _place_problems(where, entry, section["norm"], around.data.levels, around)
 
 
-def _place_problems(where: str, entry: dict[str, Any], levels: int, around: Surroundings) -> Iterator[Problem]:
-    """A distance between stored inputs is the root of a whole number of squared levels; the input itself is storable."""
+def _place_problems(where: str, entry: dict[str, Any], norm: str, levels: int, around: Surroundings) -> Iterator[Problem]:
+    """Stored inputs are whole levels apart (in l2 the root of a whole number of squared levels); the input is storable."""
     flip = entry["flip"]
     distance = float(flip["distance"])
-    squared = distance * levels * (distance * levels)  # a power would raise where this is infinite
-    if not (math.isfinite(squared) and abs(squared - round(squared)) <= FLOAT_SLACK * 1e3 * max(1.0, squared)):
+    # A product: a power would raise where this is infinite.
+    measured = distance * levels * (distance * levels if norm == "l2" else 1)
+    if not (math.isfinite(measured) and abs(measured - round(measured)) <= FLOAT_SLACK * 1e3 * max(1.0, measured)):
         what = f"{where}.flip.distance is none between stored inputs"
-        yield Problem(FILE, what, repr(distance), f"the root of an integer, over {levels}")
+        yield Problem(FILE, what, repr(distance), f"{'the root of ' if norm == 'l2' else ''}an integer, over {levels}")
     if flip["stored"] is None or around.data.dimension is None:
         return
     point = _levels(flip["stored"], levels, around.data.dimension)
@@ -172,7 +175,7 @@ def _place_problems(where: str, entry: dict[str, Any], levels: int, around: Surr
         yield Problem(FILE, f"{where}.flip.stored is no input", shown(flip["stored"]), wanted)
     elif around.originals is not None and entry["index"] < len(around.originals.inputs):
         original = around.originals.rows(entry["index"], entry["index"] + 1)
-        true = float(in_units(distances(point, original, "l2"), "l2", levels)[0])
+        true = float(in_units(distances(point, original, norm), norm, levels)[0])
         if not abs(true - distance) <= FLOAT_SLACK * max(1.0, true):
             yield Problem(FILE, f"{where}.flip.distance is not that of the stored input", repr(distance), repr(true))
 
@@ -184,13 +187,19 @@ def _levels(stored: list[Any], levels: int, dimension: int) -> NDArray[np.int64]
     return np.array([stored], dtype=np.int64)
 
 
-def _vote_problems(flipped: list[tuple[str, dict[str, Any]]], section: dict[str, Any], tau: float) -> Iterator[Problem]:
-    """Another class has more than half of the probability there, at the level that all confirmations share."""
+def _vote_problems(
+    flipped: list[tuple[str, dict[str, Any]]], section: dict[str, Any], certificates: dict[str, Any]
+) -> Iterator[Problem]:
+    """Another class has more than half of the probability (or score) there, at the level that all confirmations share."""
     level = section["false_flips"] / (CONFIRMATIONS * max(1, section["attackable"]))
+    scores = certificates.get("statistic") == SCORES
+    unit = RESOLUTIONS[SCORES if scores else VOTES]
     votes = np.array([entry["flip"]["votes"] for _, entry in flipped], dtype=np.int64)
     draws: int = section["votes"]
-    bound, _ = Rule(1.0, tau, draws, level).radii(np.minimum(votes, draws))
+    some, most = np.minimum(votes, draws * unit), draws * unit
+    bound = lower_bound(HOEFFDING if scores else CLOPPER_PEARSON, some, some, draws, unit, level)
+    bound -= number(certificates.get("tau")) or 0.0
     for (where, _), p, count in zip(flipped, bound.tolist(), votes.tolist(), strict=True):
-        if count > draws or not p > 0.5 - FLOAT_SLACK:
-            got = f"{count} of {draws} votes: at least {p:.6f}"
+        if count > most or not p > 0.5 - FLOAT_SLACK:
+            got = f"{count} of {most} votes: at least {p:.6f}"
             yield Problem(FILE, f"{where}.flip is not proven by its votes", got, f"above one half, at level {level!r}")

@@ -1,9 +1,10 @@
 """Every certificate once more, from its own counts.
 
 Guarantees
-    A line passes only if its radius is not above sigma * Phi^-1(L - tau) for its own votes, where L is the one-sided
-    Clopper-Pearson bound at the alpha of the look after its draws, up to the error of two float64 special functions (1e-9 of
-    the radius). A line that stopped at a look without reaching the target is no lie: giving up claims nothing.
+    A line passes only if its sums are those of some draws, and if its radius is not above (sigma * reach - slack) /
+    operator_norm, with the reach that the settings' bound gives for the confidence bounds of its own sums, at the alpha of the
+    look after its draws; up to the error of two float64 computations (1e-9 of sigma * reach, 1e-6 where a bound is searched
+    for). A line that stopped at a look without reaching the target is no lie: giving up claims nothing.
 """
 
 from __future__ import annotations
@@ -19,36 +20,44 @@ from numpy.typing import NDArray
 from twinproof.audit.evidence import shown
 from twinproof.audit.fields import is_count
 from twinproof.audit.verification import Problem
-from twinproof.audit.verify_certificates import ROUNDING_UNIT, SLACK, Rule, rules_of
+from twinproof.audit.verify_certificates import ROUNDING_UNIT, rules_of
+from twinproof.audit.verify_confidence import UNION, Counts
+from twinproof.audit.verify_rule import Rule
 from twinproof.audit.verify_run_json import PublicData
 from twinproof.rounding import format_down
 
 FILE = "certificates.csv"
 HEADER = b"index,label,prediction,votes,top,radius,correct,draws"
+# Where votes and the complement are not all there is.
+WIDE_HEADER = HEADER + b",squares,runner_up,runner_up_squares"
 ABSTAIN = -1
-# p this close to 1/2 is on either side for two correct programs.
+# Bounds this close to each other are on either side for two correct programs.
 UNDECIDED = 1e-12
 # Faults of one sort that are named line by line; the rest are counted, so that a broken file does not bury the others.
 NAMED_LINES = 20
 
 _COUNT = rb"(0|[1-9][0-9]{0,14})"
-_LINE = re.compile(
-    rb"%b,%b,(-1|0|[1-9][0-9]{0,14}),%b,%b,([0-9]{1,9}\.[0-9]{6}),([01]),%b" % (_COUNT, _COUNT, _COUNT, _COUNT, _COUNT),
-    re.ASCII,
-)
+# Sums of squares of scores are longer; these are the ones that fit into 63 bits with room to spare.
+_SUM = rb"(0|[1-9][0-9]{0,17}|[1-8][0-9]{18}|9[01][0-9]{17})"
+_NARROW = rb"%b,%b,(-1|0|[1-9][0-9]{0,14}),%b,%b,([0-9]{1,9}\.[0-9]{6}),([01]),%b" % ((_COUNT,) * 5)
+_LINE = re.compile(_NARROW, re.ASCII)
+_WIDE_LINE = re.compile(rb",".join((_NARROW, _SUM, _COUNT, _SUM)), re.ASCII)
 
 Whole = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Lines:
-    """The answers that could be read from ``file``, column by column; ``rows`` are their line numbers in it."""
+    """The answers that could be read from ``file``, column by column; ``rows`` are their line numbers in it.
+
+    ``counts`` holds the sums behind them; its ``total`` is what the file calls votes.
+    """
 
     rows: Whole
     index: Whole
     label: Whole
     prediction: Whole
-    votes: Whole
+    counts: Counts
     top: Whole
     correct: Whole
     radius: NDArray[np.float64]
@@ -57,7 +66,8 @@ class Lines:
 
     def only(self, mask: NDArray[np.bool_]) -> Lines:
         """The lines under ``mask``."""
-        return replace(self, **{name: column[mask] for name, column in vars(self).items() if name != "file"})
+        columns = {name: column[mask] for name, column in vars(self).items() if name not in ("file", "counts")}
+        return replace(self, counts=Counts(**{name: sums[mask] for name, sums in vars(self.counts).items()}), **columns)
 
 
 def text_of(raw: bytes) -> str:
@@ -75,25 +85,32 @@ def named(
         yield Problem(file, f"{what}, also in {len(rows) - NAMED_LINES} more lines", f"up to line {rows[-1]}", "no such line")
 
 
-def read_lines(content: bytes) -> tuple[Lines, list[Problem]]:
-    """The columns of certificates.csv, and every line that is no certificate."""
+def read_lines(content: bytes, *, wide: bool = False) -> tuple[Lines, list[Problem]]:
+    """The columns of certificates.csv, and every line that is no certificate; ``wide`` with those of scores and runners-up."""
+    header, pattern = (WIDE_HEADER, _WIDE_LINE) if wide else (HEADER, _LINE)
     raw = content.split(b"\n")
     problems: list[Problem] = []
     if raw[-1]:
         problems.append(Problem(FILE, "the last line is cut off", text_of(raw[-1]), "a final newline"))
-    if raw[0] != HEADER:
-        problems.append(Problem(FILE, "the header is wrong", text_of(raw[0]), HEADER.decode()))
-    matches = [_LINE.fullmatch(text) for text in raw[1:-1]]
+    if raw[0] != header:
+        problems.append(Problem(FILE, "the header is wrong", text_of(raw[0]), header.decode()))
+    matches = [pattern.fullmatch(text) for text in raw[1:-1]]
     broken = [row for row, match in enumerate(matches, start=2) if match is None]
     problems += named(
-        FILE, broken, "this is no certificate", lambda at: text_of(raw[broken[at] - 1]), lambda at: HEADER.decode()
+        FILE, broken, "this is no certificate", lambda at: text_of(raw[broken[at] - 1]), lambda at: header.decode()
     )
     rows = [row for row, match in enumerate(matches, start=2) if match is not None]
-    columns = list(zip(*(match.groups() for match in matches if match is not None), strict=True)) or [()] * 8
-    whole = [np.array([int(cell) for cell in columns[at]], dtype=np.int64) for at in (0, 1, 2, 3, 4, 6, 7)]
-    radius = np.array([float(cell) for cell in columns[5]], dtype=np.float64)
-    index, label, prediction, votes, top, correct, draws = whole
-    return Lines(np.array(rows, dtype=np.int64), index, label, prediction, votes, top, correct, radius, draws), problems
+    cells = [match.groups() for match in matches if match is not None]
+    return _columns(rows, list(zip(*cells, strict=True)) or [()] * 11), problems
+
+
+def _columns(rows: list[int], cells: list[tuple[bytes, ...]]) -> Lines:
+    """Cells, column by column, as numbers."""
+    radius = np.array([float(cell) for cell in cells[5]], dtype=np.float64)
+    whole = {at: np.array([int(cell) for cell in cells[at]], dtype=np.int64) for at in range(len(cells)) if at != 5}
+    index, label, prediction, votes, top, correct, draws = (whole[at] for at in (0, 1, 2, 3, 4, 6, 7))
+    counts = Counts(votes, whole[8], whole[9], whole[10]) if len(cells) > 8 else Counts.of_votes(votes)
+    return Lines(np.array(rows, dtype=np.int64), index, label, prediction, counts, top, correct, radius, draws)
 
 
 def line_problems(lines: Lines, settings: dict[str, Any], data: PublicData) -> Iterator[Problem]:
@@ -143,25 +160,47 @@ def _class_problems(lines: Lines, classes: int | None) -> Iterator[Problem]:
 
 
 def vote_problems(lines: Lines, rule: Rule) -> Iterator[Problem]:
-    """Votes within the draws, and prediction and radius as the votes command."""
-    yield from wrong(lines, lines.votes > rule.n, "more votes than draws", lines.votes, lambda at: f"0..{rule.n}")
-    p, radius = rule.radii(np.minimum(lines.votes, rule.n))
+    """Sums that ``rule.n`` draws can give, and prediction and radius as they command."""
+    yield from _sum_problems(lines, rule)
+    proven = rule.answers(lines.counts)
+    votes, radius = lines.counts.total, proven.radius
     unknown = ~np.isfinite(radius)
-    yield from wrong(
-        lines, unknown, "the radius cannot be recomputed", lines.votes, lambda at: "votes that give a finite radius"
-    )
-    undecided = np.abs(p - 0.5) <= UNDECIDED
-    answers = p > 0.5
-    expected = np.where(answers, lines.top, ABSTAIN)
+    yield from wrong(lines, unknown, "the radius cannot be recomputed", votes, lambda at: "votes that give a finite radius")
+    undecided = np.abs(proven.low - proven.high) <= UNDECIDED
+    expected = np.where(proven.low > proven.high, lines.top, ABSTAIN)
     unruly = (lines.prediction != expected) & ~(undecided & ((lines.prediction == lines.top) | (lines.prediction == ABSTAIN)))
     yield from wrong(lines, unruly, "prediction is not what the votes command", lines.prediction, lambda at: str(expected[at]))
-    above = ~(lines.radius <= radius * (1 + SLACK) + UNDECIDED) & ~unknown
+    above = ~(lines.radius <= radius + proven.slack + UNDECIDED) & ~unknown
     yield from wrong(
         lines, above, "the radius is above what the votes prove", lines.radius, lambda at: format_down(float(radius[at]))
     )
-    below = (lines.radius < radius - 2 * ROUNDING_UNIT) & ~unknown
+    below = (lines.radius < radius - proven.slack - 2 * ROUNDING_UNIT) & ~unknown
     yield from wrong(
         lines, below, "the radius is below what the votes give", lines.radius, lambda at: format_down(float(radius[at]))
     )
     silent = (lines.prediction == ABSTAIN) & (lines.radius != 0)
     yield from wrong(lines, silent, "an abstention has a radius", lines.radius, lambda at: "0.000000")
+
+
+def _sum_problems(lines: Lines, rule: Rule) -> Iterator[Problem]:
+    """Sums of ``rule.n`` scores from 0 to the resolution, and of their squares.
+
+    A square is at most the resolution times its score, and odd where that is; the sum of squares is at least the square of the
+    sum over the draws. In Python's integers: the products need more than 64 bits.
+    """
+    counts, unit = lines.counts, rule.way.resolution
+    most = rule.n * unit
+    yield from wrong(lines, counts.total > most, "more votes than draws", counts.total, lambda at: f"0..{most}")
+    pairs = [("squares", counts.total, counts.squares)]
+    if rule.way.runner_up == UNION or counts.other.any():
+        both = counts.total + counts.other
+        yield from wrong(lines, both > most, "more votes for two classes than draws", both, lambda at: f"0..{most}")
+        pairs.append(("runner_up_squares", counts.other, counts.other_squares))
+    for name, total, squares in pairs:
+        sums = zip(total.tolist(), squares.tolist(), strict=True)
+        bad = np.array([_impossible(one, square, rule.n, unit) for one, square in sums], dtype=np.bool_)
+        yield from wrong(lines, bad, f"{name} are those of no draws", squares, lambda at: "sums that draws can give")
+
+
+def _impossible(total: int, squares: int, draws: int, resolution: int) -> bool:
+    return not total * total <= draws * squares or squares > total * resolution or (total + squares) % 2 != 0

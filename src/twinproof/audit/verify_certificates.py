@@ -1,16 +1,12 @@
-"""The settings that certificates share: sound, not understating the noise, and the rule that turns votes into a radius."""
+"""The settings that certificates share: sound, naming one proof, not understating the noise, and the rules they give."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from twinproof.audit.evidence import shown
 from twinproof.audit.fields import (
@@ -30,6 +26,9 @@ from twinproof.audit.fields import (
     whole,
 )
 from twinproof.audit.verification import Problem
+from twinproof.audit.verify_method import INPUT, METHOD, NORMS, method_problems, one_of, way_of
+from twinproof.audit.verify_noise import noise_of, noise_problems
+from twinproof.audit.verify_rule import Rule
 from twinproof.audit.verify_run_json import PublicData
 from twinproof.rounding import format_down
 
@@ -37,16 +36,14 @@ SETTINGS_FILE = "certificates.json"
 MOST_DRAWS = 10**9
 MOST_LOOKS = 1000
 ROUNDING_UNIT = 1e-6
-# Steps of the grid within one standard deviation for which tau is proven.
-FEWEST_STEPS = 64
 SLACK = 1e-9
 ARITHMETICS = ("float32", "tf32")
 
 
 def is_grid(value: object) -> bool:
-    """A power of two, at most 1."""
+    """A power of two."""
     got = number(value)
-    return got is not None and 0 < got <= 1 and math.frexp(got)[0] == 0.5
+    return got is not None and got > 0 and math.frexp(got)[0] == 0.5
 
 
 def is_draws(value: object) -> bool:
@@ -68,9 +65,9 @@ def is_arithmetic(value: object) -> bool:
 SETTINGS = (
     Field("format", exactly(1), "1"),
     Field("model_sha256", is_digest, "64 lower-case hexadecimal digits"),
-    Field("norm", exactly("l2"), "l2"),
+    Field("norm", one_of(NORMS), ", ".join(NORMS)),
     Field("sigma", is_positive, "a positive number"),
-    Field("grid", is_grid, "a power of two, at most 1"),
+    Field("grid", is_grid, "a power of two"),
     Field("levels", is_positive_count, "an integer from 1"),
     Field("dimension", is_positive_count, "an integer from 1"),
     Field("tau", is_not_negative, "a number from 0"),
@@ -89,6 +86,7 @@ SETTINGS = (
     Field(
         "looks", lambda value: isinstance(value, list) and 0 < len(value) <= MOST_LOOKS, f"a list of 1 to {MOST_LOOKS} looks"
     ),
+    *METHOD,
 )
 LOOK = (
     Field("draws", is_draws, f"an integer from 1 to {MOST_DRAWS}"),
@@ -96,36 +94,22 @@ LOOK = (
 )
 
 
-@dataclass(frozen=True)
-class Rule:
-    """The numbers that turn the votes of ``n`` draws into a radius; ``alpha`` is the share of the look after these draws."""
-
-    sigma: float
-    tau: float
-    n: int
-    alpha: float
-
-    def radii(self, votes: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """For votes within 0..n: the lower bound p on the probability, and the radius (0 where p is at most 1/2)."""
-        from scipy.special import betaincinv, ndtri
-
-        distinct, places = np.unique(votes, return_inverse=True)
-        successes = np.maximum(distinct, 1).astype(np.float64)
-        bound = np.where(distinct > 0, betaincinv(successes, self.n - successes + 1, self.alpha), 0.0)
-        p = np.asarray(bound - self.tau, dtype=np.float64)
-        radius = np.where(p > 0.5, self.sigma * np.asarray(ndtri(np.clip(p, 0.5, 1.0))), 0.0)
-        return p[places], radius[places]
+def is_sound(settings: dict[str, Any]) -> bool:
+    """Whether every field is there and has a value that it can have."""
+    return not any(field_problems(SETTINGS_FILE, settings, SETTINGS))
 
 
 def rules_of(settings: dict[str, Any]) -> tuple[Rule, ...]:
     """The rule of each look that the settings state; none where one of the numbers cannot be used."""
     sound = {f.name: settings[f.name] for f in SETTINGS if f.name in settings and f.accepts(settings[f.name])}
-    if not {"sigma", "tau", "looks"} <= sound.keys():
+    way = way_of(settings)
+    if way is None or not {"sigma", "tau", "looks"} <= sound.keys():
         return ()
     if any(not isinstance(look, dict) or any(field_problems(SETTINGS_FILE, look, LOOK)) for look in sound["looks"]):
         return ()
     sigma, tau = float(sound["sigma"]), float(sound["tau"])
-    return tuple(Rule(sigma, tau, look["draws"], float(look["alpha"])) for look in sound["looks"])
+    norm, slack = float(sound["operator_norm"]), float(sound["slack"])
+    return tuple(Rule(sigma, tau, look["draws"], float(look["alpha"]), way, norm, slack) for look in sound["looks"])
 
 
 def look_problems(settings: dict[str, Any]) -> Iterator[Problem]:
@@ -154,16 +138,12 @@ def look_problems(settings: dict[str, Any]) -> Iterator[Problem]:
         yield Problem(SETTINGS_FILE, "several looks without a target radius", str(len(rules)), "one look, at n draws")
 
 
-def smallest_tau(sigma: float, grid: float, levels: int, dimension: int) -> float:
-    """The least distance between grid noise and the Gaussian that can be stated (docs/decisions/0002-noise-on-a-grid.md)."""
-    return dimension * (17.0 * sigma * levels / grid * 2.0**-64 + 2.0**-49) + 2.0**-36
-
-
 def settings_problems(settings: dict[str, Any], data: PublicData) -> Iterator[Problem]:
     """The settings on their own, against the data set, and what follows from them."""
-    faults = list(field_problems(SETTINGS_FILE, settings, SETTINGS))
+    faults = list(_field_problems(settings))
     yield from faults
-    for name, truth in (("levels", data.levels), ("dimension", data.dimension)):
+    here = settings.get("place") == INPUT
+    for name, truth in (("levels", data.levels), ("dimension", data.dimension if here else None)):
         said = whole(settings.get(name))
         if said is not None and truth is not None and said != truth:
             yield Problem(SETTINGS_FILE, f"{name} is not the one of the data in run.json", str(said), shown(truth))
@@ -174,22 +154,29 @@ def settings_problems(settings: dict[str, Any], data: PublicData) -> Iterator[Pr
         return
     if settings["arithmetic"] != ARITHMETICS[0] and settings["device"].partition(":")[0] == "cpu":
         yield Problem(SETTINGS_FILE, "a CPU has no such arithmetic", settings["arithmetic"], ARITHMETICS[0])
+    yield from method_problems(SETTINGS_FILE, settings, data.classes)
+    yield from noise_problems(noise_of(SETTINGS_FILE, settings, norm="norm", dimension="dimension"))
     yield from look_problems(settings)
     if rules := rules_of(settings):
-        yield from _consequence_problems(settings, rules[-1])
+        yield from _largest_problems(float(settings["largest_radius"]), rules[-1])
 
 
-def _consequence_problems(settings: dict[str, Any], rule: Rule) -> Iterator[Problem]:
-    """What follows from the numbers of sound settings; ``rule`` is that of the last look."""
-    coarse = rule.sigma * settings["levels"] / float(settings["grid"])
-    if not coarse >= FEWEST_STEPS * (1 - SLACK):
-        yield Problem(SETTINGS_FILE, "the noise grid is too coarse", f"{coarse!r} steps for sigma", f"at least {FEWEST_STEPS}")
-    least = smallest_tau(rule.sigma, float(settings["grid"]), settings["levels"], settings["dimension"])
-    if not rule.tau >= least * (1 - SLACK):
-        yield Problem(SETTINGS_FILE, "tau is understated", repr(rule.tau), f"at least {least!r}")
-    largest = float(rule.radii(np.array([rule.n]))[1][0])
-    printed = float(settings["largest_radius"])
-    if not printed <= largest + SLACK * max(1.0, largest):
+def _field_problems(settings: dict[str, Any]) -> Iterator[Problem]:
+    """Fields that are missing or wrong; certificates from before there was more than one method are refused in one sentence."""
+    names = [field.name for field in METHOD]
+    if any(name in settings for name in names):
+        yield from field_problems(SETTINGS_FILE, settings, SETTINGS)
+        return
+    what = "these certificates do not say how they were made, as those of the first version did not"
+    yield Problem(SETTINGS_FILE, what, f"no {', '.join(names)}", "certificates of this version; certify again with --overwrite")
+    yield from field_problems(SETTINGS_FILE, settings, SETTINGS[: -len(METHOD)])
+
+
+def _largest_problems(printed: float, rule: Rule) -> Iterator[Problem]:
+    """The largest radius against what unanimous draws give; ``rule`` is that of the last look."""
+    most = rule.answers(rule.unanimous())
+    largest, slack = float(most.radius[0]), float(most.slack[0])
+    if not printed <= largest + slack + SLACK:
         yield Problem(SETTINGS_FILE, "largest_radius is above what n unanimous votes give", repr(printed), format_down(largest))
-    elif printed < largest - 2 * ROUNDING_UNIT:
+    elif printed < largest - slack - 2 * ROUNDING_UNIT:
         yield Problem(SETTINGS_FILE, "largest_radius is below what n unanimous votes give", repr(printed), format_down(largest))

@@ -9,12 +9,28 @@ from twinproof.audit.evidence import shown
 from twinproof.audit.fields import Field, field_problems, is_object, is_text, is_texts, number
 from twinproof.audit.verification import Problem
 from twinproof.audit.verify_epsilon import Spent, printed_problems
+from twinproof.audit.verify_reach import PUBLISHED
+from twinproof.audit.verify_redistribution import is_published
 from twinproof.audit.verify_run_json import FILE, known_seed, privacy_block
 from twinproof.guarantee import Kind, Status
 
 _STATUSES = tuple(str(status) for status in Status)
 # Settings of the certificates that the promise of robustness repeats.
-REPEATED = ("norm", "sigma", "alpha", "n", "largest_radius", "target_radius")
+REPEATED = (
+    "norm",
+    "sigma",
+    "alpha",
+    "n",
+    "largest_radius",
+    "target_radius",
+    "law",
+    "place",
+    "bound",
+    "statistic",
+    "confidence",
+    "runner_up",
+    "operator_norm",
+)
 GUARANTEE = (
     Field("kind", is_text, "privacy or robustness"),
     Field("status", lambda value: isinstance(value, str) and value in _STATUSES, ", ".join(_STATUSES)),
@@ -68,6 +84,10 @@ def robustness_problems(run: dict[str, Any], certificates: dict[str, Any]) -> It
             what = "guarantees.robustness.status is proven, but nothing is certified"
             yield Problem(FILE, what, "no certificates", "certificates, or status none")
         return
+    refuted = certificates.get("bound") == PUBLISHED
+    if refuted and promise.get("status") != Status.REFUTED:
+        what = "guarantees.robustness.status hides that the bound of the certificates is false"
+        yield Problem(FILE, what, shown(promise.get("status")), f"{Status.REFUTED}: the bound is {PUBLISHED!r}")
     values = promise.get("values")
     for name in REPEATED:
         if isinstance(values, dict) and name in values and values[name] != certificates.get(name):
@@ -84,6 +104,9 @@ def _status_problems(run: dict[str, Any], guarantee: dict[str, Any], spent: Spen
         return
     if status != Status.PROVEN:
         return
+    if is_published(run):
+        got = "config.variant is published"
+        yield Problem(FILE, f"{what}, but the recipe was carried out as its paper printed it", got, "variant sound, or refuted")
     if known_seed(run):
         got = "config.seed is set, or config does not say"
         yield Problem(FILE, f"{what}, but the noise is reproducible from a known seed", got, "config.seed null, or status none")

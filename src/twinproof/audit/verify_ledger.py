@@ -65,12 +65,16 @@ BODIES = {
 
 @dataclass(frozen=True)
 class Spending:
-    """One event of the ledger: ``steps`` Gaussian mechanisms, each on a Poisson sample (rate 1: on all records)."""
+    """One event of the ledger: ``steps`` Gaussian mechanisms, each on a Poisson sample (rate 1: on all records).
+
+    ``purpose`` is what a mechanism on all records was used for.
+    """
 
     noise_multiplier: float
     sample_rate: float
     steps: int
     sampled: bool
+    purpose: str = ""
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,10 @@ class Ledger:
     def blocks(self) -> tuple[Spending, ...]:
         """The DP-SGD steps."""
         return tuple(spending for spending in self.spendings if spending.sampled)
+
+    def paid_for(self, purpose: str) -> frozenset[float]:
+        """Noise multipliers of the mechanisms on all records that were used for ``purpose``."""
+        return frozenset(one.noise_multiplier for one in self.spendings if not one.sampled and one.purpose == purpose)
 
     @property
     def steps(self) -> int:
@@ -178,7 +186,7 @@ def _order_problems(lines: list[dict[str, Any] | None]) -> Iterator[Problem]:
 def _spending(line: dict[str, Any]) -> Spending:
     body = line["body"]
     if line["kind"] == "gaussian":
-        return Spending(float(body["noise_multiplier"]), 1.0, 1, sampled=False)
+        return Spending(float(body["noise_multiplier"]), 1.0, 1, sampled=False, purpose=body["purpose"])
     return Spending(float(body["noise_multiplier"]), float(body["sample_rate"]), body["steps"], sampled=True)
 
 

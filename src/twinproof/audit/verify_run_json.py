@@ -34,6 +34,8 @@ from twinproof.audit.verify_ledger import FILE as LEDGER
 from twinproof.audit.verify_ledger import Ledger
 
 FILE = "run.json"
+# What mechanisms on all records were used for, besides feature ranges.
+OTHER_PURPOSES = {"redistribution"}
 INTERVAL_SLACK = 1e-3
 
 
@@ -192,7 +194,9 @@ def scaling_problems(run: dict[str, Any], ledger: Ledger | None) -> Iterator[Pro
     if faults or scaling["source"] != "private" or privacy_block(run) is None or ledger is None:
         return
     noise = number(scaling.get("noise_multiplier"))
-    paid = {spending.noise_multiplier for spending in ledger.spendings if not spending.sampled}
+    # One event cannot pay for two uses of the records: any purpose but those that have a check of their own.
+    uses = {spending.purpose for spending in ledger.spendings if not spending.sampled} - OTHER_PURPOSES
+    paid = {multiplier for purpose in uses for multiplier in ledger.paid_for(purpose)}
     if noise not in paid:
         what = "feature ranges were estimated from the training records, but no event of the ledger pays for it"
         yield Problem(LEDGER, what, shown(sorted(paid)), f"gaussian with noise_multiplier {shown(noise)} (data.scaling)")

@@ -7,7 +7,7 @@ once, before anything is certified, to integer multiples of a power of two q.
 
 Guarantees
     ``of_inputs(x) + of_noise(n) == of_inputs(x + n)`` to the bit, for every stored input and every noise of the
-    ``GridGaussian`` that the layer was made for. Proof: in units of q each product is an integer, and all sums and partial
+    ``GridNoise`` that the layer was made for. Proof: in units of q each product is an integer, and all sums and partial
     sums that occur, in whatever order and with or without fused multiply-add, are integers of at most sum |w| * V + |b|, where
     V bounds |x| + |n| in grid steps. That is below 2^53 (checked in integers when the layer is made; numbers beyond V are
     refused), so float64 holds each of them exactly, and scaling by a power of two is exact too. Only sums of products are
@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from twinproof.certify.grid_gaussian import GridGaussian
+from twinproof.certify.grid_noise import GridNoise
 from twinproof.certify.sliced_pool import pair
 from twinproof.errors import ModelError
 
@@ -74,7 +74,7 @@ class ExactFirstLayer(nn.Module):
     ``where`` names the layer in errors.
     """
 
-    def __init__(self, layer: nn.Conv2d | nn.Linear, shape: tuple[int, ...], noise: GridGaussian, where: str) -> None:
+    def __init__(self, layer: nn.Conv2d | nn.Linear, shape: tuple[int, ...], noise: GridNoise, where: str) -> None:
         super().__init__()
         self.shape, self.grid = shape, noise.grid
         self.windows = _windows(layer, where) if isinstance(layer, nn.Conv2d) else None

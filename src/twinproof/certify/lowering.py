@@ -15,17 +15,20 @@ from __future__ import annotations
 
 import copy
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from twinproof.certify.layer_list import layers_in_order, runs_as_written, shapes_before
+from twinproof.certify.remaining_noise import draws_noise, repeatable
 from twinproof.certify.rewriting import for_cpu, with_dense_convolutions
 from twinproof.certify.row_threads import one_thread_inside
 from twinproof.errors import ConfigError
 from twinproof.layers.modes import evaluation_mode
 from twinproof.layers.precision import FLOAT32, TF32, arithmetic_of
+from twinproof.randomness import Key
 
 AS_GIVEN = "as given"
 CHANNELS_LAST = "channels last, sliced pools"
@@ -44,6 +47,7 @@ _REPEATS = 5
 # Another form is taken only if it needs less than this share of the time: a choice that noise decides serves nobody.
 _WORTH_IT = 0.9
 _SEED = 20_260_101
+_KEY = Key.from_seed(_SEED)
 
 
 class Lowered(nn.Module):
@@ -148,13 +152,19 @@ class _Task:
         for low, high in ((0, 1), (-4, 5)):
             inputs = low + (high - low) * torch.rand((_COMPARED_ROWS, *self.shape), generator=generator).to(self.device)
             kept = inputs.clone()
-            wanted, got = self.model(inputs), network(inputs)
+            wanted, got = self._scores(self.model, inputs), self._scores(network, inputs)
             if not (torch.equal(inputs, kept) or self.overwrite) or wanted.shape != got.shape:
                 return False
             # A comparison with NaN is false, so that scores that are not finite agree with nothing.
             if not bool(((got - wanted).abs() <= _TOLERANCE[self.arithmetic] * float(wanted.abs().max())).all()):
                 return False
         return True
+
+    def _scores(self, network: nn.Module, inputs: Tensor) -> Tensor:
+        """What ``network`` answers; what layers of ours draw meanwhile is the same in every form."""
+        with repeatable(self.device, _KEY, "compare") if draws_noise(network) else nullcontext():
+            scores: Tensor = network(inputs)
+        return scores
 
     def fastest(self, forms: list[Lowered], rows: int) -> Lowered:
         """The first of ``forms``, unless another one is clearly faster."""

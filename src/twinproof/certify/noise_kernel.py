@@ -1,7 +1,8 @@
 """Input plus noise on a GPU in one Triton kernel: random words, table look-up and the sum, written once.
 
 The same integer operations as on the CPU (``table_noise``), so the same bits. A value is guessed by a single-precision inverse
-error function and then checked against the two boundaries next to it; a wrong guess only costs a search in the table.
+error function and then checked against the two boundaries next to it; a wrong guess only costs a search in the table. For
+Laplace's law nearly all guesses are wrong: the same bits, more slowly.
 """
 
 from __future__ import annotations

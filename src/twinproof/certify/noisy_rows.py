@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from twinproof.certify.grid_gaussian import GridGaussian
+from twinproof.certify.grid_noise import GridNoise
 from twinproof.certify.philox_words import Stream, padded
 from twinproof.certify.table_noise import write_noise
 from twinproof.randomness import Key
@@ -28,7 +28,7 @@ class NoisyRows:
 
     def __init__(
         self,
-        noise: GridGaussian,
+        noise: GridNoise,
         key: Key,
         purpose: str,
         indices: Sequence[int],
@@ -70,7 +70,8 @@ class NoisyRows:
                 if grid != 1:
                     part *= grid
                 part += stored[owner]
-                part /= levels
+                if levels != 1:
+                    part /= levels
             done += len(here)
 
     def _fill_through_host(self, first: int, out: Tensor) -> None:
@@ -117,7 +118,7 @@ def _cipher_keys(streams: Sequence[Stream]) -> np.ndarray[tuple[int, ...], np.dt
 
 
 @lru_cache(maxsize=2)
-def _tables_on(noise: GridGaussian, device: torch.device) -> tuple[Tensor, Tensor]:
+def _tables_on(noise: GridNoise, device: torch.device) -> tuple[Tensor, Tensor]:
     table = noise.table
     high, whole = table.high_words.view(np.int32), table.boundaries.view(np.int64)
     return torch.from_numpy(high).to(device), torch.from_numpy(whole).to(device)

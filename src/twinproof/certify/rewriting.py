@@ -11,13 +11,15 @@ from torch import nn
 from twinproof.certify.dense_convolution import DenseConvolution, can_be_dense
 from twinproof.certify.fused_pool import ActivationPool, can_be_fused
 from twinproof.certify.map_layers import ChannelsLast, InPlaceReLU, LinearOfMaps, NumpyTanh
+from twinproof.certify.remaining_noise import RemainingNoise
 from twinproof.certify.sliced_pool import SlicedMaxPool, is_plain_pool
+from twinproof.certify.unwhitened import Unwhitened
 from twinproof.layers.precision import convolutions_in_tf32, products_in_tf32
 
 # Layers that answer with a tensor of their own, which the next layer may overwrite.
-_FRESH = (nn.Conv2d, nn.Linear, DenseConvolution, LinearOfMaps)
+_FRESH = (nn.Conv2d, nn.Linear, DenseConvolution, LinearOfMaps, Unwhitened, RemainingNoise)
 # Layers after which maps are in channels-last memory if they were before.
-_KEEPS_ORDER = (nn.Conv2d, nn.Tanh, nn.ReLU, ChannelsLast, NumpyTanh, InPlaceReLU, SlicedMaxPool)
+_KEEPS_ORDER = (nn.Conv2d, nn.Tanh, nn.ReLU, ChannelsLast, NumpyTanh, InPlaceReLU, SlicedMaxPool, Unwhitened, RemainingNoise)
 
 
 @dataclass

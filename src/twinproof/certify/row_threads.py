@@ -14,20 +14,26 @@ _STATELESS = ("torch.nn.modules.", "twinproof.")
 
 
 def each_batch(
-    votes_of: Callable[[Sequence[int]], Tensor], starts: Sequence[int], model: nn.Module, device: torch.device
+    votes_of: Callable[[Sequence[int]], Tensor],
+    starts: Sequence[int],
+    model: nn.Module,
+    device: torch.device,
+    *,
+    one_by_one: bool = False,
 ) -> Tensor:
     """The sum of ``votes_of`` over all batches, on as many threads as torch would have used.
 
     Guarantees
         The batches are the same whatever the number of threads, each is worked on by one thread alone, and votes are
         integers: the result does not depend on the number of threads. A network that may keep something on itself between two
-        layers (any code that is not torch's or ours, and any hook) runs in one thread, with torch's own threads inside.
+        layers (any code that is not torch's or ours, and any hook) runs in one thread, with torch's own threads inside;
+        ``one_by_one`` asks for that too, with one thread inside.
     """
     threads = torch.get_num_threads()
     if device.type != "cpu" or not _is_stateless(model):
         return votes_of(starts)
     with one_thread_inside():
-        if threads == 1 or len(starts) == 1:
+        if one_by_one or threads == 1 or len(starts) == 1:
             return votes_of(starts)
         inference = torch.is_inference_mode_enabled()
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import math
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from torch import nn
 
 from twinproof.certify.base_classifier import BaseClassifier
 from twinproof.certify.earlier_work import CERTIFICATE_FILES, COMPLETE, SAMPLING, earlier_form, is_recorded, take_up
-from twinproof.certify.grid_gaussian import GridGaussian
+from twinproof.certify.method import Method
+from twinproof.certify.of_run import smoothed_for_run
 from twinproof.certify.promise import certified_promise
-from twinproof.certify.smoothed import NORM, Sampling, SmoothedClassifier, largest_radius
+from twinproof.certify.radius import largest_radius
+from twinproof.certify.sampling import Sampling
+from twinproof.certify.smoothed import SmoothedClassifier
 from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError
 from twinproof.progress import Progress, Silent
@@ -54,6 +55,7 @@ def certify_run(
     dataset: Dataset,
     *,
     sampling: Sampling | None = None,
+    method: Method | None = None,
     sigma: float | None = None,
     limit: int | None = None,
     device: str = "auto",
@@ -63,6 +65,7 @@ def certify_run(
 ) -> CertifiedRun:
     """Certifies the first ``limit`` test inputs of ``run`` (all by default) and records the guarantee in ``run.json``.
 
+    ``sigma`` replaces the deviation of the run's noise, ``method`` plain CERTIFY in the run's norm (``smoothed_for_run``).
     An interrupted certification with the same settings goes on where it stopped; one with other settings is replaced only
     with ``overwrite``.
 
@@ -76,12 +79,12 @@ def certify_run(
         raise ConfigError("there is nothing to certify", where="limit", got=limit, wanted="at least 1 input")
     run.refuse_other_data(dataset)
     target = resolve_device(device)
-    noise = GridGaussian(sigma if sigma is not None else float(run.record["config"]["sigma"]), dataset.levels)
     inputs = min(limit or len(dataset.test), len(dataset.test))
-    smoothed = SmoothedClassifier(_network(run, dataset, target), noise)
+    smoothed = smoothed_for_run(run, dataset, target, sigma=sigma, method=method)
+    sampling.refuse_other_methods(smoothed.method)
     form = None if overwrite else earlier_form(run.root, target, shared_noise=sampling.shared_noise)
     base = smoothed.base_for(dataset.test.inputs[:1], sampling, form=form)
-    wanted = _settings(run, dataset, noise, base, sampling, inputs, target, key or Key.from_system())
+    wanted = _settings(run, dataset, smoothed, base, sampling, inputs, target, key or Key.from_system())
     progress.say(f"largest radius that n={sampling.n} at alpha={sampling.alpha:g} allows: {wanted.largest_radius:.6f}")
     began = time.monotonic()
     with exclusive(run.root):
@@ -97,38 +100,31 @@ def certify_run(
     return CertifiedRun(settings, read_certificates(run.root), (inputs - done) / elapsed)
 
 
-def _network(run: Run, dataset: Dataset, device: torch.device) -> nn.Module:
-    model = run.model(device)
-    if len(dataset.shape) == 3 and device.type == "cpu":
-        # The largest single gain on a CPU where layers stay as they are; the same function of the same weights.
-        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    return model
-
-
 def _settings(
     run: Run,
     dataset: Dataset,
-    noise: GridGaussian,
+    smoothed: SmoothedClassifier,
     base: BaseClassifier,
     sampling: Sampling,
     inputs: int,
     device: torch.device,
     key: Key,
 ) -> CertificateSettings:
-    dimension = math.prod(dataset.shape)
+    noise, method, shape = smoothed.noise, smoothed.method, tuple(dataset.shape)
+    rule = smoothed.radius_rule(shape, base.classes)
     return CertificateSettings(
         model_sha256=run.model_sha256,
-        norm=NORM,
+        norm=str(method.norm),
         sigma=noise.sigma,
         grid=noise.grid,
-        levels=noise.levels,
-        dimension=dimension,
-        tau=noise.tau(dimension),
+        levels=smoothed.levels,
+        dimension=smoothed.site.dimension(shape),
+        tau=rule.tau,
         n0=sampling.n0,
         n=sampling.n,
         alpha=sampling.alpha,
         key=key.secret.hex(),
-        largest_radius=largest_radius(sampling, noise, dimension),
+        largest_radius=largest_radius(sampling, rule),
         inputs=inputs,
         state=SAMPLING,
         device=describe_device(device),
@@ -140,6 +136,17 @@ def _settings(
         arithmetic=base.arithmetic,
         form=base.form,
         shared_noise=sampling.shared_noise,
+        law=str(noise.law),
+        place=str(smoothed.site.place),
+        bound=method.bound,
+        statistic=str(method.statistic),
+        confidence=method.confidence,
+        runner_up=str(method.runner_up),
+        classes=base.classes,
+        resolution=rule.resolution,
+        operator_norm=rule.operator_norm,
+        operator_norm_method=smoothed.operator_norm(shape).method,
+        slack=rule.slack,
     )
 
 
@@ -164,7 +171,7 @@ def _sample(
     done -= done % step
     key = Key(bytes.fromhex(settings.key))
     progress.start("certifying", settings.inputs, done)
-    writer = CertificateWriter(root, keep=done)
+    writer = CertificateWriter(root, keep=done, more=settings.needs_more)
     try:
         for first in range(done, settings.inputs, step):
             rows = slice(first, min(first + step, settings.inputs))

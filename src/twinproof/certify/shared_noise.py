@@ -21,11 +21,12 @@ from torch import Tensor, nn
 from twinproof.certify.base_classifier import classes_of
 from twinproof.certify.exact_first_layer import ExactFirstLayer
 from twinproof.certify.fused_pool import ActivationPool, sums
-from twinproof.certify.grid_gaussian import GridGaussian
+from twinproof.certify.grid_noise import GridNoise, input_noise
 from twinproof.certify.layer_list import layers_in_order, runs_as_written
 from twinproof.certify.lowering import Lowered, lowered
 from twinproof.certify.map_layers import ChannelsLast
 from twinproof.certify.noisy_rows import NoisyRows
+from twinproof.certify.row_statistic import VOTES, RowStatistic
 from twinproof.certify.row_threads import each_batch
 from twinproof.errors import ModelError
 from twinproof.layers.modes import evaluation_mode
@@ -70,7 +71,7 @@ class SharedNetwork(nn.Module):
 
 
 def shared_network(
-    model: nn.Module, shape: tuple[int, ...], noise: GridGaussian, device: torch.device, rows: int, *, form: str | None = None
+    model: nn.Module, shape: tuple[int, ...], noise: GridNoise, device: torch.device, rows: int, *, form: str | None = None
 ) -> SharedNetwork:
     """Cuts ``model``, which lies on ``device``, for inputs of ``shape``; ``form`` as in ``lowered``, for the rest.
 
@@ -95,9 +96,10 @@ class SharedNoiseCounter:
     """
 
     network: SharedNetwork
-    noise: GridGaussian
+    noise: GridNoise
     key: Key
     rows: int
+    statistic: RowStatistic = VOTES
 
     def count(self, purpose: str, indices: Sequence[int], stored: Tensor, draws: int, *, after: int = 0) -> Tensor:
         """Votes (inputs, classes) of the draws numbered ``after`` to ``draws`` of each input; ``stored`` in levels, float32."""
@@ -110,32 +112,26 @@ class SharedNoiseCounter:
         together = rows // piece
 
         def votes_of(starts: Sequence[int]) -> Tensor:
-            votes = torch.zeros(len(indices) * (classes + 1), dtype=torch.int64, device=device)
+            votes = self.statistic.empty(len(indices), classes, device)
             buffer = torch.empty(piece, source.dimension, dtype=torch.float32, device=device)
             for start in starts:
                 levels = buffer[: len(source) - start]
                 source.fill(start, levels)
                 drawn = self.network.first.of_noise(levels.view(-1, *stored.shape[1:]))
                 for at in range(0, len(indices), together):
-                    _tally(votes, self.network(inputs[at : at + together], drawn), at, len(drawn), classes)
+                    outputs = self.network(inputs[at : at + together], drawn)
+                    owners = torch.arange(len(outputs), device=device).div_(len(drawn), rounding_mode="floor").add_(at)
+                    self.statistic.add(votes, owners, outputs)
             return votes
 
         votes = each_batch(votes_of, range(0, len(source), piece), self.network, device)
-        return votes.view(len(indices), classes + 1)[:, :classes]
+        return self.statistic.counted(votes, classes)
 
     def _source(self, purpose: str, stored: Tensor, draws: int, after: int) -> NoisyRows:
         """The draws themselves, in stored levels: rows of an input of zeros under the same noise in the unit of one level."""
-        levels = GridGaussian(self.noise.sigma * self.noise.levels, 1)
+        levels = input_noise(self.noise.sigma * self.noise.levels, 1, self.noise.law)
         zeros = torch.zeros((1, math.prod(stored.shape[1:])), device=stored.device)
         return NoisyRows(levels, self.key, f"{purpose}-shared", [0], zeros, draws, after=after)
-
-
-def _tally(votes: Tensor, scores: Tensor, first: int, draws: int, classes: int) -> None:
-    """Adds the votes of ``scores``, ``draws`` rows for each input from ``first`` on."""
-    # One more column than classes: draws that voted for nobody.
-    choice = torch.where(scores.isnan().any(dim=1), classes, scores.argmax(dim=1))
-    owner = torch.arange(len(scores), device=scores.device).div_(draws, rounding_mode="floor").add_(first)
-    votes.scatter_add_(0, owner.mul_(classes + 1).add_(choice), torch.ones_like(choice))
 
 
 def _fused_head(rest: Lowered) -> tuple[ActivationPool | None, nn.Module]:

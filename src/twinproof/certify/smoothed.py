@@ -2,22 +2,24 @@
 
 Guarantees
     For each input, with probability at least 1 - alpha over the noise: if CERTIFY does not abstain, the smoothed classifier
-    (the class that the network most likely gives to the input plus noise) answers ``prediction`` for every storable input whose
-    l2 distance is smaller than ``radius``. Proof: the class is chosen on n0 draws; the n estimation draws are fresh, so their
-    votes are binomial and the Clopper-Pearson bound holds; tau covers the sampler; Cohen et al.'s theorem 1 gives
-    sigma * Phi^-1(p). Radii are rounded down; tau also pays for the rounding of the float64 arithmetic.
+    (the class with the largest mean vote, or mean score, over the noise) answers ``prediction`` for every storable input
+    whose distance in the method's norm is smaller than ``radius``. Proof: the class is chosen on n0 draws; the n estimation
+    draws are fresh, so that the confidence bound holds for them; tau covers the sampler; the robustness bound gives a
+    distance in the layer that gets the noise, and its operator norm one at the input (``certify/radius.py``,
+    ``certify/noise_site.py``). For plain votes and Gaussian noise at the input this is sigma * Phi^-1(p), Cohen et al.'s
+    theorem 1. Radii are rounded down; tau also pays for the rounding of the float64 arithmetic.
     With a target radius the votes are looked at several times; the looks share alpha (``certify/looks.py``).
     The network of the claim is the one that is run: for speed it may be another form of the one given, equal up to rounding
-    (``certify/lowering.py``).
-    Tests: linear classifiers, whose radius is known exactly; planted bugs (votes taken for probabilities,
-    selection draws reused, sigma off by 2 %, radii rounded up, all of alpha spent at every look).
+    (``certify/lowering.py``). A bound that is published and not proven promises nothing; it is there to be compared.
+    Tests: linear classifiers, whose radius is known exactly, for every place, law and norm; planted bugs (votes taken for
+    probabilities, selection draws reused, sigma off by 2 %, radii rounded up, all of alpha spent at every look, rounding of
+    the layer forgotten, scales inverted, a norm of the wrong layer).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,165 +28,93 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from twinproof.certify.base_classifier import BaseClassifier, base_classifier, classes_of, rows_per_forward
-from twinproof.certify.clopper_pearson import clopper_pearson_lower
-from twinproof.certify.grid_gaussian import GridGaussian
-from twinproof.certify.looks import Schedule
+from twinproof.certify.bounds.bound import RobustnessBound
+from twinproof.certify.bounds.catalogue import find_bound
+from twinproof.certify.bounds.confidence import RunnerUp
+from twinproof.certify.bounds.evidence import Evidence
+from twinproof.certify.bounds.mean_confidence import find_confidence
+from twinproof.certify.grid_noise import GridNoise, input_noise
+from twinproof.certify.layer_norm_bound import NormBound
+from twinproof.certify.method import PLAIN, Method
+from twinproof.certify.noise_site import InputSite, LayerSite, NoiseSite
+from twinproof.certify.radius import Certified, RadiusRule, evidence_at, largest_radius, stopping_rule
+from twinproof.certify.row_statistic import row_statistic
 from twinproof.certify.row_threads import one_thread_inside
+from twinproof.certify.sampling import Sampling as Sampling
 from twinproof.certify.shared_noise import SharedNetwork, SharedNoiseCounter, shared_network
 from twinproof.certify.stopping import Estimate, StoppingRule, estimate
+from twinproof.certify.stored_inputs import check_numbering, stored_levels
 from twinproof.certify.votes import Counter, VoteCounter
-from twinproof.errors import ConfigError, DataError, ModelError
+from twinproof.errors import ConfigError, ModelError
+from twinproof.guarantee import Status
 from twinproof.layers.modes import evaluation_mode
+from twinproof.layers.noise import split_at_noise
 from twinproof.randomness import Key
-from twinproof.rounding import round_down
-from twinproof.runs.certificates import ABSTAIN, UNKNOWN, Certificate, Look
-
-NORM = "l2"
-_MOST_DRAWS = 10**12
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """How many draws and how sure: n0 to choose the class, n to bound its probability, alpha the failure per input.
-
-    With ``target_radius`` the question is whether the certified radius is at least that: n is then the most draws that an
-    input can get, and it gets no more once the answer is known. Without one every input gets n draws: its radius still grows
-    with the last of them.
-
-    With ``shared_noise`` the inputs of a batch meet the same noise, which makes the first layer of the network nearly free.
-    What is promised for each input stays the same; that one certificate fails is then no longer independent of the others.
-    """
-
-    n0: int = 100
-    n: int = 10_000
-    alpha: float = 0.001
-    target_radius: float | None = None
-    shared_noise: bool = False
-
-    def __post_init__(self) -> None:
-        for name in ("n0", "n"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} cannot be used", where=name, got=getattr(self, name), wanted="at least 1 draw")
-        if not 0 < self.alpha < 1:
-            raise ConfigError("alpha is no probability", where="alpha", got=self.alpha, wanted="0 < alpha < 1, e.g. 0.001")
-        if self.target_radius is not None and not (self.target_radius > 0 and math.isfinite(self.target_radius)):
-            raise ConfigError(
-                "the target radius cannot be used", where="target_radius", got=self.target_radius, wanted="a finite number > 0"
-            )
-
-    @property
-    def schedule(self) -> Schedule:
-        """When the votes are looked at: once at the end, or more often with a target."""
-        make = Schedule.single if self.target_radius is None else Schedule.doubling
-        return make(self.n, self.alpha)
-
-    def at(self, look: Look) -> Sampling:
-        """The fixed procedure whose bound is the one of ``look``."""
-        return replace(self, n=look.draws, alpha=look.alpha, target_radius=None)
-
-
-@dataclass(frozen=True)
-class Bound:
-    """For each input, whether the bound exceeds one half, and the l2 radius it gives (rounded down, 0 where it does not)."""
-
-    certified: NDArray[np.bool_]
-    radii: NDArray[np.float64]
-
-
-def bound_from_votes(votes: NDArray[Any], sampling: Sampling, sigma: float, tau: float) -> Bound:
-    """What each number of votes certifies."""
-    from scipy.special import ndtri
-
-    # Many inputs have as many votes, and rounding down in decimals takes its time.
-    numbers, which = np.unique(votes, return_inverse=True)
-    probability = clopper_pearson_lower(numbers, sampling.n, sampling.alpha) - tau
-    certified = probability > 0.5
-    radii = np.array([round_down(float(radius)) for radius in sigma * ndtri(np.where(certified, probability, 0.5))])
-    return Bound(certified[which], radii[which].astype(np.float64))
-
-
-def largest_radius(sampling: Sampling, noise: GridGaussian, dimension: int) -> float:
-    """The radius that n unanimous votes give, rounded down.
-
-    An (n, alpha) that can never certify anything is refused, and so is a target radius that no votes reach.
-    """
-    target, sampling = sampling.target_radius, sampling.at(sampling.schedule.last)
-    tau = noise.tau(dimension)
-    radius = _unanimous(sampling.n, sampling, noise.sigma, tau)
-    if radius <= 0:
-        needed = _smallest_useful_n(sampling, noise.sigma, tau)
-        raise ConfigError(
-            "these settings can never certify anything",
-            where="n, alpha",
-            got=f"n={sampling.n}, alpha={sampling.alpha}: even unanimous votes give no radius",
-            wanted=f"n of at least {needed} at this alpha",
-            fix=f"raise n to {needed} or more (10,000 is usual), or raise alpha",
-        )
-    if target is not None and radius < target:
-        raise ConfigError(
-            "the target radius is out of reach",
-            where="target_radius",
-            got=target,
-            wanted=f"at most {radius:.6f}, which unanimous votes give at n={sampling.n}",
-            fix="raise n or sigma, or ask for a smaller radius",
-        )
-    return radius
-
-
-def stopping_rule(sampling: Sampling, sigma: float, tau: float) -> StoppingRule:
-    """At which votes an input of this sampling is decided."""
-    target = sampling.target_radius
-    if target is None:
-        return StoppingRule.without_target(sampling.schedule)
-
-    def reaches(votes: int, look: Look) -> bool:
-        return float(bound_from_votes(np.array([votes]), sampling.at(look), sigma, tau).radii[0]) >= target
-
-    return StoppingRule.for_target(sampling.schedule, reaches)
-
-
-def bound_from_estimate(made: Estimate, sampling: Sampling, sigma: float, tau: float) -> Bound:
-    """What each input's votes certify at the look at which it stopped, with that look's share of alpha."""
-    certified, radii = np.zeros(len(made.votes), dtype=np.bool_), np.zeros(len(made.votes))
-    for number, look in enumerate(sampling.schedule.looks):
-        here = made.stopped == number
-        bound = bound_from_votes(made.votes[here], sampling.at(look), sigma, tau)
-        certified[here], radii[here] = bound.certified, bound.radii
-    return Bound(certified, radii)
-
-
-def _unanimous(n: int, sampling: Sampling, sigma: float, tau: float) -> float:
-    return float(bound_from_votes(np.array([n]), replace(sampling, n=n), sigma, tau).radii[0])
-
-
-def _smallest_useful_n(sampling: Sampling, sigma: float, tau: float) -> int:
-    """The least n whose unanimous votes give a radius: by bisection, because tau and rounding shift alpha^(1/n) > 1/2."""
-    low, high = sampling.n, 2 * sampling.n
-    while _unanimous(high, sampling, sigma, tau) <= 0:
-        if high > _MOST_DRAWS:
-            raise ConfigError("no number of draws can certify this input", where="sigma", got=sigma, wanted="a larger sigma")
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if _unanimous(middle, sampling, sigma, tau) > 0 else (middle, high)
-    return high
+from twinproof.runs.certificates import ABSTAIN, UNKNOWN, Certificate
 
 
 @dataclass(frozen=True)
 class SmoothedClassifier:
-    """A network made robust by voting over Gaussian noise at its input; any ``nn.Module`` that maps [0, 1] inputs to scores.
+    """A network made robust by averaging over noise, at its input or behind its first layer; ``smooth`` makes it.
 
     ``base`` is the network in the form in which it is run, where a caller has it already (``base_for``).
     """
 
     model: nn.Module
-    noise: GridGaussian
+    site: NoiseSite
+    method: Method = PLAIN
     base: BaseClassifier | None = None
+
+    def __post_init__(self) -> None:
+        find_bound(self.method.bound, self.site.noise.law)
+
+    @property
+    def noise(self) -> GridNoise:
+        """The noise that is drawn; its ``sigma`` is in units of the layer that gets it."""
+        return self.site.noise
+
+    @property
+    def levels(self) -> int:
+        """Stored levels of the inputs."""
+        return self.site.levels
+
+    @property
+    def norm(self) -> str:
+        """The norm of the radii."""
+        return self.method.norm
+
+    @property
+    def own_noise(self) -> bool:
+        """Whether the noise is that of the network's own noise layer."""
+        return self.site.own_noise
+
+    @property
+    def bound(self) -> RobustnessBound:
+        """The robustness bound for the law of the noise."""
+        return find_bound(self.method.bound, self.noise.law)
 
     def base_for(self, inputs: Tensor | NDArray[Any], sampling: Sampling, *, form: str | None = None) -> BaseClassifier:
         """The network as it is run on such inputs, for callers that certify in several calls: found once, in the same form."""
-        stored = self._stored_levels(inputs)
-        return self._base(stored, rows_per_forward(stored[0].numel(), stored.device), sampling, form)
+        points = self.site.points(self._stored(inputs)[:1])
+        return self._base(points, rows_per_forward(points[0].numel(), points.device), sampling, form)
+
+    def operator_norm(self, shape: tuple[int, ...]) -> NormBound:
+        """How far the layer that gets the noise moves for one unit of an input of ``shape``; the papers' claim for theirs."""
+        return self.site.norm_bound(shape, self.norm, published=self.bound.status is not Status.PROVEN)
+
+    def radius_rule(self, shape: tuple[int, ...], classes: int) -> RadiusRule:
+        """What turns the evidence of inputs of ``shape`` into radii."""
+        return RadiusRule(
+            bound=self.bound,
+            confidence=find_confidence(self.method.confidence),
+            runner_up=RunnerUp(self.method.runner_up),
+            classes=classes,
+            resolution=row_statistic(self.method.statistic).resolution,
+            sigma=self.noise.sigma,
+            tau=self.noise.tau(self.site.dimension(shape)),
+            operator_norm=self.operator_norm(shape).value,
+            slack=self.site.slack,
+        )
 
     def certify(
         self,
@@ -203,115 +133,152 @@ class SmoothedClassifier:
         same key the same number gets the same noise, whatever the batch. ``rows`` changes speed and memory only.
         """
         sampling = sampling or Sampling()
-        stored = self._stored_levels(inputs)
-        _check_numbering(len(stored), labels, first_index, rows)
-        dimension = math.prod(stored.shape[1:])
-        largest_radius(sampling, self.noise, dimension)
-        indices = list(range(first_index, first_index + len(stored)))
-        if not indices:
+        sampling.refuse_other_methods(self.method)
+        stored = self._stored(inputs)
+        check_numbering(len(stored), labels, first_index, rows)
+        if not len(stored):
             return []
-        rule = stopping_rule(sampling, self.noise.sigma, self.noise.tau(dimension))
-        top, made = self._votes(stored, indices, sampling, rule, key or Key.from_system(), rows)
-        bound = bound_from_estimate(made, sampling, self.noise.sigma, self.noise.tau(dimension))
-        draws = np.array([look.draws for look in rule.schedule.looks])[made.stopped]
-        truth = [UNKNOWN] * len(indices) if labels is None else [int(label) for label in labels]
-        return [
-            Certificate(index, label, int(chosen) if sure else ABSTAIN, int(count), int(chosen), float(radius), int(drawn))
-            for index, label, chosen, count, sure, radius, drawn in zip(
-                indices, truth, top, made.votes, bound.certified, bound.radii, draws, strict=True
-            )
-        ]
-
-    def _votes(
-        self, stored: Tensor, indices: list[int], sampling: Sampling, rule: StoppingRule, key: Key, rows: int | None
-    ) -> tuple[NDArray[np.int64], Estimate]:
-        if torch.is_autocast_enabled(stored.device.type):
-            raise ModelError(
-                "the network would run under autocast",
-                where="certify",
-                got="autocast is enabled",
-                wanted="the precision that the network will be used in",
-                fix="certify outside the autocast context",
-            )
-        rows = rows or rows_per_forward(stored[0].numel(), stored.device)
+        _refuse_autocast(stored.device)
+        shape = tuple(stored.shape[1:])
+        # Settings that certify nothing for two classes do for no network, so that none need be run to refuse them.
+        largest_radius(sampling, self.radius_rule(shape, 2))
+        points = self.site.points(stored)
+        rows = rows or rows_per_forward(points[0].numel(), points.device)
         base = self.base
         if base is None or isinstance(base.network, SharedNetwork) != sampling.shared_noise:
-            base = self._base(stored, rows, sampling, None)
-        counter = self._counter(base, key, rows)
-        with evaluation_mode(self.model), torch.inference_mode():
-            top = counter.count("select", indices, stored, sampling.n0).argmax(dim=1)
-            return top.cpu().numpy(), estimate(counter, rule, indices, stored, top)
+            base = self._base(points, rows, sampling, None)
+        rule = self.radius_rule(shape, base.classes)
+        largest_radius(sampling, rule)
+        indices = list(range(first_index, first_index + len(stored)))
+        counter, stops = self._counter(base, key or Key.from_system(), rows), stopping_rule(sampling, rule)
+        with evaluation_mode(self.model), evaluation_mode(self.site.network), torch.inference_mode():
+            top, made = _drawn(counter, stops, indices, points, sampling.n0)
+        truth = [UNKNOWN] * len(indices) if labels is None else [int(label) for label in labels]
+        return _certificates(indices, truth, top, made, stops, rule)
 
-    def _base(self, stored: Tensor, rows: int, sampling: Sampling, form: str | None) -> BaseClassifier:
-        example = stored[:1] / self.noise.levels
-        with evaluation_mode(self.model), torch.inference_mode():
+    def _stored(self, inputs: Tensor | NDArray[Any]) -> Tensor:
+        parameter = next(self.model.parameters(), None)
+        return stored_levels(inputs, self.levels, None if parameter is None else parameter.device)
+
+    def _base(self, points: Tensor, rows: int, sampling: Sampling, form: str | None) -> BaseClassifier:
+        network, example = self.site.network, points[:1] / self.noise.levels
+        with evaluation_mode(self.model), evaluation_mode(network), torch.inference_mode():
             if not sampling.shared_noise:
-                return base_classifier(self.model, example, rows, form=form)
-            classes = classes_of(self.model, example)
-            shape, device = tuple(stored.shape[1:]), stored.device
+                return base_classifier(network, example, rows, form=form)
+            if not isinstance(self.site, InputSite):
+                raise ConfigError(
+                    "shared noise is for equal noise at the input",
+                    where="shared_noise",
+                    got=f"noise at {self.site.place}",
+                    wanted="a network without a noise layer, or with one at the input",
+                    fix="certify without shared noise: behind the first layer it would save nothing",
+                )
+            classes = classes_of(network, example)
+            shape, device = tuple(points.shape[1:]), points.device
             with one_thread_inside():
-                network = shared_network(self.model, shape, self.noise, device, rows, form=form)
-            return BaseClassifier(network, classes, network.arithmetic, network.form)
+                made = shared_network(network, shape, self.noise, device, rows, form=form)
+            return BaseClassifier(made, classes, made.arithmetic, made.form)
 
     def _counter(self, base: BaseClassifier, key: Key, rows: int) -> Counter:
+        statistic = row_statistic(self.method.statistic)
         if isinstance(base.network, SharedNetwork):
-            return SharedNoiseCounter(base.network, self.noise, key, rows)
-        return VoteCounter(base.network, self.noise, base.classes, key, rows)
+            return SharedNoiseCounter(base.network, self.noise, key, rows, statistic)
+        return VoteCounter(base.network, self.noise, base.classes, key, rows, statistic)
 
-    def _stored_levels(self, inputs: Tensor | NDArray[Any]) -> Tensor:
-        parameter = next(self.model.parameters(), None)
-        given = torch.as_tensor(
-            inputs.astype(np.int32) if isinstance(inputs, np.ndarray) and inputs.dtype == np.uint16 else inputs
-        )
-        device = given.device if parameter is None else parameter.device
-        if given.ndim == 0:
-            raise DataError("one number is no batch of inputs", where="certify", got="no dimension", wanted="(inputs, *shape)")
-        if given.is_floating_point():
-            scaled = given.to(torch.float64) * self.noise.levels
-            stored = scaled.round()
-            # Float32 keeps k / levels to 2^-24 relative; anything further off was never a stored level.
-            if not bool(((scaled - stored).abs() <= 1e-2).all()):
-                raise DataError(
-                    "inputs do not lie on the stored levels",
-                    where="certify",
-                    got="values between two levels (or NaN)",
-                    wanted=f"multiples of 1/{self.noise.levels} in [0, 1], or integers 0..{self.noise.levels}",
-                    fix="pass the inputs as they are stored, or name the right number of levels",
-                )
-        else:
-            stored = given.to(torch.float64)
-        if stored.numel() and not (float(stored.min()) >= 0 and float(stored.max()) <= self.noise.levels):
-            raise DataError(
-                "inputs lie outside the stored range",
-                where="certify",
-                got=f"{float(stored.min()):g}..{float(stored.max()):g}",
-                wanted=f"0..{self.noise.levels} levels",
+
+def smooth(
+    model: nn.Module,
+    sigma: float | None = None,
+    *,
+    levels: int = 255,
+    method: Method | None = None,
+    input_shape: tuple[int, ...] = (),
+) -> SmoothedClassifier:
+    """Smooths any network over inputs of ``levels`` stored levels (255 for 8-bit images).
+
+    A network with a noise layer keeps it, with the deviation ``sigma`` in its place if one is given; behind a convolution
+    ``input_shape`` is needed. Any other gets Gaussian noise of deviation ``sigma`` at its input. Weights are taken as they are.
+    """
+    split = split_at_noise(model)
+    if split is None:
+        if sigma is None:
+            raise ConfigError(
+                "there is no noise to smooth with",
+                where="sigma",
+                got="nothing, and a network without a noise layer",
+                wanted="the noise's deviation in input units, e.g. 0.5",
             )
-        return stored.to(device=device, dtype=torch.float32)
+        site: NoiseSite = InputSite(model, input_noise(sigma, levels), own_noise=False)
+    else:
+        _refuse_hooks(model, split.noise, split.noise.spread)
+        deviation = float(split.noise.deviation) if sigma is None else sigma
+        equal = not split.noise.spread.random and bool((split.noise.spread.least_scales() == 1).all())
+        if split.before is None and equal:
+            site = InputSite(split.after, input_noise(deviation, levels, split.noise.law), own_noise=True)
+        else:
+            site = LayerSite(split, input_shape, deviation, levels)
+    return SmoothedClassifier(model, site, method or PLAIN)
 
 
-def _check_numbering(inputs: int, labels: Sequence[int] | None, first_index: int, rows: int | None) -> None:
-    if labels is not None and len(labels) != inputs:
-        raise DataError(
-            "labels and inputs differ in number",
+def _refuse_hooks(*taken_apart: nn.Module) -> None:
+    """What is taken apart is not called as it is: a hook on it would be left out."""
+    for module in taken_apart:
+        if module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module):
+            raise ModelError(
+                "a hook would be left out of what is certified",
+                where=type(module).__name__,
+                got="a forward hook, or a replaced forward",
+                wanted="a network whose noise can be taken out of it",
+                fix="remove the hook while certifying",
+            )
+
+
+def _refuse_autocast(device: torch.device) -> None:
+    if torch.is_autocast_enabled(device.type):
+        raise ModelError(
+            "the network would run under autocast",
             where="certify",
-            got=f"{len(labels)} labels for {inputs} inputs",
-            wanted="one label for each input, or none at all",
+            got="autocast is enabled",
+            wanted="the precision that the network will be used in",
+            fix="certify outside the autocast context",
         )
-    if any(label < 0 and label != UNKNOWN for label in labels or ()):
-        raise DataError(
-            "a label is no class",
-            where="certify",
-            got=min(label for label in labels or () if label != UNKNOWN),
-            wanted=f"0 or more, or {UNKNOWN} for a label that is not known",
-            fix="-1 stands for an abstention, which would then count as correct",
-        )
-    if first_index < 0:
-        raise ConfigError("inputs are numbered from 0", where="first_index", got=first_index, wanted="0 or more")
-    if rows is not None and rows < 1:
-        raise ConfigError("a forward pass needs rows", where="rows", got=rows, wanted="at least 1")
 
 
-def smooth(model: nn.Module, sigma: float, *, levels: int = 255) -> SmoothedClassifier:
-    """Smooths any network over inputs of ``levels`` stored levels (255 for 8-bit images)."""
-    return SmoothedClassifier(model, GridGaussian(sigma, levels))
+def _drawn(
+    counter: Counter, stops: StoppingRule, indices: list[int], points: Tensor, n0: int
+) -> tuple[NDArray[np.int64], Estimate]:
+    """The class of each input, chosen on its n0 draws by the same statistic, and what its other draws add up to."""
+    top = counter.statistic.moments(counter.count("select", indices, points, n0))[0].argmax(dim=1)
+    return top.cpu().numpy(), estimate(counter, stops, indices, points, top)
+
+
+def _certificates(
+    indices: list[int], labels: list[int], top: NDArray[np.int64], made: Estimate, stops: StoppingRule, rule: RadiusRule
+) -> list[Certificate]:
+    """Each input's certificate, at the look at which it stopped, with that look's share of alpha."""
+    found: dict[int, Certificate] = {}
+    for number, look in enumerate(stops.schedule.looks):
+        places = np.flatnonzero(made.stopped == number)
+        evidence = evidence_at(made, top, number, look, rule)
+        bound = rule.certified(evidence, look.alpha)
+        for at, place in enumerate(places.tolist()):
+            found[place] = _certificate(indices[place], labels[place], int(top[place]), evidence, bound, at, rule)
+    return [found[place] for place in range(len(indices))]
+
+
+def _certificate(
+    index: int, label: int, top: int, evidence: Evidence, bound: Certified, at: int, rule: RadiusRule
+) -> Certificate:
+    """The record of one input; votes against the complement of the rest need no more than their number."""
+    plain = rule.resolution == 1 and rule.runner_up is RunnerUp.COMPLEMENT
+    more = (evidence.squares, evidence.other, evidence.other_squares)
+    return Certificate(
+        index,
+        label,
+        top if bool(bound.certified[at]) else ABSTAIN,
+        int(evidence.total[at]),
+        top,
+        float(bound.radii[at]),
+        evidence.draws,
+        *(() if plain else (int(numbers[at]) for numbers in more)),
+    )

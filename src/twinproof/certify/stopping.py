@@ -61,30 +61,33 @@ class StoppingRule:
 
 @dataclass(frozen=True)
 class Estimate:
-    """For each input the votes for its class, and the number of the look, from 0, at which it stopped."""
+    """For each input the sums and sums of squares of all classes, and the number of the look, from 0, at which it stopped."""
 
-    votes: Whole
+    sums: Whole
+    squares: Whole
     stopped: Whole
 
 
 def estimate(counter: Counter, rule: StoppingRule, indices: list[int], stored: Tensor, top: Tensor) -> Estimate:
-    """Counts the votes for ``top`` until the rule has decided every input.
+    """Counts votes until the rule has decided every input by those for ``top``.
 
     Guarantees
         The draws of an input are the first ones of those that the whole schedule would draw: stopping changes none of them.
     """
-    looks = rule.schedule.looks
-    votes, stopped = np.zeros(len(indices), dtype=np.int64), np.zeros(len(indices), dtype=np.int64)
-    undecided, seen = np.arange(len(indices)), 0
-    for number, look in enumerate(looks):
+    counted: Whole | None = None
+    stopped, undecided, seen = np.zeros(len(indices), dtype=np.int64), np.arange(len(indices)), 0
+    for number, look in enumerate(rule.schedule.looks):
         chosen, rows = [indices[at] for at in undecided], torch.from_numpy(undecided).to(stored.device)
-        counts = counter.count("estimate", chosen, stored[rows], look.draws, after=seen)
-        votes[undecided] += counts.gather(1, top[rows][:, None])[:, 0].cpu().numpy()
+        made = counter.count("estimate", chosen, stored[rows], look.draws, after=seen).cpu().numpy()
+        counted = np.zeros((len(indices), made.shape[1]), dtype=np.int64) if counted is None else counted
+        counted[undecided] += made
         stopped[undecided] = number
-        undecided, seen = undecided[~rule.stops(number, votes[undecided])], look.draws
+        votes = counted[undecided, top[rows].cpu().numpy()]
+        undecided, seen = undecided[~rule.stops(number, votes)], look.draws
         if not len(undecided):
             break
-    return Estimate(votes, stopped)
+    sums, squares = counter.statistic.moments(torch.from_numpy(counted))
+    return Estimate(sums.numpy(), squares.numpy(), stopped)
 
 
 def _least(look: Look, holds: Callable[[int, Look], bool]) -> int:

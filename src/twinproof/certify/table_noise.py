@@ -1,4 +1,4 @@
-"""Rounded normal numbers on the CPU: random words looked up in the table, in pieces that stay in the cache."""
+"""Rounded noise on the CPU: random words looked up in the table, in pieces that stay in the cache."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from twinproof.certify.normal_table import GUIDE_BITS, NormalTable
+from twinproof.certify.noise_table import GUIDE_BITS, NoiseTable
 from twinproof.certify.philox_words import BLOCK_WORDS, Stream, generator_at, padded, word_at, words_from
 
 Floats = NDArray[np.float32]
@@ -17,7 +17,7 @@ _LOWER = (1 << (32 - GUIDE_BITS)) - 1
 _SHIFT = np.uint32(32 - GUIDE_BITS)
 
 
-def write_noise(table: NormalTable, stream: Stream, first: int, out: Floats) -> Iterator[Floats]:
+def write_noise(table: NoiseTable, stream: Stream, first: int, out: Floats) -> Iterator[Floats]:
     """Writes draws ``first`` onwards, in steps of the grid, into ``out`` (draws, dimension); yields the rows just written.
 
     The caller works on each part while it is in the cache; a part is whole rows.
@@ -43,7 +43,7 @@ def write_noise(table: NormalTable, stream: Stream, first: int, out: Floats) -> 
 
 
 def _look_up(
-    table: NormalTable, stream: Stream, number: int, words: NDArray[np.uint32], index: NDArray[np.intp], values: Floats
+    table: NoiseTable, stream: Stream, number: int, words: NDArray[np.uint32], index: NDArray[np.intp], values: Floats
 ) -> None:
     """The values of ``words``, of which the first is word ``number`` of its stream; ``index`` is a workspace."""
     np.right_shift(words, _SHIFT, out=index, casting="unsafe")
@@ -61,7 +61,7 @@ def _look_up(
     values[unsure] = counts - table.reach
 
 
-def _counts(table: NormalTable, words: NDArray[np.int64], begin: NDArray[np.intp]) -> NDArray[np.int64]:
+def _counts(table: NoiseTable, words: NDArray[np.int64], begin: NDArray[np.intp]) -> NDArray[np.int64]:
     """How many boundaries have first 32 bits that are at most each word; ``begin`` holds the words' first 16 bits.
 
     Among the words with the same beginning the boundaries lie almost evenly, so a straight line finds the place to within

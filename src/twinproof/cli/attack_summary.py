@@ -33,18 +33,21 @@ def attacked_answer(result: AttackedRun) -> dict[str, Any]:
     """The answer of ``attack --json``; ``accuracy`` and ``certified_accuracy`` go from a size, as text, to a share of inputs.
 
     ``accuracy`` is what the strongest attacks leave of the smoothed classifier's correct answers, an abstention being none;
-    ``certified_accuracy`` is what no attack of that size can take away, on those of the inputs that are certified.
+    ``certified_accuracy`` is what no attack of that size can take away, on those of the inputs that are certified, unless the
+    bound of the certificates is known to be false: ``already_refuted`` says so, and a ``crossing`` is then no surprise.
     """
     from twinproof.evaluate.attack_results import headline
+    from twinproof.evaluate.refuted_bounds import already_refuted
     from twinproof.runs.attacks import size_name
 
     settings, sizes = result.settings, result.results["sizes"]
-    shown = ("norm", "attacks", "protocols", "inputs", "sigma", "n", "alpha")
+    shown = ("norm", "attacks", "protocols", "inputs", "sigma", "n", "alpha", "certificate_norm", "bound", "law", "place")
     return {
         "accuracy": {size_name(one["size"]): headline(one) for one in sizes},
         "certified_accuracy": {size_name(one["size"]): one["certified"]["value"] for one in sizes},
         "clean_accuracy": result.results["clean"]["smoothed"]["value"],
         "crossing": result.results["crossing"],
+        "already_refuted": already_refuted(settings),
         **{name: getattr(settings, name) for name in shown},
         "results": result.results,
     }
@@ -58,6 +61,7 @@ def show_attacked(result: AttackedRun) -> None:
         [
             ("inputs", f"{settings.inputs} of the test set; attacks {', '.join(settings.attacks)} in {settings.norm}"),
             ("asked", f"smoothed classifier at sigma {settings.sigma:g}, n {settings.n}, alpha {settings.alpha:g}"),
+            ("radii", f"{settings.certificate_norm}, {settings.bound} bound{_claim(result)}"),
             ("without attack", f"smoothed {clean['smoothed']['value']:.4f}, network {clean['network']['value']:.4f}"),
         ]
     )
@@ -68,11 +72,18 @@ def show_attacked(result: AttackedRun) -> None:
     typer.echo(meaning(result))
 
 
+def _claim(result: AttackedRun) -> str:
+    """What must be said beside radii that are no promise; nothing otherwise."""
+    from twinproof.evaluate.refuted_bounds import already_refuted
+
+    return " (claimed, refuted)" if already_refuted(result.settings) else ""
+
+
 def _rows(result: AttackedRun) -> list[list[str]]:
     from twinproof.runs.attacks import size_name
 
     protocols = [name for name in _PROTOCOL_COLUMNS if name in result.settings.protocols]
-    above, below = ["", ""], ["size", "certified"]
+    above, below = ["", ""], ["size", "claimed, refuted" if _claim(result) else "certified"]
     for name in protocols:
         columns = _PROTOCOL_COLUMNS[name]
         above += [_NAMES[name], *[""] * (len(columns) - 1)]
@@ -125,9 +136,10 @@ def meaning(result: AttackedRun) -> str:
     sizes = result.results["sizes"]
     one = sizes[(len(sizes) - 1) // 2]
     where = f"{result.settings.norm} size {size_name(one['size'])}"
+    stay = "were claimed (and that claim is refuted)" if _claim(result) else "are certified"
     sentence = (
         f"At {where} the strongest attacks leave {_percent(headline(one))} of the answers correct; "
-        f"{_percent(one['certified']['value'])} are certified to stay what they are under any attack of that size"
+        f"{_percent(one['certified']['value'])} {stay} to stay what they are under any attack of that size"
     )
     if "difference" in one:
         sentence += f"; the papers' attacks alone would have left {_percent(one['paper']['lowest']['smoothed'])}"

@@ -29,18 +29,21 @@ def audit(
 ) -> None:
     """Tries to refute a run.
 
-    Searches inside each certified radius for an input that gets another answer, and beyond it for the nearest one; exits with 1
-    if more certificates fail than chance explains.
+    Searches inside each certified radius for an input that gets another answer, and beyond it for the nearest one, in the norm
+    of the certificates; exits with 1 if more of them fail than chance explains, unless their bound was known to be false.
 
     Example: twinproof audit runs/mnist --certificates --limit 1000
     """
     from twinproof.audit.certificate_search import AttackBudget
+    from twinproof.audit.certificate_verdict import nothing_inside
     from twinproof.audit.run import audit_run
     from twinproof.cli.bars import Bars
     from twinproof.cli.output import print_json
     from twinproof.errors import ConfigError
+    from twinproof.evaluate.refuted_bounds import already_refuted
     from twinproof.randomness import Key
     from twinproof.recipes.run_data import load_run_data
+    from twinproof.runs.certificates import read_settings
     from twinproof.runs.run import Run
 
     if not certificates:
@@ -64,23 +67,29 @@ def audit(
             overwrite=overwrite,
             progress=bars,
         )
+    settings = read_settings(run)
+    expected = settings is not None and already_refuted(settings)
+    empty = nothing_inside(result.attacked, dataset.levels)
     if as_json:
-        print_json({"run": str(run), **_answer(result)})
+        print_json({"run": str(run), **_answer(result, expected=expected), "nothing_inside": empty})
     else:
-        _show(result)
-    if result.verdict is not None and result.verdict.refuted:
+        _show(result, expected=expected, empty=empty)
+    if result.verdict is not None and result.verdict.refuted and not expected:
         raise typer.Exit(1)
 
 
-def _answer(result: CertificateAudit) -> dict[str, Any]:
-    """The verdict with its numbers, and every certificate that was contradicted; all the others are in ``audit.json``."""
+def _answer(result: CertificateAudit, *, expected: bool) -> dict[str, Any]:
+    """The verdict with its numbers, and every certificate that was contradicted; all the others are in ``audit.json``.
+
+    ``already_refuted`` says that the bound of the certificates is known to be false (``expected`` is what alpha explains).
+    """
     record = result.as_dict()
     flipped = [one for one in record["attacked"] if one["verdict"] == "flipped"]
     settings = {name: record[name] for name in ("norm", "within", "outward", "votes", "device", "seconds")}
-    return {**record["verdict"], **settings, "flipped": flipped}
+    return {**record["verdict"], **settings, "already_refuted": expected, "flipped": flipped}
 
 
-def _show(result: CertificateAudit) -> None:
+def _show(result: CertificateAudit, *, expected: bool, empty: int) -> None:
     """The verdict in plain words."""
     from twinproof.audit.certificate_verdict import MARKOV, REFUTED_BELOW
     from twinproof.cli.output import print_rows
@@ -98,6 +107,8 @@ def _show(result: CertificateAudit) -> None:
             ("answer held", f"{held}; too close to call with {settings.votes} votes: {verdict.undecided}"),
             ("what alpha explains", f"{verdict.expected:g} failures in the mean at most; {_chance(verdict)}"),
         ]
+        if empty:
+            rows.append(("nothing inside", f"{empty} with a radius of one level or less, which no other input fits into"))
         if verdict.bound == MARKOV:
             rows.append(("note", "with shared noise certificates may fail together: only their mean number is bounded"))
         if verdict.closest is not None and verdict.median is not None:
@@ -105,6 +116,8 @@ def _show(result: CertificateAudit) -> None:
             rows.append(("closest change", f"{nearest}; none within {settings.outward:g} radii: {verdict.beyond_reach}"))
         else:
             rows.append(("closest change", f"none found within {settings.outward:g} radii"))
+    if expected:
+        rows.append(("note", "the bound of these certificates is known to be false: flips inside their radii are expected"))
     rows.append(("verdict", verdict.words + (f" (chance below {REFUTED_BELOW:g})" if verdict.refuted else "")))
     print_rows(rows)
 

@@ -11,11 +11,24 @@ from twinproof.cli.options import DataRoot, Device, Json, RunPath
 
 def certify(
     run: RunPath,
-    norm: Annotated[str, typer.Option(help="l2 (the norm that Gaussian smoothing certifies).")] = "l2",
+    norm: Annotated[
+        str | None, typer.Option(help="Norm of the radii: l1, l2 or linf; default: that of the run's noise layer, else l2.")
+    ] = None,
+    bound: Annotated[
+        str, typer.Option(help="Robustness bound: tight, hgm, hgm-complement, pixeldp, or published (refuted; to compare).")
+    ] = "tight",
+    statistic: Annotated[str, typer.Option(help="What is averaged over the noise: votes or scores.")] = "votes",
+    confidence: Annotated[
+        str | None,
+        typer.Option(help="clopper-pearson (votes), hoeffding or empirical-bernstein; default: the best for the statistic."),
+    ] = None,
+    runner_up: Annotated[
+        str, typer.Option(help="How the other classes are bounded: complement (of the first) or union (bounds of their own).")
+    ] = "complement",
     n: Annotated[int, typer.Option(help="Draws that bound the class's probability.")] = 10_000,
     n0: Annotated[int, typer.Option(help="Draws that choose the class.")] = 100,
     alpha: Annotated[float, typer.Option(help="Failure probability for each input.")] = 0.001,
-    sigma: Annotated[float | None, typer.Option(help="Noise at inference; default: the run's.")] = None,
+    sigma: Annotated[float | None, typer.Option(help="Deviation of the noise at inference; default: the run's.")] = None,
     target_radius: Annotated[
         float | None, typer.Option(help="Only decide whether each radius is at least this; stops as soon as that is known.")
     ] = None,
@@ -32,30 +45,36 @@ def certify(
 ) -> None:
     """Certifies the test set of a run.
 
-    Randomized smoothing: each answer gets a radius inside which no change can alter it.
+    Randomized smoothing: each answer gets a radius inside which no change can alter it. The noise is that of the network's
+    noise layer, at the input or behind the first layer; else Gaussian noise at the input.
 
     Example: twinproof certify runs/mnist --n 10000 --alpha 0.001
 
     Example: twinproof certify runs/mnist --target-radius 0.25
+
+    Example: twinproof certify runs/securesgd --norm linf --bound hgm
+
+    Example: twinproof certify runs/mnist --statistic scores --confidence empirical-bernstein --runner-up union
     """
+    from twinproof.certify.method import Method, default_confidence
+    from twinproof.certify.of_run import norm_of_run
     from twinproof.certify.run import certify_run
-    from twinproof.certify.smoothed import NORM, Sampling
+    from twinproof.certify.sampling import Sampling
     from twinproof.cli.bars import Bars
     from twinproof.cli.output import print_json
     from twinproof.cli.summaries import certified_answer, show_certified
-    from twinproof.errors import ConfigError
     from twinproof.recipes.run_data import load_run_data
     from twinproof.runs.run import Run
 
-    if norm != NORM:
-        raise ConfigError("this norm cannot be certified", where="--norm", got=norm, wanted=NORM)
     opened = Run.open(run)
+    method = Method(norm or norm_of_run(opened), bound, statistic, confidence or default_confidence(statistic), runner_up)
     dataset = load_run_data(opened, source=data, data_root=data_root)
     with Bars() as bars:
         result = certify_run(
             opened,
             dataset,
             sampling=Sampling(n0, n, alpha, target_radius, shared_noise),
+            method=method,
             sigma=sigma,
             limit=limit,
             device=device or "auto",

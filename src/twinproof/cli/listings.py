@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import typer
 
 from twinproof.cli.options import DataRoot, Json
+
+if TYPE_CHECKING:
+    from twinproof.recipes.recipe import Recipe
 
 
 def recipes(as_json: Json = False) -> None:
@@ -23,6 +28,7 @@ def recipes(as_json: Json = False) -> None:
                 "privacy_status": str(recipe.privacy_status),
                 "robustness": recipe.robustness,
                 "paper": recipe.paper,
+                "variants": _variants(recipe),
             }
             for recipe in RECIPES.values()
         ]
@@ -36,8 +42,13 @@ def recipes(as_json: Json = False) -> None:
                 ("  privacy", str(recipe.privacy_status)),
                 ("  robustness", recipe.robustness),
                 ("  paper", recipe.paper),
+                ("  variants", ", ".join(_variants(recipe))),
             ]
         )
+
+
+def _variants(recipe: Recipe) -> list[str]:
+    return ["sound"] if recipe.published is None else ["sound", "published"]
 
 
 def data(data_root: DataRoot = None, as_json: Json = False) -> None:

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from twinproof.runs.run import Run
 
 
+# How radii were made, as certificates.json names it.
+_METHOD = ("law", "place", "bound", "statistic", "confidence", "runner_up", "operator_norm", "slack")
+
+
 def training_answer(run: Run) -> dict[str, Any]:
     """The answer of ``train --json``."""
     privacy = run.record["privacy"] or {}
@@ -65,6 +69,7 @@ def certified_answer(result: CertifiedRun) -> dict[str, Any]:
         "target_radius": target,
         "decided": reached,
         "mean_draws": sum(made.draws for made in certificates) / len(certificates),
+        **{name: getattr(settings, name) for name in _METHOD},
         "shared_noise": settings.shared_noise,
         "form": settings.form,
         "arithmetic": settings.arithmetic,
@@ -111,9 +116,16 @@ def show_decided(result: CertifiedRun, answer: dict[str, Any]) -> None:
 
 
 def _how(result: CertifiedRun) -> list[tuple[str, str]]:
-    """In which form the network ran, and what shared noise means for the certificates."""
+    """How radii were made, in which form the network ran, and what shared noise means for the certificates."""
     settings = result.settings
-    rows = [("network as run", f"{settings.form}; {settings.arithmetic}")]
+    evidence = f"{settings.statistic}, {settings.confidence}, {settings.runner_up}"
+    rows = [
+        ("radii", f"{settings.norm}, bound {settings.bound} ({evidence})"),
+        ("smoothing", f"{settings.law} noise at {settings.place}, operator norm {format_up(settings.operator_norm)}"),
+        ("network as run", f"{settings.form}; {settings.arithmetic}"),
+    ]
+    if settings.bound == "published":
+        rows.append(("warning", "this bound is refuted: its radii are what a paper claims, and promise nothing"))
     if settings.shared_noise:
         rows.append(("noise", "shared by all inputs: each certificate alone holds as it says, but they may fail together"))
     return rows

@@ -18,10 +18,13 @@ def train(
     recipe: Annotated[str | None, typer.Option(help="See `twinproof recipes`.")] = None,
     epsilon: Annotated[float | None, typer.Option(help="Target epsilon; sets the noise.")] = None,
     delta: Annotated[float | None, typer.Option(help="Target delta, far below 1/records.")] = None,
-    sigma: Annotated[float | None, typer.Option(help="Smoothing noise in input units ([0, 1]).")] = None,
+    sigma: Annotated[
+        float | None, typer.Option(help="Smoothing noise in input units ([0, 1]); not with a noise layer.")
+    ] = None,
     config: Annotated[Path | None, typer.Option(help="Settings in a TOML file.")] = None,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", help="key=value, e.g. --set learning_rate=0.5 or --set data.label=outcome.")
+        list[str] | None,
+        typer.Option("--set", help="key=value, e.g. --set learning_rate=0.5 or --set noise_layer.attack_bound=0.05."),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Repeatable, and therefore NOT private.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run in --out.")] = False,

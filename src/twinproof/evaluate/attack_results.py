@@ -8,7 +8,8 @@ from typing import Any
 
 from twinproof.evaluate.crossing import CertifiedLine, held_against
 from twinproof.evaluate.protocols import CLEAN, Protocol
-from twinproof.evaluate.reach import l2_reach
+from twinproof.evaluate.reach import reach
+from twinproof.evaluate.refuted_bounds import already_refuted
 from twinproof.evaluate.stored_levels import budget
 from twinproof.evaluate.worst_case import outcome_as_papers, scores, worst_outcomes
 from twinproof.runs.attacks import AttackLine, AttackSettings, size_name
@@ -50,31 +51,31 @@ def _own_line(settings: AttackSettings, clean: Lines) -> CertifiedLine:
 
 
 def _at_size(settings: AttackSettings, size: float, by_entry: dict[str, Lines], line: CertifiedLine) -> dict[str, Any]:
-    reach = l2_reach(settings.norm, size, settings.dimension)
+    needed = reach(settings.norm, size, settings.certificate_norm, settings.dimension)
     clean = by_entry[CLEAN.name]
     here = [found for found in by_entry.values() if found[0].protocol in settings.protocols and found[0].size == size]
-    held = held_against(line, [{one.index: one for one in found} for found in here], reach, settings.alpha)
-    result: dict[str, Any] = {"size": size, "l2_reach": reach, **held.as_dict()}
+    held = held_against(line, [{one.index: one for one in found} for found in here], needed, settings.alpha)
+    result: dict[str, Any] = {"size": size, "reach": needed, **held.as_dict()}
     if Protocol.PAPER in settings.protocols:
-        result["paper"] = _paper([found for found in here if found[0].protocol == Protocol.PAPER], reach)
+        result["paper"] = _paper([found for found in here if found[0].protocol == Protocol.PAPER], needed)
     if Protocol.ADAPTIVE in settings.protocols:
         # What was found in a smaller ball lies in this one too.
         within = [found for found in by_entry.values() if found[0].protocol == Protocol.ADAPTIVE and found[0].size <= size]
-        result["adaptive"] = _adaptive([found for found in within if found[0].size == size], [clean, *within], reach)
+        result["adaptive"] = _adaptive([found for found in within if found[0].size == size], [clean, *within], needed)
     if len(settings.protocols) == len(Protocol):
         result |= _difference(result)
     return result
 
 
-def _paper(entries: list[Lines], reach: float) -> dict[str, Any]:
-    each = {found[0].attack: scores([outcome_as_papers(line, reach) for line in found]).as_dict() for found in entries}
+def _paper(entries: list[Lines], needed: float) -> dict[str, Any]:
+    each = {found[0].attack: scores([outcome_as_papers(line, needed) for line in found]).as_dict() for found in entries}
     lowest = {name: min(one[name]["value"] for one in each.values()) for name in ("network", "smoothed", "certified")}
     return {"attacks": each, "lowest": lowest}
 
 
-def _adaptive(entries: list[Lines], within: list[Lines], reach: float) -> dict[str, Any]:
-    each = {f"{found[0].attack} on {found[0].target}": scores(worst_outcomes([found], reach)).as_dict() for found in entries}
-    return {"attacks": each, "worst": scores(worst_outcomes(within, reach)).as_dict()}
+def _adaptive(entries: list[Lines], within: list[Lines], needed: float) -> dict[str, Any]:
+    each = {f"{found[0].attack} on {found[0].target}": scores(worst_outcomes([found], needed)).as_dict() for found in entries}
+    return {"attacks": each, "worst": scores(worst_outcomes(within, needed)).as_dict()}
 
 
 def _difference(result: dict[str, Any]) -> dict[str, Any]:
@@ -93,9 +94,10 @@ def _warnings(settings: AttackSettings, result: dict[str, Any]) -> list[str]:
             "originals, and only the network before rounding shows the attack"
         )
     if result["crossing"]:
+        broken = f"as expected, the {settings.bound} bound" if already_refuted(settings) else "a certificate or an attack"
         found.append(
             f"{where}, {result['flips']} inputs were misled inside their certified radius, which alpha does not explain: "
-            "a certificate or an attack is broken"
+            f"{broken} is broken"
         )
     if result.get("weaker"):
         found.append(f"{where}, the adaptive attacks are weaker than the papers': raise --steps, --draws or --restarts")

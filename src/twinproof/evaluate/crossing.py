@@ -16,9 +16,11 @@ from scipy.special import bdtrc
 from twinproof.evaluate.certified import answered_correctly
 from twinproof.evaluate.intervals import Interval, binomial_interval
 from twinproof.runs.attacks import AttackLine
-from twinproof.runs.certificates import Certificate
+from twinproof.runs.certificates import Certificate, CertificateSettings
+from twinproof.runs.record import COMPLETE
 
 FALSE_ALARM = 1e-6
+VOTES = "votes"
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,18 @@ class CertifiedLine:
     alpha: float
     source: str
     independent: bool = True
+
+
+def line_of(settings: CertificateSettings, certificates: Sequence[Certificate], model_sha256: str) -> CertifiedLine | None:
+    """A run's certificates as the line, or None where answers under attack, which are votes, cannot contradict them.
+
+    That needs a complete certification of these weights, and by votes: the class of the highest mean score may be another
+    one than that of most votes, and then both are right.
+    """
+    usable = settings.state == COMPLETE and settings.model_sha256 == model_sha256 and settings.statistic == VOTES
+    if not usable:
+        return None
+    return CertifiedLine(certificates, settings.alpha, "certificates.csv", independent=not settings.shared_noise)
 
 
 @dataclass(frozen=True)
@@ -61,7 +75,7 @@ class Crossing:
 def held_against(
     line: CertifiedLine, entries: Sequence[Mapping[int, AttackLine]], reach: float, judge_alpha: float
 ) -> Crossing:
-    """Compares the certificates with all attacks of one size, by the input's number; ``reach`` is the size's l2 length.
+    """Compares the certificates with all attacks of one size, by the input's number; ``reach`` is what a radius must cover.
 
     Guarantees
         Where every certificate and every answer keeps its promise, ``crossing`` is true with probability at most 1e-6.

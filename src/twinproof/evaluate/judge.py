@@ -32,7 +32,8 @@ class Subjects:
 
 @dataclass(frozen=True)
 class Judge:
-    """Asks the two classifiers. ``network`` is the network itself: plain, or in expectation where it is random.
+    """Asks the two classifiers. ``network`` is the network itself, its noise layer silenced: plain, or in expectation where it
+    is random all the same. ``norm`` is that of the attacks.
 
     Guarantees
         The noise of every entry and input is its own: a function of the key, the entry's name and the input's number, and
@@ -54,7 +55,7 @@ class Judge:
         self, entry: Entry, points: Tensor, subjects: Subjects, unrounded: Sequence[int], rows: slice
     ) -> list[AttackLine]:
         """The record of some rows of an entry; ``points`` are all of its attacked inputs, in stored levels."""
-        levels = self.smoothed.noise.levels
+        levels = self.smoothed.levels
         here, labels = points[rows], subjects.labels[rows].tolist()
         lengths = lengths_of(here.to(torch.int64) - subjects.stored[rows].to(torch.int64), self.norm, levels)
         classes = self.network_classes(here.to(torch.float32) / levels, entry).tolist()

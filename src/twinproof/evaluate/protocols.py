@@ -3,7 +3,8 @@
 ``paper`` is what the published tables rest on: inputs crafted on the network without its noise, from the true labels, with
 the last point kept, and then shown to everything. ``adaptive`` attacks what will be deployed: the smoothed classifier in
 expectation over its noise and the network itself (in expectation, where it is random), keeps the strongest point of every
-start, and counts for each input the worst of all attacks together.
+start, and counts for each input the worst of all attacks together. Of a network with a noise layer, "the network itself" is
+the one with that layer silenced, under both protocols: with its noise it is the smoothed classifier.
 """
 
 from __future__ import annotations
@@ -11,15 +12,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
-
-from torch import nn
+from typing import TYPE_CHECKING, Any
 
 from twinproof.attacks.attack import METHODS, Attack, Keep, attack_named
-from twinproof.attacks.objective import Expectation, Objective, Plain, Smoothed
+from twinproof.attacks.objective import Objective
 from twinproof.attacks.threat import Threat
 from twinproof.errors import ConfigError
 from twinproof.runs.attacks import entry_name, size_name
+
+if TYPE_CHECKING:
+    from twinproof.evaluate.attacked_classifiers import AttackedClassifiers
 
 DEFAULT_SIZES: dict[str, tuple[float, ...]] = {
     "l2": (0.25, 0.5, 0.75, 1.0),
@@ -142,13 +144,11 @@ class AttackPlan:
             options["restarts"] = self.restarts
         return attack_named(entry.attack, **options, keep=Keep.BEST)
 
-    def objective(self, entry: Entry, model: nn.Module, sigma: float, *, random_network: bool) -> Objective:
+    def objective(self, entry: Entry, attacked: AttackedClassifiers) -> Objective:
         """What the attack of ``entry`` raises; the papers' sees no noise."""
         if entry.target == Target.SMOOTHED:
-            return Smoothed(model, sigma, draws=self.draws)
-        if entry.protocol == Protocol.ADAPTIVE and random_network:
-            return Expectation(model, draws=self.draws)
-        return Plain(model)
+            return attacked.voting(self.draws)
+        return attacked.network(self.draws) if entry.protocol == Protocol.ADAPTIVE else attacked.blind
 
 
 def check_aim(aim: str | None) -> None:

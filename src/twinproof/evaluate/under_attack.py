@@ -11,18 +11,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from twinproof.attacks.objective import Expectation, Plain
 from twinproof.attacks.resumable import attack_in_folder
 from twinproof.attacks.threat import Threat
-from twinproof.certify.smoothed import Sampling, SmoothedClassifier, largest_radius, smooth
+from twinproof.certify.base_classifier import BaseClassifier
+from twinproof.certify.method import Method
+from twinproof.certify.of_run import smoothed_for_run
+from twinproof.certify.radius import largest_radius
+from twinproof.certify.smoothed import Sampling, SmoothedClassifier
 from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError, RunError
 from twinproof.evaluate.aims import aimed_classes
 from twinproof.evaluate.attack_results import attack_results
 from twinproof.evaluate.attack_work import AttackWork, earlier_attacks, take_up
-from twinproof.evaluate.crossing import CertifiedLine
+from twinproof.evaluate.attacked_classifiers import AttackedClassifiers
+from twinproof.evaluate.crossing import CertifiedLine, line_of
 from twinproof.evaluate.judge import Judge, Subjects, entry_key
-from twinproof.evaluate.own_noise import answers_at_random
 from twinproof.evaluate.protocols import CLEAN, AttackPlan, Entry
 from twinproof.evaluate.stored_levels import stored_inside
 from twinproof.progress import Progress, Silent
@@ -78,8 +81,8 @@ def attack_run(
 ) -> AttackedRun:
     """Attacks the first ``limit`` test inputs of ``run`` (None: all) and records both protocols' results beside the weights.
 
-    The smoothed classifier is the one that was certified, or one with the run's sigma. ``sampling`` says how it is asked at
-    each attacked input. Interrupted attacks with the same settings go on where they stopped.
+    The smoothed classifier is the one that was certified, with its norm and bound, or the run's own. ``sampling`` says how it
+    is asked at each attacked input, by votes. Interrupted attacks with the same settings go on where they stopped.
 
     Guarantees
         - Whatever is refused is refused before anything in the run is touched, and a run whose attacks are not finished
@@ -112,13 +115,9 @@ class _Attacker:
 
     plan: AttackPlan
     settings: AttackSettings
-    smoothed: SmoothedClassifier
+    attacked: AttackedClassifiers
     sampling: Sampling
     subjects: Subjects
-
-    @property
-    def model(self) -> nn.Module:
-        return self.smoothed.model
 
     @property
     def key(self) -> Key:
@@ -130,8 +129,8 @@ class _Attacker:
 
     @property
     def judge(self) -> Judge:
-        network = Expectation(self.model, draws=self.plan.draws) if self.settings.random_network else Plain(self.model)
-        return Judge(self.smoothed, self.sampling, network, self.settings.norm, self.key)
+        network = self.attacked.network(self.plan.draws)
+        return Judge(self.attacked.smoothed, self.sampling, network, self.settings.norm, self.key)
 
 
 def _prepare(
@@ -145,30 +144,39 @@ def _prepare(
     key: Key,
 ) -> _Attacker:
     certified = _certified(run)
-    model = run.model(device)
-    sigma = certified.sigma if certified is not None else float(run.record["config"]["sigma"])
-    smoothed = smooth(model, sigma, levels=dataset.levels)
-    largest_radius(sampling, smoothed.noise, math.prod(dataset.shape))
-    count = min(limit or len(dataset.test), len(dataset.test))
-    subjects = _subjects(dataset, plan, model, count, device)
+    smoothed = _smoothed(run, dataset, device, certified)
     base = smoothed.base_for(dataset.test.inputs[:1], sampling, form=_form(run, device, certified, overwrite=overwrite))
     smoothed = replace(smoothed, base=base)
-    settings = _settings(run, dataset, plan, smoothed, sampling, count, device, key, base.form)
-    return _Attacker(plan, settings, smoothed, sampling, subjects)
+    largest_radius(sampling, smoothed.radius_rule(tuple(dataset.shape), base.classes))
+    example = torch.as_tensor(dataset.test.inputs[:1].astype("float32"), device=device) / dataset.levels
+    attacked = AttackedClassifiers.of(smoothed, example)
+    count = min(limit or len(dataset.test), len(dataset.test))
+    subjects = _subjects(dataset, plan, attacked.bare, count, device)
+    settings = _settings(run, dataset, plan, attacked, base, sampling, count, device, key)
+    return _Attacker(plan, settings, attacked, sampling, subjects)
+
+
+def _smoothed(run: Run, dataset: Dataset, device: torch.device, certified: CertificateSettings | None) -> SmoothedClassifier:
+    """What was certified, with its norm and bound, else the run's own. Answers under attack are plain votes in any case."""
+    if certified is None:
+        return smoothed_for_run(run, dataset, device)
+    method = Method(norm=certified.norm, bound=certified.bound)
+    return smoothed_for_run(run, dataset, device, sigma=certified.sigma, method=method)
 
 
 def _settings(
     run: Run,
     dataset: Dataset,
     plan: AttackPlan,
-    smoothed: SmoothedClassifier,
+    attacked: AttackedClassifiers,
+    base: BaseClassifier,
     sampling: Sampling,
     inputs: int,
     device: torch.device,
     key: Key,
-    form: str,
 ) -> AttackSettings:
-    example = torch.as_tensor(dataset.test.inputs[:1].astype("float32"), device=device) / dataset.levels
+    smoothed, shape = attacked.smoothed, tuple(dataset.shape)
+    rule = smoothed.radius_rule(shape, base.classes)
     return AttackSettings(
         model_sha256=run.model_sha256,
         norm=plan.norm,
@@ -182,15 +190,24 @@ def _settings(
         draws=plan.draws,
         aim=plan.aim,
         inputs=inputs,
-        sigma=smoothed.noise.sigma,
+        certificate_norm=smoothed.norm,
+        sigma=rule.sigma,
         levels=dataset.levels,
-        dimension=math.prod(dataset.shape),
+        law=str(smoothed.noise.law),
+        place=str(smoothed.site.place),
+        bound=rule.bound.name,
+        operator_norm=rule.operator_norm,
+        slack=rule.slack,
+        grid=smoothed.noise.grid,
+        tau=rule.tau,
+        dimension=math.prod(shape),
+        noise_dimension=smoothed.site.dimension(shape),
         n0=sampling.n0,
         n=sampling.n,
         alpha=sampling.alpha,
         key=key.secret.hex(),
-        random_network=answers_at_random(smoothed.model, example),
-        form=form,
+        random_network=attacked.random,
+        form=base.form,
         device=describe_device(device),
         versions=software_versions(),
         created=utc_now(),
@@ -244,7 +261,7 @@ def _craft(attacker: _Attacker, entry: Entry, work: AttackWork, progress: Progre
     found = attack_in_folder(
         work.crafted(entry),
         plan.attack(entry),
-        plan.objective(entry, attacker.model, settings.sigma, random_network=settings.random_network),
+        plan.objective(entry, attacker.attacked),
         attacker.inputs,
         subjects.aims if targeted else subjects.labels,
         threat,
@@ -299,10 +316,8 @@ def _certified(run: Run) -> CertificateSettings | None:
 
 
 def _certified_line(run: Run) -> CertifiedLine | None:
-    settings = _certified(run)
-    if settings is None:
-        return None
-    return CertifiedLine(read_certificates(run.root), settings.alpha, "certificates.csv", independent=not settings.shared_noise)
+    settings = read_settings(run.root)
+    return None if settings is None else line_of(settings, read_certificates(run.root), run.model_sha256)
 
 
 class _PartOfBar:

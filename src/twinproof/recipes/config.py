@@ -9,7 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from twinproof.data.config import DataConfig
 from twinproof.errors import ConfigError
-from twinproof.recipes.registry import find_recipe
+from twinproof.recipes.noise_layer import LARGEST_SIGMA, NoiseLayerConfig, Variant, check_noise_layer
+from twinproof.recipes.recipe import Recipe
+from twinproof.recipes.registry import RECIPES, find_recipe
 from twinproof.settings import parse_settings
 from twinproof.training.performance import Performance
 
@@ -40,8 +42,14 @@ class TrainConfig(BaseModel):
     steps: int | None = Field(default=None, ge=1, description="instead of epochs")
     learning_rate: float = Field(default=2.0, ge=0, allow_inf_nan=False)
     momentum: float = Field(default=0.9, ge=0, lt=1)
-    sigma: float = Field(default=0.25, gt=0, le=10, description="smoothing noise, in input units ([0, 1])")
-    copies: int = Field(default=2, ge=0, le=64, description="noisy copies of each record beside the original")
+    sigma: float | None = Field(
+        default=None, gt=0, le=LARGEST_SIGMA, description="smoothing noise, in input units ([0, 1]); a noise layer sets it"
+    )
+    copies: int = Field(
+        default=2, ge=0, le=64, description="noisy copies of each record beside the original; with a noise layer all copies"
+    )
+    noise_layer: NoiseLayerConfig | None = None
+    variant: Variant = Variant.SOUND
     model: str | None = None
     width: int = Field(default=1, ge=1, le=64, description="multiplies the network's hidden sizes")
     seed: int | None = Field(default=None, ge=0, description="makes the run repeatable and therefore not private")
@@ -54,6 +62,7 @@ class ResolvedConfig(TrainConfig):
     batch_size: int
     records: int
     steps: int
+    sigma: float
     model: str
 
     @property
@@ -67,9 +76,18 @@ def parse_train_config(*layers: Mapping[str, Any]) -> TrainConfig:
     merged: dict[str, Any] = {}
     for layer in layers:
         _merge(merged, layer)
-    recipe = merged.get("recipe", "dpcert-gaussian")
-    merged = _merge({"recipe": recipe, **find_recipe(str(recipe)).defaults}, merged)
-    config = parse_settings(TrainConfig, merged)
+    recipe = find_recipe(str(merged.get("recipe", "dpcert-gaussian")))
+    defaults = _merge({"recipe": recipe.name}, recipe.defaults)
+    if merged.get("variant") == Variant.PUBLISHED:
+        _merge(defaults, recipe.published or {})
+    config = parse_settings(TrainConfig, _merge(defaults, merged))
+    check_settings(config)
+    return config
+
+
+def check_settings(config: TrainConfig) -> None:
+    """Refuses settings that contradict each other or the recipe."""
+    recipe = find_recipe(config.recipe)
     if config.epsilon is not None and config.noise_multiplier is not None:
         raise ConfigError(
             "the noise is set twice",
@@ -78,7 +96,41 @@ def parse_train_config(*layers: Mapping[str, Any]) -> TrainConfig:
             wanted="one of them: the other follows from it",
             fix="leave one out",
         )
-    return config
+    if config.variant is Variant.PUBLISHED and recipe.published is None:
+        raise ConfigError(
+            "this recipe has no published variant",
+            where="variant",
+            got=f"published, with {recipe.name}",
+            wanted=" or ".join(other.name for other in RECIPES.values() if other.published is not None),
+            fix="leave variant out",
+        )
+    _check_noise(config, recipe)
+
+
+def _check_noise(config: TrainConfig, recipe: Recipe) -> None:
+    if (config.noise_layer is None) == recipe.has_noise_layer:
+        raise ConfigError(
+            "the recipe and its noise layer disagree",
+            where="noise_layer",
+            got=f"{'no' if config.noise_layer is None else 'a'} noise layer, with {recipe.name}",
+            wanted="a noise layer with " + ", ".join(other.name for other in RECIPES.values() if other.has_noise_layer),
+            fix="choose another recipe, or leave noise_layer out",
+        )
+    if config.noise_layer is None:
+        return
+    if config.sigma is not None:
+        raise ConfigError(
+            "sigma is set twice",
+            where="sigma",
+            got=f"sigma = {config.sigma}, and a noise layer",
+            wanted="the noise layer alone: sigma follows from attack_bound, epsilon_r and delta_r",
+            fix="leave sigma out and set noise_layer.attack_bound",
+        )
+    if config.copies < 1:
+        raise ConfigError(
+            "a record would never be seen", where="copies", got=config.copies, wanted="at least 1 with a noise layer"
+        )
+    check_noise_layer(config.noise_layer, config.variant)
 
 
 def _merge(into: dict[str, Any], layer: Mapping[str, Any]) -> dict[str, Any]:

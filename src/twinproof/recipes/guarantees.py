@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from twinproof.data.record import Dataset
 from twinproof.guarantee import Guarantee, Kind, Status
+from twinproof.layers.models.with_noise import RedistributionKind
 from twinproof.privacy.accounting import Spending
 from twinproof.recipes.config import TrainConfig
+from twinproof.recipes.noise_layer import NoiseLayerConfig, Variant
 from twinproof.rounding import format_up
 
 _THEOREM = (
@@ -23,17 +25,27 @@ _ASSUMPTIONS = (
     "A record's gradient is computed alike in every row of a pass: bit for bit on a CPU, up to float rounding on a GPU.",
 )
 
+_PUBLISHED_REASON = "the recipe was carried out by its paper's formulas; only the sound variant is called proven"
+_REFUTED_PROMISE = "Nothing is promised about the training records: the published variant does not keep its own promise."
+_REFUTED_REASON = (
+    "the redistribution vector r is a deterministic function of the training records, it is part of the released model, and "
+    "no noise was added to it: two data sets that differ in one record give different r, which tells them apart with certainty"
+)
+
 
 def privacy_guarantee(config: TrainConfig, dataset: Dataset, spent: Spending | None) -> Guarantee:
     """What the run promises about its training records.
 
     Guarantees
-        Status ``proven`` is given only to a private recipe whose noise nobody can reproduce. A known seed, or no privacy
-        mechanism at all, gives ``none`` with the reason.
+        Status ``proven`` is given only to a private recipe whose noise nobody can reproduce and whose redistribution vector
+        is public or paid for. A known seed, or no privacy mechanism at all, gives ``none`` with the reason; a redistribution
+        vector that nothing pays for gives ``refuted``, and no epsilon. Any other published variant gives ``published``.
     """
     if spent is None:
         reason = "the recipe trains without a privacy mechanism"
         return Guarantee(Kind.PRIVACY, Status.NONE, "Nothing is promised about the training records.", reason=reason)
+    if takes_r_unpaid(config):
+        return Guarantee(Kind.PRIVACY, Status.REFUTED, _REFUTED_PROMISE, reason=_REFUTED_REASON)
     if config.seed is not None:
         return Guarantee(
             Kind.PRIVACY,
@@ -46,14 +58,42 @@ def privacy_guarantee(config: TrainConfig, dataset: Dataset, spent: Spending | N
         f"({format_up(spent.epsilon, 4)}, {spent.delta:g})-differential privacy, add-or-remove-one."
     )
     scaling = () if dataset.scaling is None else (_scaling_assumption(dataset.scaling.source),)
+    shares = () if config.noise_layer is None else (_redistribution_assumption(config.noise_layer),)
+    published = config.variant is Variant.PUBLISHED
     return Guarantee(
         Kind.PRIVACY,
-        Status.PROVEN,
+        Status.PUBLISHED if published else Status.PROVEN,
         promise,
         theorem=_THEOREM,
-        assumptions=(*_ASSUMPTIONS, *scaling),
+        assumptions=(*_ASSUMPTIONS, *scaling, *shares),
+        reason=_PUBLISHED_REASON if published else "",
         values=(("epsilon", spent.epsilon), ("epsilon_rdp", spent.epsilon_rdp), ("delta", spent.delta)),
     )
+
+
+def takes_r_unpaid(config: TrainConfig) -> bool:
+    """Whether r is a function of the training records that nothing pays for; said of a recipe that claims privacy."""
+    noise = config.noise_layer
+    training = noise is not None and noise.redistribution is RedistributionKind.TRAINING
+    return training and config.variant is Variant.PUBLISHED
+
+
+def _redistribution_assumption(noise: NoiseLayerConfig) -> str:
+    if noise.redistribution is RedistributionKind.PUBLIC and noise.public_data is None:
+        return (
+            "The layer noise's redistribution r comes from the test set, which is public, and random weights; the accuracy on "
+            "the test set is therefore slightly optimistic."
+        )
+    return {
+        RedistributionKind.UNIFORM: "The layer noise has equal shares r: nothing about the records enters it.",
+        RedistributionKind.RANDOM: "The layer noise's redistribution r is drawn at random, independently of the records.",
+        RedistributionKind.PUBLIC: "The layer noise's redistribution r comes from other, public data, and random weights.",
+        RedistributionKind.TRAINING: (
+            "The layer noise's redistribution r was estimated from the training records privately, at random weights; "
+            "the ledger counts it."
+        ),
+        RedistributionKind.LEARNED: "The layer noise's redistribution r is a weight: the same private steps trained it.",
+    }[noise.redistribution]
 
 
 def _scaling_assumption(source: str) -> str:

@@ -20,12 +20,15 @@ class CopySettings(Protocol):
 
     @property
     def sigma(self) -> float:
-        """Noise of the copies."""
+        """Noise of the copies, or of the noise layer."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A named, complete way to train. The loop knows no paper; this record is all that a paper adds."""
+    """A named, complete way to train. The loop knows no paper; this record is all that a paper adds.
+
+    ``published`` holds what the paper's own variant changes of the ``defaults``; None where there is no such variant.
+    """
 
     name: str
     summary: str
@@ -36,3 +39,9 @@ class Recipe:
     loss: RecordLoss
     augmentation: Callable[[CopySettings], Augmentation]
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    published: Mapping[str, Any] | None = None
+
+    @property
+    def has_noise_layer(self) -> bool:
+        """Whether the network draws noise of its own; the settings of that layer begin with the recipe's."""
+        return "noise_layer" in self.defaults

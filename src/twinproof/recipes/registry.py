@@ -7,10 +7,16 @@ import difflib
 from twinproof.errors import ConfigError
 from twinproof.recipes.dpcert_gaussian import DPCERT_GAUSSIAN
 from twinproof.recipes.dpsgd import DPSGD
+from twinproof.recipes.hgm_pixeldp import HGM_PIXELDP
+from twinproof.recipes.pixeldp import PIXELDP
 from twinproof.recipes.recipe import Recipe
 from twinproof.recipes.regular import REGULAR
+from twinproof.recipes.securesgd import SECURESGD
+from twinproof.recipes.securesgd_agm import SECURESGD_AGM
 
-RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in (REGULAR, DPSGD, DPCERT_GAUSSIAN)}
+RECIPES: dict[str, Recipe] = {
+    recipe.name: recipe for recipe in (REGULAR, DPSGD, DPCERT_GAUSSIAN, PIXELDP, HGM_PIXELDP, SECURESGD, SECURESGD_AGM)
+}
 
 
 def find_recipe(name: str) -> Recipe:

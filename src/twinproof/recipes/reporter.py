@@ -14,7 +14,7 @@ from twinproof.evaluate.accuracy import clean_accuracy
 from twinproof.files import canonical_json, write_atomic
 from twinproof.privacy.accounting import PoissonGaussianEvent, epsilon_pld
 from twinproof.recipes.config import ResolvedConfig
-from twinproof.recipes.resolve import spent_on_data
+from twinproof.recipes.resolve import spent_on_data, spent_on_redistribution
 from twinproof.rounding import round_up
 from twinproof.runs import private_files
 from twinproof.runs.layout import RunLayout, read_json_lines
@@ -89,4 +89,5 @@ class Reporter:
         if config.noise_multiplier is None:
             return None
         event = PoissonGaussianEvent(config.sample_rate, config.noise_multiplier, done)
-        return round_up(epsilon_pld([*spent_on_data(self._dataset), event], config.delta))
+        before = [*spent_on_data(self._dataset), *spent_on_redistribution(config)]
+        return round_up(epsilon_pld([*before, event], config.delta))

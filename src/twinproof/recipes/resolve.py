@@ -7,13 +7,19 @@ import math
 from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError
 from twinproof.layers.models.registry import default_network
+from twinproof.layers.models.with_noise import RedistributionKind
 from twinproof.privacy.accounting import Event, GaussianEvent
 from twinproof.privacy.calibration import calibrate_noise_multiplier
 from twinproof.privacy.plan import Plan
-from twinproof.recipes.config import ResolvedConfig, TrainConfig
+from twinproof.recipes.config import ResolvedConfig, TrainConfig, check_settings
+from twinproof.recipes.noise_layer import Variant, settled_noise
 from twinproof.recipes.registry import find_recipe
 
 DEFAULT_EPSILON = 3.0
+DEFAULT_SIGMA = 0.25
+REDISTRIBUTION = "redistribution"
+"""Purpose, in the ledger and of the key's stream, of a private estimate of the redistribution vector."""
+
 # Large batches suit DP-SGD: the noise is added once for all of them. Decided from the declared (public) number of records.
 _BATCHES_PER_EPOCH = 30
 _LEAST_BATCH = 256
@@ -25,8 +31,36 @@ def spent_on_data(dataset: Dataset) -> list[Event]:
     return [GaussianEvent(scaling.spending.noise_multiplier)] if scaling is not None and scaling.spending is not None else []
 
 
+def redistribution_plan(config: ResolvedConfig) -> Plan | None:
+    """The mechanism by which a private recipe estimates r from its training records; None where it does not.
+
+    One step on all records, with the declared number of them as the divisor. The published variant takes r without any
+    mechanism; its privacy is refuted.
+    """
+    noise = config.noise_layer
+    if noise is None or noise.redistribution is not RedistributionKind.TRAINING or config.variant is Variant.PUBLISHED:
+        return None
+    if not find_recipe(config.recipe).private:
+        return None
+    return Plan(
+        sample_rate=1.0,
+        noise_multiplier=noise.r_noise_multiplier,
+        clip_norm=noise.r_clip,
+        divisor=float(config.records),
+        steps=1,
+        delta=config.delta,
+    )
+
+
+def spent_on_redistribution(config: ResolvedConfig) -> list[Event]:
+    """What the private estimate of r costs, or nothing."""
+    plan = redistribution_plan(config)
+    return [] if plan is None else [GaussianEvent(plan.noise_multiplier)]
+
+
 def resolve(config: TrainConfig, dataset: Dataset) -> ResolvedConfig:
-    """``config`` with nothing left open: declared number of records, batch, steps, network and noise multiplier."""
+    """``config`` with nothing left open: declared number of records, batch, steps, network, sigma and noise multiplier."""
+    check_settings(config)
     records = config.records if config.records is not None else len(dataset.train)
     batch_size = config.batch_size or min(records, max(_LEAST_BATCH, round(records / _BATCHES_PER_EPOCH)))
     if batch_size > records:
@@ -36,7 +70,12 @@ def resolve(config: TrainConfig, dataset: Dataset) -> ResolvedConfig:
             got=batch_size,
             wanted=f"at most {records}, the number of training records",
         )
+    noise_layer, sigma = None, config.sigma or DEFAULT_SIGMA
+    if config.noise_layer is not None:
+        noise_layer, sigma = settled_noise(config.noise_layer, config.variant, dataset.shape)
     settled = {
+        "noise_layer": noise_layer,
+        "sigma": sigma,
         "records": records,
         "batch_size": batch_size,
         "steps": config.steps if config.steps is not None else max(1, round(config.epochs * records / batch_size)),
@@ -56,7 +95,7 @@ def resolve(config: TrainConfig, dataset: Dataset) -> ResolvedConfig:
         resolved.delta,
         sample_rate=resolved.sample_rate,
         steps=resolved.steps,
-        already=spent_on_data(dataset),
+        already=[*spent_on_data(dataset), *spent_on_redistribution(resolved)],
     )
     return resolved.model_copy(update={"noise_multiplier": multiplier})
 

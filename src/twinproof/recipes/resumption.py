@@ -18,7 +18,7 @@ _FREE_KINDS = ("open", "gaussian")
 
 def refuse_other_settings(root: Path, given: TrainConfig, stored: dict[str, Any]) -> None:
     """Refuses settings that are not the run's. One that is left open (None) agrees with whatever was decided for it."""
-    other = [key for key, value in public_config(given).items() if value is not None and value != stored.get(key)]
+    other = [key for key, value in public_config(given).items() if not _agrees(key, value, stored.get(key))]
     if stored.get("noise_multiplier") is None:  # a recipe without privacy drops what was said about it
         other = [key for key in other if key not in ("epsilon", "noise_multiplier")]
     if other:
@@ -29,6 +29,12 @@ def refuse_other_settings(root: Path, given: TrainConfig, stored: dict[str, Any]
             wanted="the settings in run.json",
             fix="resume without settings (they are read from the run), or start a new run",
         )
+
+
+def _agrees(key: str, given: Any, stored: Any) -> bool:
+    if key == "noise_layer" and isinstance(given, dict) and isinstance(stored, dict):
+        return all(_agrees(f"{key}.{name}", value, stored.get(name)) for name, value in given.items())
+    return given is None or given == stored
 
 
 def load_ledger(layout: RunLayout, config_sha256: str) -> Ledger:

@@ -14,7 +14,6 @@ from torch import nn
 from twinproof.data.load import load
 from twinproof.data.record import Dataset
 from twinproof.errors import RunError
-from twinproof.layers.models.registry import build_network
 from twinproof.privacy.ledger import Ledger
 from twinproof.progress import Progress, Silent
 from twinproof.randomness import Key
@@ -22,10 +21,12 @@ from twinproof.recipes.config import ResolvedConfig, TrainConfig, parse_train_co
 from twinproof.recipes.finish import finish_run
 from twinproof.recipes.gradients import gradient_source, per_example_path
 from twinproof.recipes.guarantees import not_yet_certified
+from twinproof.recipes.noise_network import constraint_of, run_network
 from twinproof.recipes.own import Own
+from twinproof.recipes.redistribution import PublicRecords, public_records, redistribute
 from twinproof.recipes.registry import find_recipe
 from twinproof.recipes.reporter import Reporter
-from twinproof.recipes.resolve import plan_of, resolve, spent_on_data
+from twinproof.recipes.resolve import REDISTRIBUTION, plan_of, resolve, spent_on_data, spent_on_redistribution
 from twinproof.recipes.resumption import clear_stillborn, load_ledger, refuse_older_ledger, refuse_other_settings
 from twinproof.recipes.stored_data import located, public_config, restore_config, stored_scaling
 from twinproof.runs import private_files
@@ -33,7 +34,8 @@ from twinproof.runs.environment import software_versions, utc_now
 from twinproof.runs.layout import RunLayout, read_run_json
 from twinproof.runs.lock import exclusive
 from twinproof.runs.record import COMPLETE, TRAINING, config_digest, write_run_json
-from twinproof.runs.run import Run, is_own_network
+from twinproof.runs.run import Run
+from twinproof.training.captured import Captured
 from twinproof.training.checkpoint import FILE as CHECKPOINT_FILE
 from twinproof.training.checkpoint import load_checkpoint, save_checkpoint
 from twinproof.training.device import describe_device, resolve_device
@@ -48,6 +50,7 @@ class Job:
     config: ResolvedConfig
     own: Own
     dataset: Dataset
+    public: PublicRecords | None
     key: Key
     ledger: Ledger
     digest: str
@@ -126,6 +129,7 @@ class _Prepared:
     config: ResolvedConfig
     own: Own
     dataset: Dataset
+    public: PublicRecords | None
     key: Key
     device: str
 
@@ -137,12 +141,15 @@ def _prepare(root: Path, config: TrainConfig, own: Own, data_root: Path | None, 
     key = Key.from_system() if config.seed is None else Key.from_seed(config.seed)
     dataset = own.dataset or load(config.data, root=data_root, key=key)
     resolved = resolve(config, dataset)
-    network = _network(resolved, own, dataset)
+    public = public_records(resolved, dataset, data_root)
+    network = run_network(resolved, own, dataset)
+    if (constraint := constraint_of(resolved, dataset.shape)) is not None:
+        constraint.apply(network)  # what it cannot hold is refused now
     if find_recipe(resolved.recipe).private:
         plan_of(resolved)
         if own.network is not None:  # ours pass the trial of the per-example path; it can take many seconds
             per_example_path(resolved, network.train(), dataset)
-    return _Prepared(root, resolved, own, dataset, key, describe_device(device))
+    return _Prepared(root, resolved, own, dataset, public, key, describe_device(device))
 
 
 def _start_job(prepared: _Prepared) -> Job:
@@ -152,7 +159,7 @@ def _start_job(prepared: _Prepared) -> Job:
         clear_stillborn(layout)
     private = find_recipe(resolved.recipe).private
     private_files.create_private_folder(layout.private)
-    private_files.save_source(layout.private, located(resolved.data))
+    private_files.save_source(layout.private, located(resolved))
     private_files.save_fingerprint(layout.private, dataset.train)
     private_files.save_key(layout.private, key)
     stored = public_config(resolved)
@@ -161,6 +168,8 @@ def _start_job(prepared: _Prepared) -> Job:
     if private:
         for event in spent_on_data(dataset):
             ledger.append("gaussian", {"noise_multiplier": event.noise_multiplier, "purpose": "feature ranges"})
+        for event in spent_on_redistribution(resolved):
+            ledger.append("gaussian", {"noise_multiplier": event.noise_multiplier, "purpose": REDISTRIBUTION})
     created = utc_now()
     write_run_json(
         root,
@@ -175,7 +184,7 @@ def _start_job(prepared: _Prepared) -> Job:
             "device": prepared.device,
         },
     )
-    return Job(root, resolved, prepared.own, dataset, key, ledger, digest, created)
+    return Job(root, resolved, prepared.own, dataset, prepared.public, key, ledger, digest, created)
 
 
 def _continue_job(root: Path, given: TrainConfig | None, own: Own, data_root: Path | None) -> Job:
@@ -187,13 +196,8 @@ def _continue_job(root: Path, given: TrainConfig | None, own: Own, data_root: Pa
     if given is not None:
         refuse_other_settings(root, resolve(given, dataset), record["config"])
     private_files.check_fingerprint(layout.private, dataset.train)
-    return Job(root, config, own, dataset, private_files.load_key(layout.private), ledger, digest, record["created"])
-
-
-def _network(config: ResolvedConfig, own: Own, dataset: Dataset) -> nn.Module:
-    if is_own_network(config.model):
-        return own.network_copy(config.model)
-    return build_network(config.model, dataset.shape, len(dataset.classes), width=config.width)
+    public, key = public_records(config, dataset, data_root), private_files.load_key(layout.private)
+    return Job(root, config, own, dataset, public, key, ledger, digest, record["created"])
 
 
 def _run(job: Job, progress: Progress) -> None:
@@ -201,11 +205,18 @@ def _run(job: Job, progress: Progress) -> None:
     device = resolve_device(config.performance.device)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(job.key.seed("initial weights"))
-        model = _network(config, job.own, job.dataset)
+        model = run_network(config, job.own, job.dataset)
     model.to(device).train()
     optimizer = torch.optim.SGD(model.parameters(), lr=config.learning_rate, momentum=config.momentum)
     source = gradient_source(job.config, job.dataset, job.key, job.ledger, model, device)
     first = load_checkpoint(job.layout.private, model, optimizer, binding=job.binding)
+    constraint = constraint_of(config, job.dataset.shape)
+    # The few hundred small kernels that it starts on a GPU are recorded once.
+    hold = None if constraint is None else Captured(lambda: constraint.apply(model), device)
+    if first == 0:
+        redistribute(config, model, job.dataset, job.public, job.key, job.ledger)
+        if hold is not None:
+            hold()
     if find_recipe(config.recipe).private:
         refuse_older_ledger(job.ledger, first)
     reporter = Reporter(job.layout, job.config, job.dataset, device)
@@ -214,6 +225,8 @@ def _run(job: Job, progress: Progress) -> None:
     began = time.monotonic()
 
     def after_step(done: int) -> None:
+        if hold is not None:
+            hold()
         progress.advance()
         if source.last is not None:
             reporter.diagnose(source.last)

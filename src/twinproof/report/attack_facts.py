@@ -10,10 +10,10 @@ from typing import Any
 from twinproof.errors import RunError, UserError
 from twinproof.evaluate.attack_results import attack_results
 from twinproof.evaluate.certified import answered_correctly, certified_curve
-from twinproof.evaluate.crossing import CertifiedLine
+from twinproof.evaluate.crossing import CertifiedLine, line_of
 from twinproof.evaluate.intervals import Interval
 from twinproof.evaluate.protocols import Protocol, Target
-from twinproof.evaluate.reach import l2_reach
+from twinproof.evaluate.reach import reach
 from twinproof.evaluate.worst_case import Scores
 from twinproof.report.attack_examples import AttackedExample, choose_attacked, clean_lines, contradicting, with_inputs
 from twinproof.runs.attacks import (
@@ -26,7 +26,6 @@ from twinproof.runs.attacks import (
     size_name,
 )
 from twinproof.runs.certificates import Certificate, CertificateSettings
-from twinproof.runs.record import COMPLETE
 
 CURVE_POINTS = 120
 _SCORES = ("smoothed", "network", "abstained", "certified")
@@ -103,8 +102,7 @@ class AttackFacts:
             return []
         settings = self.settings
         sizes = [settings.sizes[-1] * point / CURVE_POINTS for point in range(CURVE_POINTS + 1)]
-        reaches = [l2_reach(settings.norm, size, settings.dimension) for size in sizes]
-        shares = certified_curve(self.certificates, reaches)
+        shares = certified_curve(self.certificates, [needed_radius(settings, size) for size in sizes])
         return [(size, share) for size, (_, share) in zip(sizes, shares, strict=True)]
 
     def where(self, size: float) -> str:
@@ -150,6 +148,11 @@ def load_attacks(root: Path, certified: CertificateSettings | None, certificates
     )
 
 
+def needed_radius(settings: AttackSettings, size: float) -> float:
+    """The radius, in the certificates' norm, that covers an attack of that size."""
+    return reach(settings.norm, size, settings.certificate_norm, settings.dimension)
+
+
 def _size(result: Mapping[str, Any]) -> SizeFacts:
     entries = []
     if "paper" in result:
@@ -183,10 +186,8 @@ def _interval(record: Mapping[str, Any]) -> Interval:
 def _line(
     settings: AttackSettings, certified: CertificateSettings | None, certificates: Sequence[Certificate]
 ) -> CertifiedLine | None:
-    """The run's certificates, where they are complete and about the weights that were attacked."""
-    if certified is None or certified.state != COMPLETE or certified.model_sha256 != settings.model_sha256:
-        return None
-    return CertifiedLine(certificates, certified.alpha, "certificates.csv", independent=not certified.shared_noise)
+    """The run's certificates, where attacks can be held against them."""
+    return None if certified is None else line_of(certified, certificates, settings.model_sha256)
 
 
 def _held(lines: Sequence[AttackLine], line: CertifiedLine | None) -> tuple[Certificate, ...]:
@@ -200,8 +201,8 @@ def _held(lines: Sequence[AttackLine], line: CertifiedLine | None) -> tuple[Cert
 
 
 def _covered(settings: AttackSettings, size: SizeFacts, held: Sequence[Certificate]) -> set[int]:
-    reach = l2_reach(settings.norm, size.size, settings.dimension)
-    return {one.index for one in held if answered_correctly(one) and one.radius >= reach}
+    needed = needed_radius(settings, size.size)
+    return {one.index for one in held if answered_correctly(one) and one.radius >= needed}
 
 
 def _counted(settings: AttackSettings, lines: Sequence[AttackLine], line: CertifiedLine | None) -> dict[str, Any] | None:

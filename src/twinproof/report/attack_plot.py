@@ -10,9 +10,10 @@ from twinproof.evaluate.intervals import Interval
 from twinproof.evaluate.protocols import Protocol
 from twinproof.report.attack_facts import AttackFacts
 from twinproof.report.attack_marks import PROTOCOL_NAMES, WORST, Mark, mark_of
-from twinproof.report.canvas import GOOD, INK, Frame, plot
+from twinproof.report.canvas import INK, Frame, plot
 from twinproof.report.markup import Markup
-from twinproof.report.plots import share_axes
+from twinproof.report.plots import claim_colour, share_axes
+from twinproof.report.radius_words import RadiusWords
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -48,7 +49,7 @@ def attack_curves(attacks: AttackFacts) -> list[AttackCurve]:
     return curves
 
 
-def attack_plot(name: str, attacks: AttackFacts) -> Markup:
+def attack_plot(name: str, attacks: AttackFacts, words: RadiusWords) -> Markup:
     """Both panels; the certified line belongs to the smoothed classifier alone."""
     curves = attack_curves(attacks)
 
@@ -58,8 +59,10 @@ def attack_plot(name: str, attacks: AttackFacts) -> Markup:
         panels = figure.subplots(rows, columns, squeeze=False)
         for axes, (measure, title) in zip(panels.flat, _PANELS, strict=True):
             _draw_panel(axes, frame, attacks, curves, measure, title)
+            if measure == "smoothed":
+                _draw_certified(axes, attacks, claim_colour(words))
 
-    return plot(name, "Accuracy against attack size for each attack, above the certified share", draw, taller=1.75)
+    return plot(name, f"Accuracy against attack size for each attack, and the {words.certified} share", draw, taller=1.75)
 
 
 def _draw_panel(
@@ -70,8 +73,6 @@ def _draw_panel(
     axes.set_xlim(-0.03 * largest, 1.05 * largest)
     axes.locator_params(axis="x", nbins=4 if frame.narrow else 5)
     axes.set_ylim(0, 1.03)
-    if measure == "smoothed":
-        _draw_certified(axes, attacks)
     clean: Interval = getattr(attacks.clean, measure)
     for place, curve in enumerate(curves):
         shift = (place - (len(curves) - 1) / 2) * min(_APART, _SPREAD / len(curves)) * largest
@@ -100,17 +101,17 @@ def _draw_attack(axes: Axes, places: list[float], clean: Interval, curve: Attack
     )
 
 
-def _draw_certified(axes: Axes, attacks: AttackFacts) -> None:
+def _draw_certified(axes: Axes, attacks: AttackFacts, colour: str) -> None:
     """The area that no attack can reach into, where certificates tell it between the sizes too; and the recorded points."""
     sizes, shares = [one.size for one in attacks.sizes], [one.certified for one in attacks.sizes]
     line = attacks.certified_line() or list(zip([0.0, *sizes], [shares[0], *shares], strict=True))
     places, values = [size for size, _ in line], [share.value for _, share in line]
     # Steps that drop to the value at the right end of each stretch, so that no more is shown than is certified.
-    axes.fill_between(places, values, step="pre", color=GOOD, alpha=0.16, linewidth=0)
-    axes.step(places, values, where="pre", color=GOOD, linewidth=1.8, zorder=2)
+    axes.fill_between(places, values, step="pre", color=colour, alpha=0.16, linewidth=0)
+    axes.step(places, values, where="pre", color=colour, linewidth=1.8, zorder=2)
     values = [share.value for share in shares]
     axes.errorbar(
-        sizes, values, yerr=_ends(shares), color=GOOD, marker="|", markersize=7, linewidth=0, elinewidth=0.8, zorder=2
+        sizes, values, yerr=_ends(shares), color=colour, marker="|", markersize=7, linewidth=0, elinewidth=0.8, zorder=2
     )
 
 

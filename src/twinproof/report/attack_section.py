@@ -5,29 +5,40 @@ from __future__ import annotations
 from twinproof.data.record import Dataset
 from twinproof.evaluate.certified import radius_name
 from twinproof.evaluate.protocols import Protocol
-from twinproof.report.attack_facts import AttackFacts
+from twinproof.report.attack_facts import AttackFacts, needed_radius
 from twinproof.report.attack_gallery import attacked_gallery
 from twinproof.report.attack_marks import legend_entry
 from twinproof.report.attack_plot import attack_curves, attack_plot
 from twinproof.report.attack_tables import entry_table, protocol_table
-from twinproof.report.canvas import GOOD, colour_variable
+from twinproof.report.canvas import colour_variable
 from twinproof.report.crossing_box import crossing_box
 from twinproof.report.facts import RunFacts
 from twinproof.report.markup import Markup, element, join, listing
 from twinproof.report.numbers import probability_text, setting_text, share_text, share_text_up
+from twinproof.report.plots import claim_colour
+from twinproof.report.radius_words import RadiusWords
 from twinproof.report.sections import figure, missing, section_of
+from twinproof.rounding import format_up
 
 _CAPTION = (
     "Share of the attacked inputs that are still answered correctly; an abstention is not correct. Bars are 95 % intervals "
-    "over test inputs, point by point; marks of one size stand a little apart. The shaded area is what certificates exclude: "
-    "no attack of that size, known or not, may push the smoothed classifier into it. It says nothing about the network itself."
+    "over test inputs, point by point; marks of one size stand a little apart. "
 )
+_EXCLUDED = (
+    "The shaded area is what certificates exclude: no attack of that size, known or not, may push the smoothed classifier into "
+    "it. It says nothing about the network itself."
+)
+_CLAIMED = "The shaded area is what was claimed to be out of reach ({claim}): it is no promise, and attacks may get into it."
 _PROTOCOLS = (
-    "Papers' protocol: inputs are crafted on the network without its noise, the last point is kept, and “certified there” "
-    "certifies the attacked input, which says nothing about the original. Adaptive: gradients of the network and of the "
+    "Papers' protocol: inputs are crafted on the network without its noise, the last point is kept, and “{certified} there” "
+    "speaks of the attacked input, which says nothing about the original. Adaptive: gradients of the network and of the "
     "smoothed classifier, in expectation over the noise; the worst case counts an input as correct only if it is answered "
     "correctly as it is and at every adaptive point of this or a smaller size. The difference is what the papers' protocol "
     "leaves standing and ours does not."
+)
+_OWN_NOISE = (
+    " This network has a noise layer: “the network” is the network with that layer silent, and the smoothed classifier votes "
+    "over the layer's own noise."
 )
 _STALE = (
     "These results do not follow from the certificates and lines that the run holds now (certified anew since?). "
@@ -40,20 +51,29 @@ def attack_section(facts: RunFacts, dataset: Dataset | None) -> Markup:
     attacks = facts.attacks
     if attacks is None:
         return Markup()
+    words = facts.words
+    caption = _CAPTION + (_CLAIMED.format(claim=words.claim) if words.claim else _EXCLUDED)
     marks = element(
-        "ul", _certified_mark(), *(legend_entry(curve.mark, curve.name) for curve in attack_curves(attacks)), class_="legend"
+        "ul",
+        _certified_mark(words),
+        *(legend_entry(curve.mark, curve.name) for curve in attack_curves(attacks)),
+        class_="legend",
     )
     return section_of(
         "attacks",
         "Under attack",
-        crossing_box(attacks, dataset),
+        crossing_box(attacks, dataset, expected=facts.expected),
         element("p", _setting(attacks)),
         Markup() if attacks.follows else missing(_STALE),
-        figure(attack_plot("attacks", attacks), marks, _CAPTION),
-        protocol_table(attacks),
-        entry_table(attacks),
+        figure(attack_plot("attacks", attacks, words), marks, caption),
+        protocol_table(attacks, words),
+        entry_table(attacks, words),
         element("p", abstention_note(attacks) + _line_above(attacks), class_="note"),
-        element("p", _PROTOCOLS + _target(facts), class_="note"),
+        element(
+            "p",
+            _PROTOCOLS.format(certified=words.certified) + (_OWN_NOISE if facts.own_noise else "") + _target(facts),
+            class_="note",
+        ),
         _warnings(attacks),
         attacked_gallery(facts, attacks, dataset),
     )
@@ -103,7 +123,20 @@ def _setting(attacks: AttackFacts) -> str:
     return (
         f"{tried} in the {settings.norm} norm; sizes are in input units (0 to 1).{hard} At every attacked input the smoothed "
         f"classifier (sigma {setting_text(settings.sigma)}) was asked anew, with {setting_text(settings.n)} draws and alpha "
-        f"{probability_text(settings.alpha)}."
+        f"{probability_text(settings.alpha)}.{_covering(attacks)}"
+    )
+
+
+def _covering(attacks: AttackFacts) -> str:
+    """What a radius in another norm must be to speak of an attack; nothing where the two norms are one."""
+    settings = attacks.settings
+    if settings.norm == settings.certificate_norm:
+        return ""
+    largest = settings.sizes[-1]
+    needed = format_up(needed_radius(settings, largest), 3)
+    return (
+        f" Radii are in {settings.certificate_norm}: an attack of {attacks.where(largest)} can be {needed} long there, and "
+        "only a radius of at least that covers it."
     )
 
 
@@ -114,9 +147,10 @@ def _target(facts: RunFacts) -> str:
     return f" Drawing for certificates stopped at radius {radius_name(target)}: beyond it the line is only a lower bound."
 
 
-def _certified_mark() -> Markup:
-    swatch = element("span", class_="swatch area", style=f"color: {colour_variable(GOOD)}")
-    return element("li", swatch, "certified share: no attack may get below it")
+def _certified_mark(words: RadiusWords) -> Markup:
+    swatch = element("span", class_="swatch area", style=f"color: {colour_variable(claim_colour(words))}")
+    meaning = f"share {words.claim}" if words.claim else "certified share: no attack may get below it"
+    return element("li", swatch, meaning)
 
 
 def _warnings(attacks: AttackFacts) -> Markup:

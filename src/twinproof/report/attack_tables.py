@@ -9,22 +9,23 @@ from twinproof.report.attack_facts import AttackFacts, SizeFacts
 from twinproof.report.attack_marks import PROTOCOL_NAMES
 from twinproof.report.markup import Markup, element, table, two_lines
 from twinproof.report.numbers import points_text, share_range, share_text, share_text_up
+from twinproof.report.radius_words import RadiusWords
 from twinproof.runs.attacks import size_name
 
 _NOTHING = "–"
 
 
-def protocol_table(attacks: AttackFacts) -> Markup:
+def protocol_table(attacks: AttackFacts, words: RadiusWords) -> Markup:
     """One row for each size: the certified share, the worst case of ours, the lowest of the papers', and the difference."""
     ours, papers = (protocol in attacks.settings.protocols for protocol in (Protocol.ADAPTIVE, Protocol.PAPER))
     groups: list[tuple[object, int]] = [("", 1), ("", 1)]
-    head = [f"{attacks.settings.norm} size", "certified"]
+    head = [f"{attacks.settings.norm} size", words.claim or words.certified]
     if ours:
         groups.append(("adaptive, worst case", 3))
         head += ["smoothed", "abstained", "network"]
     if papers:
         groups.append(("papers', lowest", 3))
-        head += ["smoothed", "certified there", "network"]
+        head += ["smoothed", f"{words.certified} there", "network"]
     if ours and papers:
         groups.append(("difference in points", 2))
         head += ["smoothed", "network"]
@@ -34,9 +35,9 @@ def protocol_table(attacks: AttackFacts) -> Markup:
     return table(head, rows, caption, groups)
 
 
-def entry_table(attacks: AttackFacts) -> Markup:
+def entry_table(attacks: AttackFacts, words: RadiusWords) -> Markup:
     """Every attack by itself, folded away."""
-    head = ("attack", "protocol", "smoothed", "abstained", "certified there", "network")
+    head = ("attack", "protocol", "smoothed", "abstained", f"{words.certified} there", "network")
     rows = [
         (
             f"{entry.attack} on {entry.target}, {size_name(one.size)}",

@@ -15,7 +15,7 @@ from twinproof.runs.audits import CertificateAudit
 
 _ATTACK_SETTINGS = (
     *("norm", "sizes", "attacks", "protocols", "steps", "restarts", "draws", "paper_steps", "aim"),
-    *("inputs", "sigma", "n", "alpha"),
+    *("inputs", "certificate_norm", "bound", "law", "place", "sigma", "n", "alpha"),
 )
 _AUDIT_SETTINGS = ("state", "norm", "inputs", "attackable", "within", "outward", "steps", "draws", "votes", "false_flips")
 

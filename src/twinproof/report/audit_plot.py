@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 from twinproof.report.audit_facts import RatioCounts
 from twinproof.report.canvas import INK, MUTED, SILENT, Frame, plot, stacked_bars, style_axes
 from twinproof.report.markup import Markup
+from twinproof.report.radius_words import RadiusWords
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
-def ratio_plot(name: str, counts: RatioCounts) -> Markup:
+def ratio_plot(name: str, counts: RatioCounts, words: RadiusWords) -> Markup:
     """A histogram with the radius as a line; certificates without a change stand apart on the right."""
     lefts, width = counts.edges[:-1], counts.edges[1] - counts.edges[0]
     right = counts.edges[-1]
@@ -23,15 +24,15 @@ def ratio_plot(name: str, counts: RatioCounts) -> Markup:
         stacked_bars(axes, lefts, width, counts.beyond, counts.inside)
         axes.bar([right + 1.5 * width], [counts.not_found], width=0.88 * width, align="edge", color=SILENT)
         axes.axvline(1.0, color=INK, linewidth=1.4, linestyle=(0, (4, 3)))
-        _label(axes, frame, right, width)
+        _label(axes, frame, right, width, words)
 
     return plot(name, "Number of certificates by the distance of the closest change of their answer, in radii", draw)
 
 
-def _label(axes: Axes, frame: Frame, right: float, width: float) -> None:
+def _label(axes: Axes, frame: Frame, right: float, width: float, words: RadiusWords) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    style_axes(axes, frame, "closest change of the answer, in certified radii", "certificates")
+    style_axes(axes, frame, f"closest change of the answer, in {words.certified} {words.norm} radii", "certificates")
     axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
     whole = range(int(right) + 1)
     axes.set_xticks([*whole, right + 1.94 * width], [*map(str, whole), "none"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from twinproof.audit.certificate_verdict import nothing_inside
 from twinproof.report.audit_facts import AuditFacts
 from twinproof.report.audit_plot import ratio_plot
 from twinproof.report.canvas import BAD, GOOD, INK, SILENT
@@ -9,6 +10,7 @@ from twinproof.report.crossing_box import defect_box
 from twinproof.report.facts import RunFacts
 from twinproof.report.markup import Markup, definitions, element, join, table
 from twinproof.report.numbers import epsilon_text, probability_text, radius_text, setting_text
+from twinproof.report.radius_words import RadiusWords
 from twinproof.report.sections import figure, legend, missing, section_of
 from twinproof.runs.audits import AuditSettings, Verdict
 
@@ -28,26 +30,29 @@ def audit_section(facts: RunFacts) -> Markup:
         done, wanted = len(audit.attacked), audit.settings.attackable
         parts.append(missing(f"The audit is not finished: {done:,} of {wanted:,} certificates so far, and no verdict yet."))
     elif audit.verdict.refuted:
-        parts.append(_refuted(audit.verdict))
+        parts.append(_refuted(audit.verdict, expected=facts.expected))
     else:
         parts.append(_standing(audit.verdict))
     parts.append(element("p", _search(audit.settings)))
     if audit.verdict is not None:
-        parts.append(definitions(_numbers(audit.verdict, audit.settings), "facts"))
+        parts.append(definitions(_numbers(audit.verdict, audit.settings) + _empty(facts), "facts"))
     if audit.attacked:
-        parts.append(_histogram(found))
+        parts.append(_histogram(found, facts.words))
     if found.flipped:
         parts.append(_flips(facts, found))
     return section_of("audit", _TITLE, *parts)
 
 
-def _refuted(verdict: Verdict) -> Markup:
+def _refuted(verdict: Verdict, *, expected: bool) -> Markup:
     text = (
         f"{verdict.flips} of {verdict.attacked} attacked certificates are contradicted by an input inside their radius; chance "
         f"explains that with probability at most {probability_text(verdict.probability)}. The certificates are wrong: do not "
         "rely on any radius of this run."
     )
-    return defect_box("Refuted: certificates of this run do not hold", element("p", element("strong", text)))
+    title = "Refuted: certificates of this run do not hold"
+    if expected:
+        title = "Refuted, as expected: the bound of these radii is known to be false"
+    return defect_box(title, element("p", element("strong", text)))
 
 
 def _standing(verdict: Verdict) -> Markup:
@@ -95,19 +100,29 @@ def _numbers(verdict: Verdict, settings: AuditSettings) -> list[tuple[object, ob
     ]
 
 
-def _histogram(found: AuditFacts) -> Markup:
+def _empty(facts: RunFacts) -> list[tuple[object, object]]:
+    """Certificates that nothing could contradict are no evidence; how many of these there are."""
+    if facts.audit is None or facts.settings is None:
+        return []
+    count = nothing_inside(facts.audit.audit.attacked, facts.settings.levels)
+    return (
+        [("Nothing inside", f"{count:,} have a radius of one level or less, which no other input fits into")] if count else []
+    )
+
+
+def _histogram(found: AuditFacts, words: RadiusWords) -> Markup:
     counts = found.ratios()
     marks = [
         ("bar", GOOD, f"beyond the radius ({sum(counts.beyond):,})"),
         ("hatched", BAD, f"inside the radius ({sum(counts.inside):,})"),
         ("bar", SILENT, f"no change found ({counts.not_found:,})"),
-        ("dashes", INK, "the certified radius"),
+        ("dashes", INK, f"the {words.certified} radius"),
     ]
     caption = (
         "Distance of the closest input that was proven to get another answer. Bars close behind the line show that radii are "
         "not much smaller than they could be; a bar before it contradicts a certificate."
     )
-    return figure(ratio_plot("ratios", counts), legend(marks), caption)
+    return figure(ratio_plot("ratios", counts, words), legend(marks), caption)
 
 
 def _flips(facts: RunFacts, found: AuditFacts) -> Markup:

@@ -7,6 +7,7 @@ from twinproof.guarantee import Guarantee, Kind, Status
 from twinproof.report.facts import RunFacts, number, section
 from twinproof.report.markup import Markup, definitions, element, join, listing
 from twinproof.report.numbers import epsilon_text, factor_text, probability_text, radius_text, setting_text, share_text
+from twinproof.report.radius_words import bound_text, noise_text, voting_text
 
 SHARES = (0.9, 0.75, 0.5, 0.25)
 
@@ -34,10 +35,10 @@ _PRIVACY_SILENCE = (
     "One record is protected at a time: who contributed several has a weaker promise. The test set has none; it is public.",
 )
 _ROBUST_SILENCE = (
-    "Only changes measured in the l2 norm, smaller than the radius; nothing about larger changes or about changes of meaning "
-    "(a rotation, another background, another writer).",
-    "It speaks of the smoothed classifier, which votes over noisy copies, not of the network asked once; and it says that the "
-    "answer stays, not that it is right.",
+    "Only changes measured in the {norm} norm, smaller than the radius; nothing about larger changes or about changes of "
+    "meaning (a rotation, another background, another writer).",
+    "It speaks of the smoothed classifier, which {votes}, not of the network asked once; and it says that the answer stays, "
+    "not that it is right.",
 )
 
 
@@ -82,7 +83,8 @@ def robustness_sentence(facts: RunFacts) -> str:
     """The robustness promise in plain words; without certificates there is none yet."""
     status = facts.robustness.status
     if status is Status.REFUTED:
-        return "The claim made for these certificates has been shown to be false. Treat the model as not robust."
+        claimed = " Radii on this page are what was claimed, and no promise." if facts.certificates else ""
+        return f"The claim made for these certificates has been shown to be false. Treat the model as not robust.{claimed}"
     if status is Status.NONE:
         return "No robustness is promised: a small change of the input may change the answer."
     if facts.refused:
@@ -114,7 +116,8 @@ def _robust_half(facts: RunFacts) -> Markup:
     )
     whom = f"Each certified input{tested}."
     shared = facts.settings is not None and facts.settings.shared_noise
-    silence = (*_ROBUST_SILENCE, separate, *((_SHARED_NOISE,) if shared else ()))
+    limits = (text.format(norm=facts.words.norm, votes=voting_text(facts.settings)) for text in _ROBUST_SILENCE)
+    silence = (*limits, separate, *((_SHARED_NOISE,) if shared else ()))
     return _half("Robust", facts, facts.robustness, robustness_sentence(facts), whom, _robust_numbers(facts), silence)
 
 
@@ -167,16 +170,22 @@ def _robust_numbers(facts: RunFacts) -> Markup:
         return Markup()
     radii = [(share, radius_at_accuracy(facts.certificates, share)) for share in SHARES]
     held: list[tuple[object, object]] = [
-        (f"radius held by {share_text(share, 0)}", "not reached" if radius is None else f"≥ {radius_text(radius)}")
+        (
+            f"radius held by {share_text(share, 0)}{facts.words.suffix}",
+            "not reached" if radius is None else f"≥ {radius_text(radius)}",
+        )
         for share, radius in radii
     ]
     rows: list[tuple[object, object]] = [
+        ("norm of the radii", settings.norm),
+        ("bound", bound_text(settings)),
+        ("noise", noise_text(settings)),
         ("sigma of the noise", setting_text(settings.sigma)),
         ("draws for each input" + (", at most" if settings.target_radius is not None else ""), setting_text(settings.n)),
         ("alpha for each input", probability_text(settings.alpha)),
     ]
     if settings.shared_noise:
-        rows.append(("noise", "shared by all inputs"))
+        rows.append(("draws of the noise", "shared by all inputs"))
     note = element(
         "p",
         join(

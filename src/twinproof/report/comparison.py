@@ -1,4 +1,7 @@
-"""Several runs in one page: their guarantees and numbers side by side, their curves in one plot."""
+"""Several runs in one page: their guarantees side by side, and their numbers and curves with those of the same norm.
+
+Radii in different norms are different things: 0.3 in linf is far more than 0.3 in l2. Such runs never share a table or a plot.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from twinproof.report.canvas import SERIES, colour_variable
 from twinproof.report.card import badge
 from twinproof.report.facts import RunFacts, table_radii
 from twinproof.report.markup import Markup, element, join, table, two_lines
+from twinproof.report.norm_groups import NormGroup, by_norm
 from twinproof.report.numbers import (
     epsilon_text,
     probability_text,
@@ -21,9 +25,14 @@ from twinproof.report.numbers import (
 )
 from twinproof.report.page import document
 from twinproof.report.plots import DASHES, comparison_plot
+from twinproof.report.radius_words import noise_text
 from twinproof.report.sections import figure, missing, section_of
 
 _NOTHING = "–"
+_APART = (
+    "The radii of these runs are in different norms, in which the same number means different things: each run is compared "
+    "only with those of its own norm."
+)
 
 
 def comparison_page(runs: Sequence[RunFacts]) -> str:
@@ -35,8 +44,9 @@ def comparison_page(runs: Sequence[RunFacts]) -> str:
         element("h1", f"{len(runs)} runs" if len(runs) > 1 else names[0]),
         class_="masthead",
     )
-    content = join([title, _guarantees(runs, names), _numbers(runs, names), _curves(runs, names), _accuracies(runs, names)])
-    return document("twinproof comparison", content)
+    groups = by_norm(runs, names)
+    parts = [section for group in groups for section in _sections(group, alone=len(groups) == 1)]
+    return document("twinproof comparison", join([title, _guarantees(runs, names, norms=len(groups)), *parts]))
 
 
 def distinct_names(runs: Sequence[RunFacts]) -> list[str]:
@@ -53,6 +63,11 @@ def differences(runs: Sequence[RunFacts]) -> list[str]:
     """What must be equal for the numbers to be comparable, and is not."""
     settings = [run.settings for run in runs if run.settings is not None]
     aspects = (
+        ("the norm of the radii", {setting.norm for setting in settings}),
+        ("the bound", {setting.bound for setting in settings}),
+        ("the law of the noise", {setting.law for setting in settings}),
+        ("the place of the noise", {setting.place for setting in settings}),
+        ("the statistic", {setting.statistic for setting in settings}),
         ("the data set", {str(run.data.get("name")) for run in runs}),
         ("the number of certified inputs", {len(run.certificates) for run in runs}),
         ("delta", {run.delta for run in runs if run.delta is not None}),
@@ -64,7 +79,13 @@ def differences(runs: Sequence[RunFacts]) -> list[str]:
     return [name for name, values in aspects if len(values) > 1]
 
 
-def _guarantees(runs: Sequence[RunFacts], names: Sequence[str]) -> Markup:
+def _sections(group: NormGroup, *, alone: bool) -> tuple[Markup, ...]:
+    """Numbers, curves and table of one norm; with several norms each part names its own."""
+    end, within = ("", "") if alone else (f"-{group.norm}", f" in {group.norm}")
+    return _numbers(group, end, within), _curves(group, end, within), _accuracies(group, end, within)
+
+
+def _guarantees(runs: Sequence[RunFacts], names: Sequence[str], *, norms: int) -> Markup:
     rows = [
         (
             name,
@@ -74,29 +95,36 @@ def _guarantees(runs: Sequence[RunFacts], names: Sequence[str]) -> Markup:
             epsilon_text(run.promised_epsilon),
             probability_text(run.delta if run.promised_epsilon is not None else None),
             badge(run.robustness.status, refused=run.refused),
+            _method(run),
             setting_text(run.settings.sigma if run.settings else None),
         )
         for name, run in zip(names, runs, strict=True)
     ]
-    head = ("run", "recipe", "data", "private", "epsilon", "delta", "robust", "sigma")
+    head = ("run", "recipe", "data", "private", "epsilon", "delta", "robust", "radii by", "sigma")
     note = (
         "Epsilon is shown only where it is a promise; “published” means that a paper claims it and nobody here has proven it."
     )
-    return section_of("guarantees", "Guarantees", table(head, rows), element("p", note, class_="note"))
+    apart = missing(_APART) if norms > 1 else Markup()
+    return section_of("guarantees", "Guarantees", table(head, rows), apart, element("p", note, class_="note"))
 
 
-def _numbers(runs: Sequence[RunFacts], names: Sequence[str]) -> Markup:
-    head = ("run", "clean accuracy", "smoothed accuracy", "average certified radius", "abstained", "inputs")
-    rows = [(name, *_measured(run)) for name, run in zip(names, runs, strict=True)]
+def _method(run: RunFacts) -> object:
+    settings = run.settings
+    if settings is None:
+        return _NOTHING
+    return two_lines(f"{settings.norm}, {settings.bound} bound", noise_text(settings))
+
+
+def _numbers(group: NormGroup, end: str, within: str) -> Markup:
+    radius = f"average {group.axis}" if group.certified else "average certified radius"
+    head = ("run", "clean accuracy", "smoothed accuracy", radius, "abstained", "inputs")
+    rows = [(name + (run.words.suffix if run.certificates else ""), *_measured(run)) for name, run in group.members]
     parts = [table(head, rows)]
-    unequal = differences(runs)
+    unequal = differences([run for _, run in group.members])
     if unequal:
         parts.append(missing(f"Compare with care: the runs differ in {', '.join(unequal)}."))
-    note = (
-        "Second lines are 95 % intervals over the draw of the test inputs. Below them lies a second layer of confidence: each "
-        "certificate is wrong with probability at most alpha."
-    )
-    return section_of("numbers", "Numbers", *parts, element("p", note, class_="note"))
+    note = f"Second lines are 95 % intervals over the draw of the test inputs. {group.second_layer}"
+    return section_of(f"numbers{end}", f"Numbers{within}", *parts, element("p", note, class_="note"))
 
 
 def _measured(run: RunFacts) -> tuple[object, ...]:
@@ -113,16 +141,16 @@ def _measured(run: RunFacts) -> tuple[object, ...]:
     )
 
 
-def _curves(runs: Sequence[RunFacts], names: Sequence[str]) -> Markup:
-    drawn = [(name, run) for name, run in zip(names, runs, strict=True) if run.certificates]
+def _curves(group: NormGroup, end: str, within: str) -> Markup:
+    drawn, title = group.certified, f"{group.accuracy}{within}"
     if not drawn:
-        return section_of("certified", "Certified accuracy", missing("None of these runs has been certified yet."))
+        return section_of("certified", title, missing("None of these runs has been certified yet."))
     marks = element("ul", *(_mark(index, name) for index, (name, _) in enumerate(drawn)), class_="legend")
-    caption = "Share of test inputs answered correctly with at least that certified radius."
-    plot = comparison_plot("comparison", [run.curve() for _, run in drawn])
-    left_out = [name for name, run in zip(names, runs, strict=True) if not run.certificates]
+    caption = f"Share of test inputs answered correctly with at least that {group.axis}."
+    plot = comparison_plot(f"comparison{end}", [run.curve() for _, run in drawn], group.axis)
+    left_out = [name for name, run in group.members if not run.certificates]
     note = missing(f"Not certified yet: {', '.join(left_out)}.") if left_out else Markup()
-    return section_of("certified", "Certified accuracy", figure(plot, marks, caption), note)
+    return section_of(f"certified{end}", title, figure(plot, marks, caption), note)
 
 
 def _mark(index: int, name: str) -> Markup:
@@ -133,11 +161,11 @@ def _mark(index: int, name: str) -> Markup:
     return element("li", element("svg", line, viewBox="0 0 34 10", class_="stroke", aria_hidden="true"), name)
 
 
-def _accuracies(runs: Sequence[RunFacts], names: Sequence[str]) -> Markup:
-    certified = [run for run in runs if run.certificates]
+def _accuracies(group: NormGroup, end: str, within: str) -> Markup:
+    certified = group.certified
     if not certified:
         return Markup()
-    radii = table_radii(max(run.decided_shown for run in certified))
+    radii = table_radii(max(run.decided_shown for _, run in certified))
     rows = [
         (
             name,
@@ -146,9 +174,10 @@ def _accuracies(runs: Sequence[RunFacts], names: Sequence[str]) -> Markup:
                 for radius in radii
             ),
         )
-        for name, run in zip(names, runs, strict=True)
+        for name, run in certified
     ]
-    return section_of("table", "Certified accuracy at round radii", table(("run", *map(radius_name, radii)), rows))
+    title = f"{group.accuracy} at round radii{within}"
+    return section_of(f"table{end}", title, table(("run", *map(radius_name, radii)), rows))
 
 
 def _decided(run: RunFacts, radius: float) -> bool:

@@ -29,9 +29,10 @@ def defect_line(facts: RunFacts) -> Markup:
     """One line at the top of the page where an attack stands against the certificates; nothing otherwise."""
     if not facts.contradicted:
         return Markup()
-    return _line(
-        "failed", "✗", "DEFECT: an attack contradicts the certificates of this run; see below before relying on any radius."
-    )
+    text = "DEFECT: an attack contradicts the certificates of this run; see below before relying on any radius."
+    if facts.expected:
+        text = "REFUTED, as expected: attacks contradict the radii of this run, whose bound is known to be false."
+    return _line("failed", "✗", text)
 
 
 def evidence_section(facts: RunFacts) -> Markup:

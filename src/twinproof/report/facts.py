@@ -11,11 +11,13 @@ from typing import Any
 from twinproof.errors import DataError, RunError
 from twinproof.evaluate.certified import CertifiedSummary, certified_curve, default_radii, summarize
 from twinproof.evaluate.intervals import Interval
+from twinproof.evaluate.refuted_bounds import already_refuted
 from twinproof.files import sha256_file
 from twinproof.guarantee import Guarantee, Kind, Status
 from twinproof.report.attack_facts import AttackFacts, load_attacks
 from twinproof.report.audit_facts import AuditFacts, load_audit
 from twinproof.report.numbers import radius_number
+from twinproof.report.radius_words import RadiusWords
 from twinproof.runs.certificates import Certificate, CertificateSettings, read_certificates, read_settings
 from twinproof.runs.layout import RunLayout, read_json_lines, read_run_json
 
@@ -56,6 +58,21 @@ class RunFacts:
     def contradicted(self) -> bool:
         """Whether an attack stands against the certificates: then no radius is shown as a promise."""
         return (self.attacks is not None and self.attacks.crossing) or (self.audit is not None and self.audit.refuted)
+
+    @property
+    def expected(self) -> bool:
+        """Whether attacks that succeed inside radii are no surprise: the bound behind them is known to be false."""
+        return self.settings is not None and already_refuted(self.settings)
+
+    @property
+    def own_noise(self) -> bool:
+        """Whether its network has a noise layer."""
+        return section(self.run, "config").get("noise_layer") is not None
+
+    @property
+    def words(self) -> RadiusWords:
+        """What its radii may be called."""
+        return RadiusWords.of(self.robustness.status, self.settings)
 
     @property
     def epsilon(self) -> float | None:

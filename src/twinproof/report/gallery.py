@@ -59,7 +59,7 @@ def _picture(facts: RunFacts, dataset: Dataset, certificate: Certificate) -> Mar
     picture = element("img", src=uri, alt=name, width=width, height=height)
     answer = element("strong", _answer(facts, certificate))
     truth = "" if certificate.correct else f"true: {facts.class_name(certificate.label)}"
-    radius = "" if certificate.prediction == ABSTAIN else f"radius {radius_text(certificate.radius)}"
+    radius = "" if certificate.prediction == ABSTAIN else f"radius {radius_text(certificate.radius)}{facts.words.suffix}"
     lines = [element("span", line) for line in (truth, radius, f"no. {certificate.index}") if line]
     return element("figure", picture, element("figcaption", answer, *lines), class_="example")
 
@@ -73,7 +73,10 @@ def _features(facts: RunFacts, dataset: Dataset, groups: list[ExampleGroup]) -> 
         ["chosen as", *(title for title, _ in members)],
         ["answer", *(element("strong", _answer(facts, member)) for _, member in members)],
         ["true class", *(facts.class_name(member.label) for _, member in members)],
-        ["radius", *("–" if member.prediction == ABSTAIN else radius_text(member.radius) for _, member in members)],
+        [
+            f"radius{facts.words.suffix}",
+            *("–" if member.prediction == ABSTAIN else radius_text(member.radius) for _, member in members),
+        ],
         *([names[index], *(f"{column[index]:.4g}" for column in values)] for index in range(count)),
     ]
     size = int(dataset.test.inputs[0].size)

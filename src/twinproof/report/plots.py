@@ -11,6 +11,7 @@ from twinproof.evaluate.intervals import Interval
 from twinproof.report.canvas import BAD, GOOD, INK, MUTED, SERIES, SILENT, Frame, plot, stacked_bars, style_axes
 from twinproof.report.facts import Progress
 from twinproof.report.markup import Markup
+from twinproof.report.radius_words import RadiusWords
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
 Curve = Sequence[tuple[float, Interval]]
 DASHES: tuple[tuple[float, ...], ...] = ((), (6, 2), (1.5, 1.5), (6, 2, 1.5, 2), (3, 1.5), (8, 2, 2, 2, 2, 2))
 _MOST_BANDS = 3
+
+
+def claim_colour(words: RadiusWords) -> str:
+    """The colour of radii: never the good one where they are no promise."""
+    return BAD if words.claim else GOOD
 
 
 @dataclass(frozen=True)
@@ -31,21 +37,21 @@ class RadiusCounts:
     abstained: int
 
 
-def curve_plot(name: str, curve: Curve, clean: Interval | None) -> Markup:
+def curve_plot(name: str, curve: Curve, clean: Interval | None, words: RadiusWords) -> Markup:
     """Certified accuracy against radius with its band, and the network's own accuracy as a dashed line."""
 
     def draw(figure: Figure, frame: Frame) -> None:
         axes = figure.subplots()
-        _draw_curve(axes, curve, GOOD, (), band=True)
+        _draw_curve(axes, curve, claim_colour(words), (), band=True)
         if clean is not None:
             axes.axhline(clean.value, color=INK, linewidth=1.1, linestyle=(0, (4, 3)))
-        share_axes(axes, frame, "certified l2 radius", "share of test inputs", curve[-1][0])
+        share_axes(axes, frame, words.axis, "share of test inputs", curve[-1][0])
 
-    return plot(name, "Certified accuracy against radius, falling from the left", draw)
+    return plot(name, f"{words.accuracy} against radius, falling from the left", draw)
 
 
-def comparison_plot(name: str, curves: Sequence[Curve]) -> Markup:
-    """Certified accuracy of several runs in one plot, told apart by colour and by dashes."""
+def comparison_plot(name: str, curves: Sequence[Curve], radius: str) -> Markup:
+    """Certified accuracy of several runs, all in one norm, told apart by colour and by dashes."""
     right = max(curve[-1][0] for curve in curves)
 
     def draw(figure: Figure, frame: Frame) -> None:
@@ -53,12 +59,12 @@ def comparison_plot(name: str, curves: Sequence[Curve]) -> Markup:
         for index, curve in enumerate(curves):
             colour, dashes = SERIES[index % len(SERIES)], DASHES[index % len(DASHES)]
             _draw_curve(axes, curve, colour, dashes, band=len(curves) <= _MOST_BANDS)
-        share_axes(axes, frame, "certified l2 radius", "share of test inputs", right)
+        share_axes(axes, frame, radius, "share of test inputs", right)
 
-    return plot(name, f"Certified accuracy against radius of {len(curves)} runs", draw)
+    return plot(name, f"Share of test inputs against {radius} of {len(curves)} runs", draw)
 
 
-def histogram_plot(name: str, counts: RadiusCounts) -> Markup:
+def histogram_plot(name: str, counts: RadiusCounts, words: RadiusWords) -> Markup:
     """Radii of correct and wrong answers, stacked; abstentions, which have no radius, stand apart on the left."""
     lefts, width = counts.edges[:-1], counts.edges[1] - counts.edges[0]
 
@@ -66,9 +72,9 @@ def histogram_plot(name: str, counts: RadiusCounts) -> Markup:
         axes = figure.subplots()
         stacked_bars(axes, lefts, width, counts.correct, counts.wrong)
         axes.bar([-_apart(frame) * width], [counts.abstained], width=0.88 * width, align="edge", color=SILENT)
-        _count_axes(axes, frame, counts)
+        _count_axes(axes, frame, counts, words)
 
-    return plot(name, "Number of test inputs by certified radius", draw)
+    return plot(name, f"Number of test inputs by {words.axis}", draw)
 
 
 def progress_plot(name: str, progress: Sequence[Progress]) -> Markup:
@@ -130,10 +136,10 @@ def _apart(frame: Frame) -> float:
     return 3.4 if frame.narrow else 1.8
 
 
-def _count_axes(axes: Axes, frame: Frame, counts: RadiusCounts) -> None:
+def _count_axes(axes: Axes, frame: Frame, counts: RadiusCounts, words: RadiusWords) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    style_axes(axes, frame, "certified l2 radius", "test inputs")
+    style_axes(axes, frame, words.axis, "test inputs")
     axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
     right, width = counts.edges[-1], counts.edges[1] - counts.edges[0]
     ticks = [tick for tick in MaxNLocator(3 if frame.narrow else 7).tick_values(0, right) if 0 <= tick <= right]

@@ -18,7 +18,8 @@ from twinproof.report.numbers import (
     share_text,
     share_text_up,
 )
-from twinproof.report.plots import RadiusCounts, curve_plot, histogram_plot, progress_plot
+from twinproof.report.plots import RadiusCounts, claim_colour, curve_plot, histogram_plot, progress_plot
+from twinproof.report.radius_words import voting_text
 from twinproof.runs.certificates import ABSTAIN
 
 BINS = 24
@@ -59,16 +60,19 @@ def headline(facts: RunFacts) -> Markup:
             _tile("Clean accuracy", share_text(facts.clean.value), share_range(facts.clean), "the network itself, no noise")
         )
     if facts.summary is not None:
-        summary = facts.summary
+        summary, words = facts.summary, facts.words
         tiles += [
             _tile(
-                "Smoothed accuracy", share_text(summary.smoothed.value), share_range(summary.smoothed), "vote over noisy copies"
+                "Smoothed accuracy",
+                share_text(summary.smoothed.value),
+                share_range(summary.smoothed),
+                voting_text(facts.settings),
             ),
             _tile(
-                "Average certified radius",
+                f"Average {words.certified} {words.norm} radius",
                 radius_text(summary.acr.value),
                 radius_range(summary.acr),
-                "wrong and silent count as 0",
+                words.claim or "wrong and silent count as 0",
             ),
             _certified_tile(facts),
             _tile("Abstained", share_text_up(summary.abstained.value), share_range(summary.abstained), "no answer given"),
@@ -76,8 +80,7 @@ def headline(facts: RunFacts) -> Markup:
     refused = missing(f"The certificates cannot be summarised: {facts.unusable}.") if facts.unusable else Markup()
     note = (
         "Intervals hold with 95 % over the draw of the test inputs (Clopper-Pearson for shares; empirical Bernstein and "
-        "Hoeffding for the mean radius). Below them lies a second layer of confidence: each certificate is wrong with "
-        "probability at most alpha."
+        f"Hoeffding for the mean radius). {facts.words.second_layer}"
     )
     if facts.settings is not None and facts.settings.target_radius is not None:
         note += (
@@ -93,28 +96,32 @@ def headline(facts: RunFacts) -> Markup:
 
 def certified_section(facts: RunFacts) -> Markup:
     """Certified accuracy against radius, drawn and as a table."""
-    title = "Certified accuracy"
+    words = facts.words
+    title = words.accuracy
     if not facts.certificates or facts.settings is None:
         return section_of("certified", title, missing(NOT_CERTIFIED))
-    marks = [("line", GOOD, "certified accuracy"), ("band", GOOD, "95 % interval at each radius")]
+    colour = claim_colour(words)
+    marks = [("line", colour, title.lower()), ("band", colour, "95 % interval at each radius")]
     if facts.clean is not None:
         marks.append(("dashes", INK, f"clean accuracy {share_text(facts.clean.value)}"))
+    cannot = "is claimed to be safe from" if words.claim else "cannot be changed by"
     caption = (
-        "Share of test inputs that are answered correctly and whose answer cannot be changed by any perturbation smaller than "
-        "the radius. The band holds at each radius by itself, not for the whole curve at once."
+        f"Share of test inputs that are answered correctly and whose answer {cannot} any perturbation smaller than the radius "
+        f"({words.norm} norm{words.claim and ': ' + words.claim}). The band holds at each radius by itself, not for the whole "
+        "curve at once."
     )
-    drawing = curve_plot("certified-curve", facts.curve(), facts.clean)
+    drawing = curve_plot("certified-curve", facts.curve(), facts.clean, words)
     rows = [
         (radius_name(radius), share_text(interval.value), share_range(interval))
         for radius, interval in certified_curve(facts.certificates, table_radii(facts.decided_shown))
     ]
-    numbers = table(("radius", "certified accuracy", "95 % interval"), rows)
+    numbers = table((f"{words.norm} radius", words.accuracy.lower(), "95 % interval"), rows)
     return section_of("certified", title, _unfinished(facts), figure(drawing, legend(marks), caption), numbers)
 
 
 def radius_section(facts: RunFacts) -> Markup:
     """How the radii are spread over correct and wrong answers."""
-    title = "Radii of the test inputs"
+    title = f"Radii of the test inputs{facts.words.suffix}"
     if not facts.certificates:
         return section_of("radii", title, missing(NOT_CERTIFIED))
     counts = radius_counts(facts)
@@ -124,7 +131,9 @@ def radius_section(facts: RunFacts) -> Markup:
         ("bar", SILENT, f"abstained ({counts.abstained:,}), without a radius"),
     ]
     caption = "A wrong answer with a radius is certified, too: no small change can turn it into the right one."
-    return section_of("radii", title, figure(histogram_plot("radius-histogram", counts), legend(marks), caption))
+    if facts.words.claim:
+        caption = f"Each radius is only {facts.words.claim}: smaller changes may turn the answer."
+    return section_of("radii", title, figure(histogram_plot("radius-histogram", counts, facts.words), legend(marks), caption))
 
 
 def radius_counts(facts: RunFacts) -> RadiusCounts:
@@ -170,8 +179,10 @@ def _certified_tile(facts: RunFacts) -> Markup:
     radii = table_radii(facts.decided_shown)
     radius = radii[len(radii) // 2]
     interval = certified_accuracy(facts.certificates, radius)
-    label = f"Certified at radius {radius_name(radius)}"
-    return _tile(label, share_text(interval.value), share_range(interval), "correct, and no smaller change matters")
+    words = facts.words
+    label = f"{words.certified.capitalize()} at {words.norm} radius {radius_name(radius)}"
+    note = words.claim or "correct, and no smaller change matters"
+    return _tile(label, share_text(interval.value), share_range(interval), note)
 
 
 def _tile(label: str, value: str, interval: str, note: str) -> Markup:

@@ -16,6 +16,10 @@ from twinproof.report.numbers import epsilon_number, radius_number
 from twinproof.report.sections import radius_counts
 
 FORMAT = 1
+_CERTIFICATION = (
+    *("norm", "bound", "law", "place", "sigma", "statistic", "confidence", "runner_up"),
+    *("shared_noise", "form", "arithmetic", "target_radius"),
+)
 
 
 def twin(facts: RunFacts, dataset: Dataset | None = None) -> dict[str, Any]:
@@ -71,10 +75,10 @@ def _privacy(recorded: Any) -> dict[str, Any] | None:
 
 
 def _certification(facts: RunFacts) -> dict[str, Any] | None:
-    """How the certificates were made, as far as it bears on what they say."""
+    """How the certificates were made, as far as it bears on what they say, and whether their radii are only a ``claim``."""
     if facts.settings is None:
         return None
-    return {name: getattr(facts.settings, name) for name in ("sigma", "shared_noise", "form", "arithmetic", "target_radius")}
+    return {**{name: getattr(facts.settings, name) for name in _CERTIFICATION}, "claim": facts.words.claim}
 
 
 def _held(facts: RunFacts) -> dict[str, float | None]:

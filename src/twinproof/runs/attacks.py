@@ -104,9 +104,18 @@ class AttackSettings:
     draws: int
     aim: str | None
     inputs: int
+    certificate_norm: str
     sigma: float
     levels: int
+    law: str
+    place: str
+    bound: str
+    operator_norm: float
+    slack: float
+    grid: float
+    tau: float
     dimension: int
+    noise_dimension: int
     n0: int
     n: int
     alpha: float

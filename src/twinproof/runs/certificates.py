@@ -17,13 +17,17 @@ from twinproof.runs.layout import FORMAT, RunLayout
 ABSTAIN = -1  # prediction: the votes do not allow an answer
 UNKNOWN = -2  # label: nobody said what the truth is
 HEADER = ("index", "label", "prediction", "votes", "top", "radius", "correct", "draws")
+# Columns of evidence that is more than one number of votes.
+MORE = ("squares", "runner_up", "runner_up_squares")
 
 
 @dataclass(frozen=True)
 class Certificate:
     """One input's answer: ``prediction`` (or ``ABSTAIN``), the votes behind it, and a radius that is already rounded down.
 
-    ``draws`` is the number of estimation draws that the votes come from; 0 where nobody said.
+    ``draws`` is the number of estimation draws that the votes come from; 0 where nobody said. ``votes`` are votes, or the sum
+    of the class's scores; ``squares``, and the sums of the strongest other class (``runner_up``), are 0 where the number of
+    votes is all the evidence.
     """
 
     index: int
@@ -33,21 +37,30 @@ class Certificate:
     top: int
     radius: float
     draws: int = 0
+    squares: int = 0
+    runner_up: int = 0
+    runner_up_squares: int = 0
 
     @property
     def correct(self) -> bool:
         """Whether the answer is the true label; labels are classes or ``UNKNOWN``, so that an abstention never is."""
         return self.prediction == self.label
 
-    def row(self) -> list[str]:
-        """The line of ``certificates.csv``."""
+    def robust_at(self, size: float) -> bool:
+        """Whether no change of up to ``size`` can change the answer: false for an abstention, even at size 0."""
+        return self.prediction != ABSTAIN and self.radius >= size
+
+    def row(self, *, more: bool = False) -> list[str]:
+        """The line of ``certificates.csv``; with ``more`` it ends with the columns ``MORE``."""
         numbers = (self.index, self.label, self.prediction, self.votes, self.top)
-        return [*map(str, numbers), format_down(self.radius), str(int(self.correct)), str(self.draws)]
+        line = [*map(str, numbers), format_down(self.radius), str(int(self.correct)), str(self.draws)]
+        return line + [str(getattr(self, name)) for name in MORE] if more else line
 
     @classmethod
     def from_row(cls, row: dict[str, str]) -> Certificate:
         """Reads one line back; ValueError or KeyError where it is malformed."""
-        whole = {name: int(row[name]) for name in ("index", "label", "prediction", "votes", "top", "draws")}
+        given = MORE if MORE[0] in row else ()
+        whole = {name: int(row[name]) for name in ("index", "label", "prediction", "votes", "top", "draws", *given)}
         return cls(radius=float(row["radius"]), **whole)
 
 
@@ -89,10 +102,26 @@ class CertificateSettings:
     arithmetic: str = "float32"
     form: str = "as given"
     shared_noise: bool = False
+    law: str = "gaussian"
+    place: str = "input"
+    bound: str = "tight"
+    statistic: str = "votes"
+    confidence: str = "clopper-pearson"
+    runner_up: str = "complement"
+    classes: int = 2
+    resolution: int = 1
+    operator_norm: float = 1.0
+    operator_norm_method: str = "identity"
+    slack: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.looks:
             object.__setattr__(self, "looks", (Look(self.n, self.alpha),))
+
+    @property
+    def needs_more(self) -> bool:
+        """Whether the number of votes is not all the evidence, so that the lines have the columns ``MORE``."""
+        return (self.statistic, self.runner_up) != ("votes", "complement")
 
     @property
     def decided_radius(self) -> float:
@@ -143,19 +172,23 @@ def read_certificates(root: Path) -> list[Certificate]:
 class CertificateWriter:
     """Appends certificates and makes each batch durable before it is reported as done."""
 
-    def __init__(self, root: Path, *, keep: int = 0) -> None:
-        """Opens the file behind the first ``keep`` certificates it already holds; whatever follows them is cut off."""
+    def __init__(self, root: Path, *, keep: int = 0, more: bool = False) -> None:
+        """Opens the file behind the first ``keep`` certificates it already holds; whatever follows them is cut off.
+
+        ``more`` writes the columns ``MORE`` (``CertificateSettings.needs_more``).
+        """
+        self._more = more
         path = RunLayout(root).certificates_csv
         if keep:
             _cut_behind(path, keep + 1)
         self._file: IO[str] = open(path, "a" if keep else "w", newline="", encoding="utf-8")  # noqa: SIM115 (closed in close)
         self._writer = csv.writer(self._file, lineterminator="\n")
         if not keep:
-            self._writer.writerow(HEADER)
+            self._writer.writerow(HEADER + MORE if more else HEADER)
 
     def append(self, certificates: list[Certificate]) -> None:
         """Adds lines and flushes them to the disk."""
-        self._writer.writerows(certificate.row() for certificate in certificates)
+        self._writer.writerows(certificate.row(more=self._more) for certificate in certificates)
         self._file.flush()
         os.fsync(self._file.fileno())
 

@@ -13,10 +13,12 @@ from safetensors.torch import load_file
 from torch import nn
 
 from twinproof.data.record import Dataset
-from twinproof.errors import RunError
+from twinproof.errors import RunError, UserError
 from twinproof.files import sha256_file
 from twinproof.guarantee import Guarantee, Kind, Status
 from twinproof.layers.models.registry import build_network
+from twinproof.layers.models.with_noise import NoiseForm, RedistributionKind, with_noise
+from twinproof.layers.noise import Law, Place
 from twinproof.runs.layout import RunLayout, read_run_json
 from twinproof.runs.record import COMPLETE
 
@@ -31,6 +33,16 @@ def own_network_name(network: nn.Module) -> str:
 def is_own_network(name: str) -> bool:
     """Whether a run's network is the caller's own, so that its code is not here."""
     return name.startswith(_OWN)
+
+
+def _noise_form(stored: dict[str, Any]) -> NoiseForm:
+    return NoiseForm(
+        Place(stored["place"]),
+        Law(stored["law"]),
+        RedistributionKind(stored["redistribution"]),
+        float(stored["floor"]),
+        float(stored["width"]),
+    )
 
 
 @dataclass(frozen=True)
@@ -96,11 +108,7 @@ class Run:
                 wanted=expected[:12],
                 fix="restore model.safetensors; `twinproof verify` shows everything that changed",
             )
-        config, data = self.record["config"], self.record["data"]
-        if is_own_network(config["model"]):
-            model = self._own_network(config["model"])
-        else:
-            model = build_network(config["model"], tuple(data["shape"]), len(data["classes"]), width=config["width"])
+        model = self._untrained()
         try:
             model.load_state_dict(load_file(self.layout.model))
         except (SafetensorError, RuntimeError) as error:
@@ -124,6 +132,26 @@ class Run:
                     wanted=str(wanted),
                     fix="name the data that the run was trained on (--data)",
                 )
+
+    def _untrained(self) -> nn.Module:
+        config, data = self.record["config"], self.record["data"]
+        shape = tuple(data["shape"])
+        if is_own_network(config["model"]):
+            model = self._own_network(config["model"])
+        else:
+            model = build_network(config["model"], shape, len(data["classes"]), width=config["width"])
+        noise = config.get("noise_layer")
+        if noise is None:
+            return model
+        try:
+            return with_noise(model, shape, _noise_form(noise), float(config["sigma"]))
+        except (UserError, KeyError, TypeError, ValueError) as error:
+            raise RunError(
+                "the noise layer of this run cannot be built",
+                where=f"{self.layout.run_json}, config.noise_layer",
+                got=error,
+                wanted="the settings that the run was made with, and its network",
+            ) from error
 
     def _own_network(self, name: str) -> nn.Module:
         if self.network is None:

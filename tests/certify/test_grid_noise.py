@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 
 from twinproof.certify.clopper_pearson import clopper_pearson_lower
-from twinproof.certify.grid_gaussian import GridGaussian
+from twinproof.certify.grid_noise import GridNoise, input_noise
 from twinproof.errors import ConfigError
 from twinproof.randomness import Key
 
@@ -22,13 +22,13 @@ CASES = [(sigma, levels) for levels in (16, 255, 65535) for sigma in (0.01, 0.25
 MILLION = 1_000_000
 
 
-def _draws(noise: GridGaussian, count: int = MILLION) -> NDArray[np.float32]:
+def _draws(noise: GridNoise, count: int = MILLION) -> NDArray[np.float32]:
     return np.asarray(noise.draws(Key.from_seed(1), "test", 0, 0, count // 1000, 1000, CPU)).reshape(-1)
 
 
 @pytest.mark.parametrize(("sigma", "levels"), CASES)
 def test_every_draw_is_a_multiple_of_the_grid(sigma: float, levels: int) -> None:
-    noise = GridGaussian(sigma, levels)
+    noise = input_noise(sigma, levels)
     assert math.frexp(noise.grid)[0] == 0.5
     assert noise.grid <= 1
     multiples = _draws(noise, 100_000).astype(np.float64) / noise.grid
@@ -47,7 +47,7 @@ def _inexact_sums(noise: NDArray[np.float32], levels: int) -> int:
 
 @pytest.mark.parametrize(("sigma", "levels"), CASES)
 def test_input_plus_noise_is_exact_in_float32(sigma: float, levels: int) -> None:
-    noise = GridGaussian(sigma, levels)
+    noise = input_noise(sigma, levels)
     # The largest draw that the cut allows stands for the tails that no sample reaches.
     edge = np.float32(noise.table.reach * noise.grid)
     assert float(edge) == noise.table.reach * noise.grid
@@ -62,7 +62,7 @@ def test_planted_noise_off_the_grid_is_caught() -> None:
 
 def _assert_law(drawn: NDArray[np.float32], sigma: float, levels: int) -> None:
     """Mean, standard deviation and distribution against the rounded normal; each false alarm is below 1e-6."""
-    noise = GridGaussian(sigma, levels)
+    noise = input_noise(sigma, levels)
     values, count = drawn.astype(np.float64), drawn.size
     deviation = sigma * levels
     assert abs(values.mean()) <= 5 * deviation / math.sqrt(count), "mean"
@@ -76,7 +76,7 @@ def _assert_law(drawn: NDArray[np.float32], sigma: float, levels: int) -> None:
 
 @pytest.mark.parametrize(("sigma", "levels"), CASES)
 def test_the_law_is_the_rounded_normal(sigma: float, levels: int) -> None:
-    _assert_law(_draws(GridGaussian(sigma, levels)), sigma, levels)
+    _assert_law(_draws(input_noise(sigma, levels)), sigma, levels)
 
 
 def _one_percent_up(drawn: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -99,7 +99,7 @@ def _rounded_down(drawn: NDArray[np.float32]) -> NDArray[np.float32]:
 )
 def test_planted_laws_are_caught(planted: Callable[[NDArray[np.float32]], NDArray[np.float32]], caught: str) -> None:
     with pytest.raises(AssertionError, match=caught):
-        _assert_law(planted(_draws(GridGaussian(0.25, 255))), 0.25, 255)
+        _assert_law(planted(_draws(input_noise(0.25, 255))), 0.25, 255)
 
 
 def _streams() -> list[tuple[int, str, int, int]]:
@@ -113,7 +113,7 @@ def _largest_correlation(drawn: list[NDArray[np.float64]]) -> float:
 
 
 def test_streams_are_independent() -> None:
-    noise, count = GridGaussian(0.5, 255), 200_000
+    noise, count = input_noise(0.5, 255), 200_000
     drawn = [
         np.asarray(noise.draws(Key.from_seed(seed), purpose, index, first, 200, 1000, CPU), dtype=np.float64).reshape(-1)
         for seed, purpose, index, first in _streams()
@@ -127,7 +127,7 @@ def test_streams_are_independent() -> None:
 
 @pytest.mark.parametrize("first", [0, 1, 990, 12_345])
 def test_any_draw_can_be_made_alone(first: int) -> None:
-    noise, key = GridGaussian(0.5, 255), Key.from_seed(3)
+    noise, key = input_noise(0.5, 255), Key.from_seed(3)
     long = noise.draws(key, "estimate", 7, first, 50, 3, CPU)
     for at in (0, 1, 49):
         assert torch.equal(noise.draws(key, "estimate", 7, first + at, 1, 3, CPU)[0], long[at])
@@ -135,7 +135,7 @@ def test_any_draw_can_be_made_alone(first: int) -> None:
 
 def test_anyone_can_draw_the_noise_again_from_the_key() -> None:
     """The stream, written out with numpy and scipy: stored keys must stay good for re-drawing the votes of old certificates."""
-    noise, key = GridGaussian(0.25, 255), Key.from_seed(6)
+    noise, key = input_noise(0.25, 255), Key.from_seed(6)
     seed = int.from_bytes(key.stream("estimate", 0, length=32 * 1024)[32 * 3 : 32 * 3 + 16], "little")
     words = np.random.Philox(key=seed, counter=2 * 1000).random_raw(1000 * 8).view(np.uint32).reshape(1000, 16)
     exact = norm.ppf((words[:, :13] + 0.5) / 2**32) * 63.75
@@ -144,11 +144,11 @@ def test_anyone_can_draw_the_noise_again_from_the_key() -> None:
 
 
 def test_tau_is_the_documented_formula() -> None:
-    noise = GridGaussian(0.5, 255)
+    noise = input_noise(0.5, 255)
     assert (noise.grid, noise.steps) == (1.0, 127.5)
     assert noise.tau(784) == pytest.approx(784 * (17 * 127.5 * 2.0**-64 + 2.0**-49) + 2.0**-36, rel=1e-12)
     for sigma, levels in CASES:
-        other = GridGaussian(sigma, levels)
+        other = input_noise(sigma, levels)
         # Less than a vote of ten thousand is worth, by orders, even for the largest images.
         assert 2.0**-36 < other.tau(1) < other.tau(150_528) < 1e-7
 
@@ -171,7 +171,7 @@ def test_tau_exceeds_the_error_of_the_bound(votes: int, draws: int) -> None:
 @pytest.mark.parametrize("sigma", [0.0, -1.0, math.nan, math.inf])
 def test_unusable_sigma_is_refused(sigma: float) -> None:
     with pytest.raises(ConfigError, match="smoothing noise cannot be used"):
-        GridGaussian(sigma, 255)
+        input_noise(sigma, 255)
 
 
 @pytest.mark.parametrize(
@@ -179,10 +179,10 @@ def test_unusable_sigma_is_refused(sigma: float) -> None:
 )
 def test_sigma_that_float32_cannot_carry_is_refused(sigma: float, levels: int) -> None:
     with pytest.raises(ConfigError, match="would not be exact in float32"):
-        GridGaussian(sigma, levels)
+        input_noise(sigma, levels)
 
 
 @pytest.mark.parametrize("levels", [0, -1])
 def test_unusable_levels_are_refused(levels: int) -> None:
     with pytest.raises(ConfigError, match="stored levels"):
-        GridGaussian(0.25, levels)
+        input_noise(0.25, levels)

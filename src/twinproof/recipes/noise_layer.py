@@ -1,0 +1,135 @@
+"""The settings of a noise layer: where noise enters, of which law, how much of it, and how it is spread over the outputs."""
+
+from __future__ import annotations
+
+import math
+from enum import StrEnum
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from twinproof.errors import ConfigError
+from twinproof.layers.models.with_noise import NoiseForm, RedistributionKind
+from twinproof.layers.noise import Law, Place
+from twinproof.layers.noise.constraint import WeightRule
+from twinproof.privacy.mechanisms.catalogue import HETEROGENEOUS, LAPLACE, calibrate
+from twinproof.privacy.mechanisms.classic_gaussian import LARGEST_EPSILON
+from twinproof.privacy.mechanisms.laplace import Laplace
+from twinproof.privacy.mechanisms.paper_formulas import paper_classic_sigma, paper_extended_sigma
+from twinproof.privacy.sensitivity.bound import Norm
+
+MechanismName = Literal["classic", "extended", "analytic", "heterogeneous", "heterogeneous-analytic", "laplace"]
+LARGEST_SIGMA = 10.0
+# PixelDP's usual bound. In linf the whole input may move at once: an equal l2 length is that over the root of its size.
+_DEFAULT_BOUND = 0.1
+_PRINTED = {"classic": paper_classic_sigma, "extended": paper_extended_sigma, "heterogeneous": paper_extended_sigma}
+
+
+class Variant(StrEnum):
+    """Whether a recipe is carried out so that its promises hold, or by the formulas of its paper."""
+
+    SOUND = "sound"
+    PUBLISHED = "published"
+
+
+class NoiseLayerConfig(BaseModel):
+    """Settings of the noise layer. ``attack_bound`` None means: decided from norm and input size, and then written down."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    place: Place = Place.FIRST_LAYER
+    law: Law = Law.GAUSSIAN
+    norm: Norm = Field(default=Norm.L2, description="norm in which the layer is held and attacks are measured")
+    attack_bound: float | None = Field(
+        default=None, gt=0, allow_inf_nan=False, description="construction attack bound L, in input units ([0, 1])"
+    )
+    epsilon_r: float = Field(default=1.0, gt=0, allow_inf_nan=False, description="of the robustness mechanism; not privacy")
+    delta_r: float = Field(default=1e-5, gt=0, lt=1, description="of the robustness mechanism; not used by laplace")
+    mechanism: MechanismName = "analytic"
+    weights: WeightRule = Field(default=WeightRule.PROJECT, description="what is done about the layer's norm at each update")
+    redistribution: RedistributionKind = RedistributionKind.UNIFORM
+    beta: float = Field(default=1.0, gt=0, le=8, description="inflation rate: power of the gradient's magnitude")
+    floor: float = Field(default=0.1, gt=0, lt=1, description="smallest share of an output, over the mean share")
+    width: float = Field(default=0.5, ge=0, lt=1, description="how far random shares may lie from equal ones")
+    public_data: str | None = Field(default=None, min_length=1, description="data set for redistribution=public")
+    r_clip: float = Field(default=0.01, ge=1e-30, le=1e30, description="bound on one record's part in r")
+    r_noise_multiplier: float = Field(default=20.0, ge=0.1, le=1e5, description="noise on r over r_clip")
+
+    @property
+    def form(self) -> NoiseForm:
+        """What decides the layer's modules."""
+        return NoiseForm(self.place, self.law, self.redistribution, self.floor, self.width)
+
+
+def check_noise_layer(noise: NoiseLayerConfig, variant: Variant) -> None:
+    """Refuses settings that contradict each other: one clear error, before anything is read or written."""
+    redistributed = noise.redistribution is not RedistributionKind.UNIFORM
+    if (noise.law is Law.LAPLACE) != (noise.mechanism == LAPLACE):
+        raise _contradiction(
+            "the noise's law and its calibration disagree",
+            {"law": noise.law, "mechanism": noise.mechanism},
+            "law laplace with mechanism laplace, or law gaussian with another mechanism",
+        )
+    if noise.mechanism == "classic" and noise.epsilon_r > LARGEST_EPSILON and variant is Variant.SOUND:
+        raise _contradiction(
+            "the classic Gaussian mechanism is proven for epsilon up to 1 only",
+            {"epsilon_r": noise.epsilon_r, "mechanism": noise.mechanism},
+            "epsilon_r at most 1, or mechanism analytic: any epsilon, and less noise",
+        )
+    if redistributed and noise.mechanism not in HETEROGENEOUS:
+        raise _contradiction(
+            "this mechanism gives every output the same noise",
+            {"redistribution": noise.redistribution, "mechanism": noise.mechanism},
+            f"redistribution uniform, or mechanism {' or '.join(HETEROGENEOUS)}",
+        )
+    if redistributed and noise.place is Place.INPUT:
+        raise _contradiction(
+            "noise at the input is the same for every coordinate",
+            {"redistribution": noise.redistribution, "place": noise.place},
+            "redistribution uniform, or place first-layer",
+        )
+    if noise.public_data is not None and noise.redistribution is not RedistributionKind.PUBLIC:
+        raise _contradiction(
+            "public data are named, but r does not come from them",
+            {"public_data": noise.public_data, "redistribution": noise.redistribution},
+            "redistribution public, or no public_data",
+        )
+
+
+def _contradiction(what: str, given: dict[str, object], wanted: str) -> ConfigError:
+    return ConfigError(
+        what,
+        where=", ".join(f"noise_layer.{key}" for key in given),
+        got=", ".join(f"{key} = {value}" for key, value in given.items()),
+        wanted=wanted,
+    )
+
+
+def settled_noise(noise: NoiseLayerConfig, variant: Variant, shape: tuple[int, ...]) -> tuple[NoiseLayerConfig, float]:
+    """The settings with their attack bound, and sigma: the noise's deviation per unit of the layer's norm.
+
+    Sigma is what the mechanism asks for at sensitivity 1, times the attack bound: a layer of norm 1 moves by at most the
+    bound, in the norm that belongs to the noise, when its input does. For Laplace noise sigma is the scale.
+    """
+    check_noise_layer(noise, variant)
+    bound = noise.attack_bound
+    if bound is None:
+        bound = _DEFAULT_BOUND / (math.sqrt(math.prod(shape)) if noise.norm is Norm.LINF else 1)
+    sigma = _unit_deviation(noise, variant) * bound
+    if not 0 < sigma <= LARGEST_SIGMA:
+        raise ConfigError(
+            "the noise that follows from these settings cannot be used",
+            where="noise_layer.attack_bound, noise_layer.epsilon_r, noise_layer.delta_r",
+            got=f"sigma = {sigma:g}",
+            wanted=f"above 0 and at most {LARGEST_SIGMA:g}",
+            fix="choose a smaller attack_bound, or a larger epsilon_r",
+        )
+    return noise.model_copy(update={"attack_bound": bound}), sigma
+
+
+def _unit_deviation(noise: NoiseLayerConfig, variant: Variant) -> float:
+    if noise.mechanism == LAPLACE:
+        return Laplace.for_target(noise.epsilon_r).scale
+    if variant is Variant.PUBLISHED and noise.mechanism in _PRINTED:
+        return _PRINTED[noise.mechanism](noise.epsilon_r, noise.delta_r)
+    return calibrate(noise.mechanism, noise.epsilon_r, noise.delta_r).sigma

@@ -1,0 +1,176 @@
+"""The redistribution vector r from gradients (Phan et al. 2019, Eq. 7): shares in proportion to mean |dL/dh_k|^beta.
+
+h is the output of the first layer. Gradients are taken at the initial weights, which are random: a trained network would have
+to be public or paid for itself. From public records, or in a recipe that promises no privacy, the mean is taken as it is. From
+the training records of a private recipe it is one Gaussian mechanism, which the ledger counts before a record is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from twinproof.data.config import DataConfig
+from twinproof.data.load import load
+from twinproof.data.record import Dataset, Split
+from twinproof.data.sources import SOURCES
+from twinproof.errors import DataError, ModelError, RunError
+from twinproof.layers.models.with_noise import RedistributionKind
+from twinproof.layers.modes import evaluation_mode
+from twinproof.layers.noise import FixedSpread, NoiseSplit, split_at_noise
+from twinproof.privacy.clipping import flat_clip_weights
+from twinproof.privacy.ledger import Ledger
+from twinproof.privacy.plan import Plan
+from twinproof.randomness import Key
+from twinproof.recipes.config import ResolvedConfig
+from twinproof.recipes.registry import find_recipe
+from twinproof.recipes.resolve import REDISTRIBUTION, redistribution_plan
+from twinproof.training.per_example.path import RecordLoss
+from twinproof.training.records import DeviceRecords, Pass
+
+_ROWS = 256
+
+
+@dataclass(frozen=True)
+class PublicRecords:
+    """Records that the owner declares public, with the levels they are stored on."""
+
+    split: Split
+    levels: int
+
+
+def public_records(config: ResolvedConfig, dataset: Dataset, data_root: Path | None) -> PublicRecords | None:
+    """The records that ``redistribution=public`` computes r from: those it names, else the test set. None for other kinds.
+
+    Features of named data are scaled by the bounds of the run's, so that the network sees them as it sees the run's.
+    """
+    noise = config.noise_layer
+    if noise is None or noise.redistribution is not RedistributionKind.PUBLIC:
+        return None
+    if noise.public_data is None:
+        return PublicRecords(dataset.test, dataset.levels)
+    public = load(_public_source(config.data, noise.public_data), root=data_root, scaling=dataset.scaling)
+    if public.shape != dataset.shape or len(public.classes) != len(dataset.classes):
+        raise DataError(
+            "the public data do not fit the data of the run",
+            where="noise_layer.public_data",
+            got=f"{public.name}: shape {public.shape}, {len(public.classes)} classes",
+            wanted=f"shape {dataset.shape}, {len(dataset.classes)} classes",
+            fix="name another data set, or leave public_data out: r then comes from the test set",
+        )
+    return PublicRecords(public.train, public.levels)
+
+
+def _public_source(data: DataConfig, source: str) -> DataConfig:
+    """Files of the user's own are read as those of the run are; a known set has its own labels and classes."""
+    return DataConfig(source=source) if source in SOURCES else data.model_copy(update={"source": source, "test": None})
+
+
+def redistribute(
+    config: ResolvedConfig, network: nn.Module, dataset: Dataset, public: PublicRecords | None, key: Key, ledger: Ledger
+) -> None:
+    """Fills in the scales of a network whose r comes from records; other networks stay as they are.
+
+    Guarantees
+        Everything random follows from the run's key: repeated after a kill it releases the same numbers again, for the same
+        price. A private recipe reads a training record only if the ledger on the disk counts it.
+    """
+    plan = redistribution_plan(config)
+    if plan is not None:
+        _refuse_unpaid(ledger, plan)
+    split = split_at_noise(network)
+    spread = None if split is None else split.noise.spread
+    if config.noise_layer is None or split is None or not isinstance(spread, FixedSpread):
+        return
+    source = public or PublicRecords(dataset.train, dataset.levels)
+    records = DeviceRecords(source.split, source.levels, spread.scales.device)
+    with evaluation_mode(network):
+        parts = influences(split, records, find_recipe(config.recipe).loss, config.noise_layer.beta)
+        mean = exact_mean(parts) if plan is None else private_mean(parts, plan, key, spread.coordinates)
+    with torch.no_grad():
+        spread.scales.copy_(scales_from(mean, config.noise_layer.floor))
+
+
+def influences(split: NoiseSplit, records: DeviceRecords, loss: RecordLoss, beta: float) -> Iterator[Tensor]:
+    """|dL/dh|^beta of each record, some records at a time: (records, K) in float64. No noise is drawn."""
+    each = torch.func.vmap(loss, randomness="error")
+    for batch in records.passes(torch.arange(len(records), device=records.device), _ROWS):
+        hidden = _hidden(split, batch).requires_grad_()
+        losses: Tensor = each(split.after(hidden).unsqueeze(1), batch.labels)
+        (gradient,) = torch.autograd.grad(losses.sum(), hidden)
+        yield gradient.flatten(1)[batch.present].double().abs().pow(beta)
+
+
+def _hidden(split: NoiseSplit, batch: Pass) -> Tensor:
+    if split.before is None:
+        raise ModelError("noise at the input is not redistributed", where="noise", got="place input", wanted="first-layer")
+    with torch.no_grad():
+        hidden: Tensor = split.before(batch.inputs.flatten(1) if split.flattens else batch.inputs)
+    return hidden
+
+
+def exact_mean(parts: Iterable[Tensor]) -> Tensor:
+    """The mean over all records, those with a value that is not finite left out."""
+    total, count = torch.zeros(()), 0
+    for part in parts:
+        kept = part[part.isfinite().all(dim=1)]
+        total, count = total.to(part.device) + kept.sum(dim=0), count + len(kept)
+    return total / max(count, 1)
+
+
+def private_mean(parts: Iterable[Tensor], plan: Plan, key: Key, coordinates: int) -> Tensor:
+    """The sum of clipped vectors with noise, over the declared number of records.
+
+    Guarantees
+        One Gaussian mechanism of the plan's noise multiplier under add-or-remove-one neighbours. Every record adds a vector
+        of l2 norm at most ``plan.clip_norm``, rounding included (``clipped_steps``); the noise has deviation noise_multiplier
+        * clip_norm and is rounded to the same grid, as in ``PrivateExecution`` (docs/decisions/0003). Sums of whole grid
+        steps are exact in float64, so that neither their order nor the device matters. It is drawn from a stream of its own
+        name, which nothing else in a run reads.
+    """
+    total = torch.zeros(coordinates, dtype=torch.float64)
+    for part in parts:
+        total += clipped_steps(part, plan).sum(dim=0).cpu()
+    normals = torch.from_numpy(key.normals(REDISTRIBUTION, count=coordinates))
+    noise = torch.round(normals * (plan.noise_multiplier * plan.clip_norm / plan.grid))
+    return (total + noise) * (plan.grid / plan.divisor)
+
+
+def clipped_steps(vectors: Tensor, plan: Plan) -> Tensor:
+    """Each record's vector (rows of ``vectors``), clipped and rounded, in whole steps of the plan's grid.
+
+    Guarantees
+        The norm of a row, times the grid, is at most ``plan.clip_norm``: rounding adds at most half of what the clipping
+        threshold gives back. A row with a value that is not finite counts nothing, whatever the other rows hold.
+    """
+    weights = flat_clip_weights(vectors.square().sum(dim=1), plan.clip_threshold(vectors.shape[1])).unsqueeze(1)
+    return torch.round(torch.where(weights > 0, vectors * weights, 0) / plan.grid)
+
+
+def scales_from(mean: Tensor, floor: float) -> Tensor:
+    """sqrt(K r), float32: shares in proportion to ``mean``, none below ``floor`` times the mean share before normalising.
+
+    Noise may have put entries below zero: they are set to the floor. Where nothing is left above zero, all shares are equal.
+    """
+    kept = mean.double().clamp_min(0)
+    average = kept.mean()
+    if not (torch.isfinite(average) and average > 0):
+        return torch.ones(mean.shape, dtype=torch.float32)
+    lifted = kept.clamp_min(floor * average)
+    return (lifted / lifted.mean()).sqrt().float()
+
+
+def _refuse_unpaid(ledger: Ledger, plan: Plan) -> None:
+    paid = {"noise_multiplier": plan.noise_multiplier, "purpose": REDISTRIBUTION}
+    if not any(entry.kind == "gaussian" and entry.body == paid for entry in ledger.entries):
+        raise RunError(
+            "the ledger does not count the private estimate of r",
+            where="ledger.jsonl",
+            got="no such event",
+            wanted=f"gaussian, purpose {REDISTRIBUTION}, noise multiplier {plan.noise_multiplier}",
+            fix="restore the ledger; a run whose ledger was changed cannot be continued",
+        )

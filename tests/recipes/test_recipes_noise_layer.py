@@ -1,0 +1,239 @@
+"""The settings of a noise layer: each recipe's defaults, the sigma that follows, and one clear error for each mistake."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_runs import blobs, one_thread, run_json, tiny, write_blobs
+from torch import nn
+
+from twinproof.cli.main import run as run_command
+from twinproof.cli.train import _assignments
+from twinproof.data.load import load
+from twinproof.data.record import Dataset
+from twinproof.errors import ConfigError, RunError, UserError
+from twinproof.layers.models.with_noise import RedistributionKind
+from twinproof.privacy.mechanisms.analytic_gaussian import analytic_gaussian_sigma
+from twinproof.privacy.mechanisms.classic_gaussian import classic_gaussian_sigma
+from twinproof.privacy.mechanisms.extended_gaussian import extended_gaussian_sigma
+from twinproof.privacy.mechanisms.gaussian import gaussian_delta
+from twinproof.privacy.mechanisms.paper_formulas import paper_classic_sigma, paper_extended_sigma
+from twinproof.recipes.config import parse_train_config
+from twinproof.recipes.noise_layer import NoiseLayerConfig, Variant, settled_noise
+from twinproof.recipes.registry import RECIPES
+from twinproof.recipes.resolve import DEFAULT_SIGMA, resolve
+from twinproof.recipes.train import train
+
+NOISY = ("pixeldp", "hgm-pixeldp", "securesgd", "securesgd-agm")
+MNIST = (1, 28, 28)
+
+
+def _settings(recipe: str, **noise: Any) -> dict[str, Any]:
+    return {"data": {"source": "digits"}, "recipe": recipe} | ({"noise_layer": noise} if noise else {})
+
+
+def _noise(recipe: str, **noise: Any) -> NoiseLayerConfig:
+    config = parse_train_config(_settings(recipe, **noise)).noise_layer
+    assert config is not None
+    return config
+
+
+DEFAULTS: list[tuple[str, dict[str, Any]]] = [
+    ("pixeldp", {"norm": "l2", "epsilon_r": 1.0, "delta_r": 0.05, "mechanism": "classic", "weights": "parseval"}),
+    ("hgm-pixeldp", {"norm": "linf", "epsilon_r": 4.0, "delta_r": 1e-5, "redistribution": "training"}),
+    ("securesgd", {"norm": "linf", "mechanism": "heterogeneous", "redistribution": "learned"}),
+    ("securesgd-agm", {"norm": "linf", "mechanism": "analytic", "redistribution": "uniform"}),
+]
+
+
+@pytest.mark.parametrize(("recipe", "wanted"), DEFAULTS)
+def test_each_recipe_begins_with_its_papers_settings(recipe: str, wanted: dict[str, Any]) -> None:
+    noise = _noise(recipe)
+    assert {name: getattr(noise, name) for name in wanted} == wanted
+    assert RECIPES[recipe].augmentation(resolve(parse_train_config(_settings(recipe)), _digits())).copies == 4
+
+
+def test_one_changed_setting_leaves_the_recipes_other_ones() -> None:
+    noise = _noise("pixeldp", attack_bound=0.05)
+    assert (noise.attack_bound, noise.delta_r, noise.mechanism) == (0.05, 0.05, "classic")
+
+
+def _digits() -> Dataset:
+    return load("digits")
+
+
+SIGMAS: list[tuple[str, dict[str, Any], float]] = [
+    ("pixeldp", {}, classic_gaussian_sigma(1.0, 0.05) * 0.1),
+    ("pixeldp", {"attack_bound": 0.3, "epsilon_r": 0.5}, classic_gaussian_sigma(0.5, 0.05) * 0.3),
+    ("pixeldp", {"law": "laplace", "mechanism": "laplace", "epsilon_r": 2.0, "weights": "project"}, 0.5 * 0.1),
+    ("hgm-pixeldp", {}, extended_gaussian_sigma(4.0, 1e-5) * (0.1 / 28)),
+    ("hgm-pixeldp", {"mechanism": "heterogeneous-analytic"}, analytic_gaussian_sigma(4.0, 1e-5) * (0.1 / 28)),
+    ("securesgd-agm", {"attack_bound": 0.01}, analytic_gaussian_sigma(4.0, 1e-5) * 0.01),
+]
+
+
+@pytest.mark.parametrize(("recipe", "noise", "wanted"), SIGMAS)
+def test_sigma_is_the_mechanisms_at_sensitivity_one_times_the_attack_bound(
+    recipe: str, noise: dict[str, Any], wanted: float
+) -> None:
+    settled, sigma = settled_noise(_noise(recipe, **noise), Variant.SOUND, MNIST)
+    assert sigma == pytest.approx(wanted, rel=1e-12)
+    assert settled.attack_bound is not None
+    assert settled.attack_bound > 0
+
+
+@pytest.mark.parametrize("recipe", NOISY)
+def test_the_layer_keeps_its_robustness_mechanisms_promise(recipe: str) -> None:
+    """A layer of norm 1 moves by at most the attack bound: (epsilon_r, delta_r) by the exact profile; with less noise not."""
+    noise = _noise(recipe)
+    settled, sigma = settled_noise(noise, Variant.SOUND, MNIST)
+    assert settled.attack_bound is not None
+    assert gaussian_delta(noise.epsilon_r, sigma, settled.attack_bound) <= noise.delta_r
+    tight = settled_noise(_noise("securesgd-agm"), Variant.SOUND, MNIST)
+    assert gaussian_delta(4.0, tight[1] * 0.999, tight[0].attack_bound or 0) > 1e-5, "forgetting a part of sigma is seen"
+
+
+def test_the_bound_in_linf_shrinks_with_the_root_of_the_inputs_size() -> None:
+    small, large = (settled_noise(_noise("securesgd"), Variant.SOUND, shape)[1] for shape in ((1, 8, 8), MNIST))
+    assert small / large == pytest.approx(math.sqrt(784 / 64))
+
+
+def test_the_published_variant_uses_the_printed_formulas() -> None:
+    classic = settled_noise(_noise("pixeldp", epsilon_r=0.5), Variant.PUBLISHED, MNIST)[1]
+    assert classic == paper_classic_sigma(0.5, 0.05) * 0.1
+    config = parse_train_config(_settings("pixeldp", epsilon_r=4.0) | {"variant": "published"})
+    assert config.noise_layer is not None
+    assert config.noise_layer.epsilon_r == 4.0, "beyond the theorem, as in the program"
+    printed = settled_noise(_noise("hgm-pixeldp"), Variant.PUBLISHED, MNIST)[1]
+    assert printed == paper_extended_sigma(4.0, 1e-5) * (0.1 / 28)
+    assert printed < settled_noise(_noise("hgm-pixeldp"), Variant.SOUND, MNIST)[1]
+
+
+def test_published_secure_sgd_takes_r_from_the_training_records() -> None:
+    settings = _settings("securesgd", attack_bound=0.05) | {"variant": "published"}
+    noise = parse_train_config(settings).noise_layer
+    assert noise is not None
+    assert (noise.redistribution, noise.attack_bound) == (RedistributionKind.TRAINING, 0.05)
+
+
+def test_sigma_without_a_noise_layer_is_as_before() -> None:
+    config = parse_train_config(_settings("dpsgd"))
+    assert config.sigma is None
+    assert resolve(config.model_copy(update={"delta": 1e-4, "noise_multiplier": 5.0}), _digits()).sigma == DEFAULT_SIGMA
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    (_settings("pixeldp", epsilon_r=0), r"noise_layer\.epsilon_r(.|\n)*greater than 0"),
+    (_settings("pixeldp", delta_r=0), r"noise_layer\.delta_r(.|\n)*greater than 0"),
+    (_settings("pixeldp", delta_r=1), r"noise_layer\.delta_r(.|\n)*less than 1"),
+    (_settings("pixeldp", attack_bond=0.1), r"did you mean 'attack_bound'"),
+    (_settings("pixeldp", epsilon_r=1.5), r"proven for epsilon up to 1(.|\n)*epsilon_r = 1\.5(.|\n)*analytic"),
+    (_settings("hgm-pixeldp", law="laplace"), r"law and its calibration disagree(.|\n)*mechanism = heterogeneous"),
+    (_settings("pixeldp", mechanism="laplace"), r"law and its calibration disagree(.|\n)*law = gaussian"),
+    (_settings("securesgd-agm", redistribution="learned"), r"every output the same noise(.|\n)*heterogeneous"),
+    (_settings("securesgd", place="input"), r"noise at the input is the same(.|\n)*redistribution uniform"),
+    (_settings("securesgd", public_data="digits"), r"public data are named(.|\n)*redistribution public"),
+    (_settings("pixeldp", attack_bound=100), r"cannot be used(.|\n)*sigma = 253(.|\n)*smaller attack_bound"),
+    (_settings("pixeldp") | {"sigma": 0.25}, r"sigma is set twice(.|\n)*noise_layer\.attack_bound"),
+    (_settings("pixeldp") | {"copies": 0}, r"never be seen(.|\n)*at least 1"),
+    (_settings("pixeldp") | {"noise_layer": None}, r"noise layer disagree(.|\n)*no noise layer, with pixeldp"),
+    (_settings("dpsgd", attack_bound=0.1), r"noise layer disagree(.|\n)*a noise layer, with dpsgd"),
+    (_settings("dpsgd") | {"variant": "published"}, r"no published variant(.|\n)*pixeldp or hgm-pixeldp"),
+    (_settings("pixeldp") | {"variant": "proven"}, r"variant(.|\n)*'sound' or 'published'"),
+    (_settings("securesgd", redistribution="public", public_data="nowhere"), r"no data set has this name"),
+    (_settings("securesgd", redistribution="public", public_data="breast-cancer"), r"public data do not fit(.|\n)*test set"),
+    (_settings("securesgd", redistribution="training", r_clip=1e-40), r"noise_layer\.r_clip(.|\n)*greater than or equal"),
+]
+
+
+@pytest.mark.parametrize(("settings", "message"), WRONG)
+def test_a_mistake_is_one_clear_error_and_nothing_is_written(settings: dict[str, Any], message: str, tmp_path: Path) -> None:
+    quick = {"delta": 1e-4, "steps": 1, "seed": 1, "performance": {"device": "cpu"}} | settings
+    if settings["recipe"].startswith("securesgd"):
+        quick["noise_multiplier"] = 20.0
+    with pytest.raises(UserError, match=message):
+        train(quick, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+class Squares(nn.Module):
+    """A first layer that is not linear."""
+
+    def forward(self, inputs: Any) -> Any:
+        return inputs.flatten(1).square()
+
+
+@pytest.mark.parametrize(
+    ("network", "message"),
+    [
+        (nn.Sequential(Squares(), nn.Linear(4, 3)), "a layer that is not linear"),
+        (Squares(), "between the modules of a Sequential"),
+    ],
+)
+def test_a_network_without_a_linear_first_layer_is_refused(network: nn.Module, message: str, tmp_path: Path) -> None:
+    settings = tiny(write_blobs(tmp_path / "data"), recipe="securesgd")
+    with pytest.raises(UserError, match=message):
+        train(settings, tmp_path / "run", network=network)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_named_network_that_begins_otherwise_is_refused(tmp_path: Path) -> None:
+    settings = _settings("pixeldp") | {"model": "small-vit", "steps": 1}
+    with pytest.raises(UserError, match=r"not linear|Sequential"):
+        train(settings, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_command_takes_the_layers_settings(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    source = write_blobs(tmp_path / "data")
+    sets = ["noise_layer.attack_bound=0.05", "variant=published", "steps=2", "batch_size=20", "data.ranges={'*'=[0.0,1.0]}"]
+    command = ["train", "--data", str(source), "--recipe", "hgm-pixeldp", "--out", str(tmp_path / "run"), "--json"]
+    command += [part for item in sets for part in ("--set", item)]
+    with one_thread(), pytest.raises(SystemExit) as ended:
+        run_command(command)
+    assert ended.value.code in (0, None)
+    assert json.loads(capsys.readouterr().out)["status"] == "none"
+    config = run_json(tmp_path / "run")["config"]
+    assert (config["noise_layer"]["attack_bound"], config["variant"]) == (0.05, "published")
+    assert config["sigma"] == paper_extended_sigma(4.0, 1e-5) * 0.05
+    assert _assignments(sets[:2]) == {"noise_layer": {"attack_bound": 0.05}, "variant": "published"}
+
+
+def test_recipes_are_listed_with_their_variants(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        run_command(["recipes", "--json"])
+    listed = {recipe["name"]: recipe for recipe in json.loads(capsys.readouterr().out)["recipes"]}
+    assert {name: listed[name]["privacy_status"] for name in NOISY} == dict(
+        zip(NOISY, ("none", "none", "proven", "proven"), strict=True)
+    )
+    assert all(listed[name]["variants"] == ["sound", "published"] for name in NOISY)
+    assert listed["dpsgd"]["variants"] == ["sound"]
+
+
+def test_a_finished_run_agrees_with_the_settings_it_was_started_with(tmp_path: Path) -> None:
+    settings = tiny(write_blobs(tmp_path / "data"), recipe="securesgd", steps=1)
+    with one_thread():
+        run = train(settings, tmp_path / "run")
+        assert train(settings, tmp_path / "run", resume=True).model_sha256 == run.model_sha256
+    other = settings | {"noise_layer": {"attack_bound": 0.3}}
+    with pytest.raises(RunError, match=r"not the settings(.|\n)*noise_layer"):
+        train(other, tmp_path / "run", resume=True)
+
+
+def test_sigma_is_written_down_with_its_promise(tmp_path: Path) -> None:
+    with one_thread():
+        run = train(tiny(write_blobs(tmp_path / "data"), recipe="securesgd", steps=1), tmp_path / "run")
+    sigma = extended_gaussian_sigma(4.0, 1e-5) * 0.1 / math.sqrt(blobs()["x_train"].shape[1])
+    assert run.record["config"]["sigma"] == pytest.approx(sigma, rel=1e-12)
+    assert dict(run.robustness.values) == {"sigma": run.record["config"]["sigma"]}
+
+
+def test_a_config_made_by_hand_is_checked_too() -> None:
+    noise = NoiseLayerConfig(mechanism="classic", epsilon_r=0.5)
+    config = parse_train_config(_settings("pixeldp")).model_copy(update={"noise_layer": noise, "sigma": 0.2})
+    with pytest.raises(ConfigError, match="sigma is set twice"):
+        resolve(config, _digits())
