@@ -35,6 +35,7 @@ ROOMS = (
     ["evaluate"],
     ["recipes"],
     ["audit"],
+    ["papers"],
     ["report"],
     ["cli"],
 )

@@ -44,7 +44,7 @@ def test_help_loads_none_of_the_libraries_that_would_make_it_slow() -> None:
     assert not {"torch", "numpy", "scipy", "dp_accounting", "matplotlib", "sklearn", "pydantic"} & set(loaded)
 
 
-VERBS = ["demo", "train", "certify", "attack", "audit", "verify", "report", "sigma", "epsilon", "recipes", "data"]
+VERBS = ["demo", "train", "certify", "attack", "audit", "verify", "report", "reproduce", "sigma", "epsilon", "recipes", "data"]
 
 
 def test_no_verb_is_forgotten_here() -> None:
@@ -188,6 +188,10 @@ def test_listings(call: Any) -> None:
         "regular": "none",
         "dpsgd": "proven",
         "dpcert-gaussian": "proven",
+        "pixeldp": "none",
+        "hgm-pixeldp": "none",
+        "securesgd": "proven",
+        "securesgd-agm": "proven",
     }
     assert all({"name", "privacy_status", "robustness", "paper"} <= set(row) for row in listed)
     assert "dpcert-gaussian" in call("recipes").out
@@ -216,7 +220,9 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["certify", "{tmp}/nowhere"], "not a run directory"),
     (["certify", "{run}", "--n", "9", "--overwrite"], "never certify"),
     (["certify", "{run}", "--alpha", "2"], "alpha"),
-    (["certify", "{run}", "--norm", "linf"], "l2"),
+    (["certify", "{run}", "--norm", "l7"], "one of: l1, l2, linf"),
+    (["certify", "{run}", "--bound", "tigth"], "tight"),
+    (["certify", "{run}", "--statistic", "scores", "--confidence", "clopper-pearson"], "for votes"),
     (["certify", "{run}", "--limit", "0"], "limit"),
     (["certify", "{run}", "--sigma", "0"], "sigma"),
     (["certify", "{run}", "--n", "300", "--limit", "12"], "--overwrite"),

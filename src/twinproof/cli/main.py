@@ -15,7 +15,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import typer
 
-from twinproof.cli import attack, audit, calculators, certify, demo, listings, report, train, verify
+from twinproof.cli import attack, audit, calculators, certify, demo, listings, report, reproduce, train, verify
 from twinproof.cli.output import print_error, wants_json
 from twinproof.errors import TwinproofError, UserError
 
@@ -32,6 +32,7 @@ app = typer.Typer(
 )
 for verb in (demo.demo, train.train, certify.certify, attack.attack, audit.audit, verify.verify, report.report):
     app.command()(verb)
+app.command()(reproduce.reproduce)
 app.command("sigma")(calculators.sigma)
 app.command("epsilon")(calculators.epsilon)
 app.command("recipes")(listings.recipes)
@@ -67,7 +68,8 @@ def run(arguments: list[str] | None = None) -> None:
         code = INTERRUPTED
     if code == INTERRUPTED:  # some versions of typer return it instead of raising
         typer.echo(
-            "interrupted: nothing is lost; train goes on with --resume, certify, attack and audit with the same command again",
+            "interrupted: nothing is lost; train goes on with --resume, certify, attack, audit and reproduce with the same "
+            "command again",
             err=True,
         )
     sys.exit(code if isinstance(code, int) else 0)

@@ -1,0 +1,1 @@
+"""Every table and figure of the papers; one file for each paper."""

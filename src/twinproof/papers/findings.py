@@ -1,0 +1,84 @@
+"""What a reproduction found: panels of lines over repetitions, tests, and our value for each published number."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from twinproof.errors import DataError
+from twinproof.papers.statistics import Estimate, TTest, over_repetitions
+
+_LEAST_SHARE = 0.2  # of the x-axis that a cropped panel shows at least
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a plot: for each place on the x-axis, one number for each repetition.
+
+    ``kind`` decides its look: ``paper`` (a published bound that does not hold), ``sound`` (the best bound that holds),
+    ``weaker`` (holds, says less) or ``plain`` (no certificate).
+    """
+
+    label: str
+    kind: str
+    colour: int
+    places: tuple[float, ...]
+    samples: tuple[tuple[float, ...], ...]
+    marked: bool = True
+
+    def __post_init__(self) -> None:
+        if len(self.places) != len(self.samples) or len({len(sample) for sample in self.samples}) > 1:
+            raise DataError(
+                "a line has gaps",
+                where=self.label,
+                got=f"{len(self.places)} places, samples of {sorted({len(sample) for sample in self.samples})}",
+                wanted="equally many repetitions at every place",
+            )
+
+    @property
+    def estimates(self) -> list[Estimate]:
+        """Mean and interval over repetitions, place by place."""
+        return [over_repetitions(sample) for sample in self.samples]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The entry of a results file."""
+        rows = zip(self.places, self.samples, self.estimates, strict=True)
+        points = [{"x": place, "values": list(sample), **estimate.as_dict()} for place, sample, estimate in rows]
+        return {"label": self.label, "kind": self.kind, "points": points}
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One plot."""
+
+    title: str
+    x_label: str
+    lines: tuple[Line, ...]
+    logarithmic: bool = False
+    cropped: bool = False
+
+    @property
+    def end(self) -> float | None:
+        """Where a cropped panel may end: a little behind the last place at which any line is above 0; None to show all."""
+        above = [place for line in self.lines for place, sample in zip(line.places, line.samples, strict=True) if any(sample)]
+        last, whole = max(above, default=0.0), max(place for line in self.lines for place in line.places)
+        return max(1.15 * last, _LEAST_SHARE * whole) if self.cropped and 1.15 * last < whole else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The entry of a results file."""
+        return {"title": self.title, "x_label": self.x_label, "lines": [line.as_dict() for line in self.lines]}
+
+
+@dataclass(frozen=True)
+class Findings:
+    """All of it. ``ours`` maps the key of a published number to our values, one for each repetition, in its unit.
+
+    ``sound`` says for some keys which of our own, sound measures stands beside the papers' one.
+    """
+
+    panels: tuple[Panel, ...]
+    tests: tuple[TTest, ...] = ()
+    ours: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    sound: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()

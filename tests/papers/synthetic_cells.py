@@ -1,0 +1,36 @@
+"""Finished cells with numbers that are known in advance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from twinproof.papers.cell import Cell
+from twinproof.papers.cell_store import Measured
+from twinproof.papers.effort import in_paper_scale
+from twinproof.papers.rereading import BOUNDS
+
+MADE = {"device": "cpu: test", "versions": {"torch": "2"}, "date": "2026-01-01T00:00:00Z", "seconds": 1.0}
+# (cell, attack, size in the papers' scale) -> share of test images; the attack is "" where there is none.
+Share = Callable[[Cell, str, str, float], float]
+
+
+def measured(cells: Sequence[Cell], share: Share) -> list[Measured]:
+    """Each cell with ``share(cell, measure, attack, size)`` in every place; measures are "conventional" and the bounds."""
+    return [Measured(cell, _numbers(cell, share), MADE) for cell in cells]
+
+
+def _numbers(cell: Cell, share: Share) -> dict[str, Any]:
+    plan = cell.measurement
+    sizes = [in_paper_scale(size) for size in plan.sizes]
+
+    def by_attack(measure: str) -> dict[str, list[float]]:
+        return {attack: [share(cell, measure, attack, size) for size in sizes] for attack in plan.attacks}
+
+    numbers: dict[str, Any] = {"clean": share(cell, "conventional", "", 0.0), "conventional": by_attack("conventional")}
+    numbers["adaptive"] = {f"{size:.12g}": share(cell, "adaptive", "", in_paper_scale(size)) for size in plan.adaptive_sizes}
+    if plan.certified:
+        numbers["certified_there"] = {bound: by_attack(bound) for bound in BOUNDS}
+        places = [in_paper_scale(place) for place in plan.line]
+        numbers["certified"] = {bound: [share(cell, bound, "", place) for place in places] for bound in BOUNDS}
+    return numbers
