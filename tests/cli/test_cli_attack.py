@@ -52,6 +52,15 @@ def test_the_answer_for_machines(call: Any, root: Path) -> None:
     assert call("report", root).code == 0
 
 
+def test_attacks_are_in_the_norm_of_the_certificates_unless_told_otherwise(call: Any, root: Path) -> None:
+    certify = ("certify", root, "--n", "200", "--limit", "20", "--device", "cpu", "--norm", "linf", "--overwrite")
+    assert call(*certify).code == 0
+    answer = call("attack", root, "--size", "0.05", "--attack", "fgsm", *QUICK, "--json").json()
+    assert (answer["norm"], answer["certificate_norm"]) == ("linf", "linf")
+    other = call("attack", root, "--size", "0.05", "--attack", "fgsm", "--norm", "l1", *QUICK, "--overwrite", "--json").json()
+    assert (other["norm"], other["certificate_norm"]) == ("l1", "linf")
+
+
 def test_both_protocols_stand_side_by_side(call: Any, root: Path) -> None:
     out = call("attack", root, "--size", "0.5", *QUICK).out
     for words in ("adaptive attacks, worst case", "papers' protocol, lowest", "certified there", "without attack"):

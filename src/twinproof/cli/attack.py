@@ -18,7 +18,9 @@ def attack(
     attacks: Annotated[
         list[str] | None, typer.Option("--attack", help="fgsm, ifgsm, mim, pgd or all; may be repeated. Default: fgsm and pgd.")
     ] = None,
-    norm: Annotated[str, typer.Option(help="l2, linf or l1.")] = "l2",
+    norm: Annotated[
+        str | None, typer.Option(help="l2, linf or l1; default: that of the certificates, else of the run's noise, else l2.")
+    ] = None,
     size: Annotated[
         list[float] | None,
         typer.Option(help="In input units ([0, 1]); may be repeated. Default: 0.25 to 1 (l2), 0.05 to 0.3 (linf)."),
@@ -57,13 +59,14 @@ def attack(
     from twinproof.cli.bars import Bars
     from twinproof.evaluate.protocols import AttackPlan, Protocol
     from twinproof.evaluate.refuted_bounds import already_refuted
-    from twinproof.evaluate.under_attack import attack_run
+    from twinproof.evaluate.under_attack import attack_run, default_norm
     from twinproof.randomness import Key
     from twinproof.recipes.run_data import load_run_data
     from twinproof.runs.run import Run
 
+    opened = Run.open(run)
     plan = AttackPlan(
-        norm=norm,
+        norm=norm or default_norm(opened),
         sizes=tuple(size or ()),
         attacks=tuple(METHODS) if _ALL in (attacks or ()) else tuple(attacks or AttackPlan.attacks),
         protocols=tuple(Protocol) if protocol == _BOTH else (protocol,),
@@ -75,7 +78,6 @@ def attack(
         aim=_aim(targeted, target_class, target_rule),
     )
     sampling = Sampling(n0, n, alpha)
-    opened = Run.open(run)
     dataset = load_run_data(opened, source=data, data_root=data_root)
     with Bars() as bars:
         result = attack_run(

@@ -15,7 +15,7 @@ from twinproof.attacks.resumable import attack_in_folder
 from twinproof.attacks.threat import Threat
 from twinproof.certify.base_classifier import BaseClassifier
 from twinproof.certify.method import Method
-from twinproof.certify.of_run import smoothed_for_run
+from twinproof.certify.of_run import norm_of_run, smoothed_for_run
 from twinproof.certify.radius import largest_radius
 from twinproof.certify.smoothed import Sampling, SmoothedClassifier
 from twinproof.data.record import Dataset
@@ -107,6 +107,12 @@ def attack_run(
             AttackWork.of(run.root).remove()  # what a kill left between the last step and this one
             return _renewed(run, settings, plan.entries)
         return _made(run, dataset, replace(attacker, settings=settings), began, progress)
+
+
+def default_norm(run: Run) -> str:
+    """The norm in which attacks can be held against the run's certificates: theirs, or the one that its noise was made for."""
+    certified = read_settings(run.root)
+    return norm_of_run(run) if certified is None else certified.norm
 
 
 @dataclass(frozen=True)
