@@ -56,9 +56,8 @@ def headline(facts: RunFacts) -> Markup:
     """The few numbers that people quote, each with the interval it lies in."""
     tiles = [_epsilon_tile(facts)]
     if facts.clean is not None:
-        tiles.append(
-            _tile("Clean accuracy", share_text(facts.clean.value), share_range(facts.clean), "the network itself, no noise")
-        )
+        answer = "the network itself, mean over its noise" if facts.own_noise else "the network itself, no noise"
+        tiles.append(_tile("Clean accuracy", share_text(facts.clean.value), share_range(facts.clean), answer))
     if facts.summary is not None:
         summary, words = facts.summary, facts.words
         tiles += [
