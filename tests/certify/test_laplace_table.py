@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable
 from decimal import Decimal, localcontext
@@ -10,37 +9,26 @@ from functools import lru_cache
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
+from noise_table_oracle import WORD, changed, distance_to, exact_cells
 
 from twinproof.certify.laplace_table import CUT, distance, laplace_table
 from twinproof.certify.noise_table import NoiseTable
 
 STEPS = [64.0, 63.75 * 2, 127.99]
-WORD = 1 << 64
 
 
-def _tail(k: int, steps: float) -> Decimal:
-    """The probability that steps * L rounds to k or more, k at least 1: half of e^-x at x = (k - 1/2) / steps."""
-    return (-(k - Decimal("0.5")) / Decimal(steps)).exp() / 2
+def _tail(x: Decimal) -> Decimal:
+    """The probability beyond x > 0: half of e^-x."""
+    return (-x).exp() / 2
 
 
 @lru_cache(maxsize=len(STEPS))
-def _exact_cells(steps: float) -> tuple[Decimal, ...]:
-    """The probabilities of the cells 1, 2, ... up to the cut, and of all beyond."""
-    with localcontext() as context:
-        context.prec = 60
-        tails = [_tail(k, steps) for k in range(1, math.ceil(CUT * steps) + 1)]
-        return (*(near - far for near, far in itertools.pairwise(tails)), tails[-1])
+def _cells(steps: float) -> tuple[Decimal, ...]:
+    return exact_cells(_tail, steps, math.ceil(CUT * steps))
 
 
 def _distance(table: NoiseTable, steps: float) -> float:
-    """The total variation distance between the law of the table and that of round(steps * L)."""
-    bounds = [0, *(int(bound) for bound in table.boundaries), WORD]
-    got = [Decimal(above - below) / WORD for below, above in itertools.pairwise(bounds)]
-    half = _exact_cells(steps)
-    wanted = [*reversed(half), 1 - 2 * sum(half), *half]
-    assert len(got) == len(wanted)
-    return float(sum(abs(one - other) for one, other in zip(got, wanted, strict=True)) / 2)
+    return distance_to(table, _cells(steps))
 
 
 @pytest.mark.parametrize("steps", STEPS)
@@ -59,23 +47,18 @@ def test_cells_of_the_finest_grid_have_the_relative_error_of_the_proof() -> None
         got = int(table.boundaries[table.reach - k]) - int(table.boundaries[table.reach - k - 1])
         with localcontext() as context:
             context.prec = 60
-            exact = _tail(k, steps) - _tail(k + 1, steps)
+            exact = _tail((k - Decimal("0.5")) / Decimal(steps)) - _tail((k + Decimal("0.5")) / Decimal(steps))
             error = abs(float(Decimal(got) / WORD - exact))
         assert error <= float(exact) * (3 * k / steps + 9.2) * unit + 2.0**-65
-
-
-def _changed(change: Callable[[NDArray[np.uint64]], NDArray[np.uint64]]) -> NoiseTable:
-    table = laplace_table(64.0)
-    return NoiseTable(table.reach, change(table.boundaries))
 
 
 @pytest.mark.parametrize(
     "planted",
     [
-        lambda: _changed(lambda b: b + np.uint64(1 << 20)),
-        lambda: _changed(lambda b: np.append(b[1:], b[-1] + np.uint64(1))),
-        lambda: _changed(lambda b: b >> np.uint64(32) << np.uint64(32)),
-        lambda: _changed(lambda b: (b.astype(np.float64) * (1 - 1e-12)).astype(np.uint64)),
+        lambda: changed(laplace_table(64.0), lambda b: b + np.uint64(1 << 20)),
+        lambda: changed(laplace_table(64.0), lambda b: np.append(b[1:], b[-1] + np.uint64(1))),
+        lambda: changed(laplace_table(64.0), lambda b: b >> np.uint64(32) << np.uint64(32)),
+        lambda: changed(laplace_table(64.0), lambda b: (b.astype(np.float64) * (1 - 1e-12)).astype(np.uint64)),
         # One cell more on each side, which goes to its neighbour.
         lambda: NoiseTable(2304, laplace_table(64.0 * (1 + 1e-9)).boundaries[1:-1]),
         # The density at the middle of a cell in place of its integral.

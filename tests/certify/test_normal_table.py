@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable
 from decimal import Decimal, getcontext, localcontext
@@ -10,13 +9,12 @@ from functools import lru_cache
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
+from noise_table_oracle import WORD, changed, distance_to, exact_cells
 
 from twinproof.certify.noise_table import NoiseTable
 from twinproof.certify.normal_table import CUT, distance, normal_table
 
 STEPS = [64.0, 63.75 * 2, 127.99]
-WORD = 1 << 64
 
 
 def _density_at_zero() -> Decimal:
@@ -39,23 +37,12 @@ def _tail(x: Decimal) -> Decimal:
 
 
 @lru_cache(maxsize=len(STEPS))
-def _exact_cells(steps: float) -> tuple[Decimal, ...]:
-    """The probabilities of the cells 1, 2, ... up to the cut of round(steps * Z), and of all beyond."""
-    with localcontext() as context:
-        context.prec = 60
-        reach = math.ceil(CUT * steps)
-        tails = [_tail((k - Decimal("0.5")) / Decimal(steps)) for k in range(1, reach + 1)]
-        return (*(near - far for near, far in itertools.pairwise(tails)), tails[-1])
+def _cells(steps: float) -> tuple[Decimal, ...]:
+    return exact_cells(_tail, steps, math.ceil(CUT * steps))
 
 
 def _distance(table: NoiseTable, steps: float) -> float:
-    """The total variation distance between the law of the table and that of round(steps * Z)."""
-    bounds = [0, *(int(bound) for bound in table.boundaries), WORD]
-    got = [Decimal(above - below) / WORD for below, above in itertools.pairwise(bounds)]
-    half = _exact_cells(steps)
-    wanted = [*reversed(half), 1 - 2 * sum(half), *half]
-    assert len(got) == len(wanted)
-    return float(sum(abs(one - other) for one, other in zip(got, wanted, strict=True)) / 2)
+    return distance_to(table, _cells(steps))
 
 
 @pytest.mark.parametrize("steps", STEPS)
@@ -79,17 +66,13 @@ def test_cells_of_a_fine_grid_have_the_relative_error_of_the_proof() -> None:
         assert error <= float(exact) * (3.5 * (k / steps) ** 2 + 11) * unit + 2.0**-65
 
 
-def _changed(table: NoiseTable, change: Callable[[NDArray[np.uint64]], NDArray[np.uint64]]) -> NoiseTable:
-    return NoiseTable(table.reach, change(table.boundaries))
-
-
 @pytest.mark.parametrize(
     "planted",
     [
-        lambda: _changed(normal_table(64.0), lambda b: b + np.uint64(1 << 20)),
-        lambda: _changed(normal_table(64.0), lambda b: np.append(b[1:], b[-1] + np.uint64(1))),
-        lambda: _changed(normal_table(64.0), lambda b: b >> np.uint64(32) << np.uint64(32)),
-        lambda: _changed(normal_table(64.0), lambda b: (b.astype(np.float64) * (1 - 1e-12)).astype(np.uint64)),
+        lambda: changed(normal_table(64.0), lambda b: b + np.uint64(1 << 20)),
+        lambda: changed(normal_table(64.0), lambda b: np.append(b[1:], b[-1] + np.uint64(1))),
+        lambda: changed(normal_table(64.0), lambda b: b >> np.uint64(32) << np.uint64(32)),
+        lambda: changed(normal_table(64.0), lambda b: (b.astype(np.float64) * (1 - 1e-12)).astype(np.uint64)),
         # One cell more on each side, which goes to its neighbour.
         lambda: NoiseTable(544, normal_table(64.0 * (1 + 1e-9)).boundaries[1:-1]),
     ],
@@ -130,5 +113,5 @@ def test_the_bound_is_the_documented_formula() -> None:
 
 def test_decimal_precision_is_left_alone() -> None:
     before = getcontext().prec
-    _exact_cells(64.0)
+    _cells(64.0)
     assert getcontext().prec == before

@@ -82,8 +82,24 @@ class Plain(Objective):
         return Draws(1, Mean.LOSS)
 
 
+class SampledObjective(Objective):
+    """An objective whose every look is an estimate, over randomness of the network or noise at its input."""
+
+    most_rows: int | None
+
+    @property
+    def sampled(self) -> bool:
+        """Always."""
+        return True
+
+    @property
+    def rows(self) -> int | None:
+        """As the caller said."""
+        return self.most_rows
+
+
 @dataclass(frozen=True)
-class Expectation(Objective):
+class Expectation(SampledObjective):
     """A network with random layers, in expectation over them: ``draws`` fresh ones for each gradient.
 
     Its layers must draw for each row by itself and from torch's global generator, as torch's own do. Candidates are compared
@@ -111,19 +127,9 @@ class Expectation(Objective):
         """More of them, and the same for every candidate."""
         return Draws(self.judged_on, Mean(self.mean))
 
-    @property
-    def sampled(self) -> bool:
-        """Over the network's own randomness."""
-        return True
-
-    @property
-    def rows(self) -> int | None:
-        """As the caller said."""
-        return self.most_rows
-
 
 @dataclass(frozen=True)
-class Smoothed(Objective):
+class Smoothed(SampledObjective):
     """The smoothed classifier: -log of the mean probability over N(0, sigma^2) noise on the input (SmoothAdv).
 
     Each gradient has ``draws`` fresh ones, or with ``shared`` those that the example met at every step before (they are kept:
@@ -153,19 +159,9 @@ class Smoothed(Objective):
         """More of them, never those of a step."""
         return Draws(self.judged_on, Mean.PROBABILITY, votes=True, sigma=self.sigma)
 
-    @property
-    def sampled(self) -> bool:
-        """Over the noise."""
-        return True
-
-    @property
-    def rows(self) -> int | None:
-        """As the caller said."""
-        return self.most_rows
-
 
 @dataclass(frozen=True)
-class OwnNoise(Objective):
+class OwnNoise(SampledObjective):
     """The smoothed classifier of a network with a noise layer: -log of the mean probability over that layer's own noise.
 
     ``Smoothed`` for networks that bring their noise along, wherever in them it is added and whatever its law. Every row of a
@@ -190,16 +186,6 @@ class OwnNoise(Objective):
     def judging(self) -> Draws:
         """More of them, never those of a step."""
         return Draws(self.judged_on, Mean.PROBABILITY, votes=True)
-
-    @property
-    def sampled(self) -> bool:
-        """Over the layer's noise."""
-        return True
-
-    @property
-    def rows(self) -> int | None:
-        """As the caller said."""
-        return self.most_rows
 
 
 def as_objective(target: nn.Module | Objective) -> Objective:
