@@ -70,7 +70,8 @@ def test_certify_refuses_before_it_draws() -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "value"), [("n", 0), ("n0", 0), ("n", -5), ("alpha", 0.0), ("alpha", 1.0), ("alpha", -1.0)]
+    ("setting", "value"),
+    [("n", 0), ("n0", 0), ("n", -5), ("n", 10**12 + 1), ("n0", 2**64), ("alpha", 0.0), ("alpha", 1.0), ("alpha", -1.0)],
 )
 def test_settings_out_of_range(setting: str, value: float) -> None:
     with pytest.raises(ConfigError) as refused:

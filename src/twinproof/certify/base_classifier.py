@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from twinproof.certify.remaining_noise import without_remaining_noise
 from twinproof.certify.row_threads import one_thread_inside
 from twinproof.errors import ModelError
 
@@ -67,16 +68,18 @@ def classes_of(model: nn.Module, example: Tensor) -> int:
 
     Guarantees
         Refuses normalisation by batch statistics, outputs that are not (rows, classes), and a network that gives the example
-        another answer when other rows stand beside it. A network that is random in eval mode cannot be compared that way and
-        passes: fresh randomness for each row does not harm the proof.
+        another answer when other rows stand beside it; noise that layers of ours draw is left out of that comparison. A
+        network with randomness of its own in eval mode cannot be compared that way and passes: fresh randomness for each row
+        does not harm the proof.
     """
     _refuse_batch_statistics(model)
-    alone, again = _scores(model, example), _scores(model, example)
-    if alone.shape[1] < 2:
-        raise _wrong_output(model, alone, rows=1, wanted="(rows, classes) with at least 2 classes")
-    if torch.equal(alone.nan_to_num(), again.nan_to_num()):
-        beside = _scores(model, torch.cat((example, 1 - example, torch.zeros_like(example))))[:1]
-        _refuse_mixing(model, alone, beside)
+    with without_remaining_noise(model):
+        alone, again = _scores(model, example), _scores(model, example)
+        if alone.shape[1] < 2:
+            raise _wrong_output(model, alone, rows=1, wanted="(rows, classes) with at least 2 classes")
+        if torch.equal(alone.nan_to_num(), again.nan_to_num()):
+            beside = _scores(model, torch.cat((example, 1 - example, torch.zeros_like(example))))[:1]
+            _refuse_mixing(model, alone, beside)
     return int(alone.shape[1])
 
 

@@ -6,6 +6,7 @@ import copy
 import math
 from abc import ABC, abstractmethod
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -14,7 +15,7 @@ from twinproof.certify.layer_norm_bound import NormBound, identity_norm, layer_n
 from twinproof.certify.remaining_noise import RemainingNoise
 from twinproof.certify.unwhitened import Unwhitened
 from twinproof.certify.whitened_layer import WhitenedLayer
-from twinproof.errors import ConfigError, DataError
+from twinproof.errors import ConfigError, DataError, ModelError
 from twinproof.layers.noise import NoiseSplit, Place
 
 
@@ -72,14 +73,15 @@ class InputSite(NoiseSite):
 class LayerSite(NoiseSite):
     """Noise behind the first layer, or unequal noise on the input: a layer that multiplies by one.
 
-    The layer's weights are taken as they are now. What is drawn beyond the least scales of a random spread is part of the
-    network.
+    The layer's weights are taken as they are now, and ``points`` are refused once the network has others: the modules behind
+    the noise are the network's own. What is drawn beyond the least scales of a random spread is part of the network.
     """
 
     own_noise = True
 
     def __init__(self, split: NoiseSplit, input_shape: tuple[int, ...], sigma: float, levels: int) -> None:
         noise = split.noise
+        self._split = split
         self.place, self.levels, self.input_shape = split.place, levels, input_shape
         self._convolves = split.before is not None and not isinstance(split.before, nn.Linear)
         self._layer, self._shape = _layer_of(split, input_shape)
@@ -99,6 +101,7 @@ class LayerSite(NoiseSite):
     def points(self, stored: Tensor) -> Tensor:
         """The whitened layer on the grid, in the shape of the layer."""
         self._check_shape(tuple(stored.shape[1:]))
+        self._refuse_changes()
         return self._whitened.points(stored).view(len(stored), *self._layer_shape)
 
     def dimension(self, shape: tuple[int, ...]) -> int:
@@ -112,6 +115,22 @@ class LayerSite(NoiseSite):
             bound = papers_norm if published else layer_norm
             self._norms[norm, published] = bound(self._layer, self._shape, self.noise.law, norm, self._scales)
         return self._norms[norm, published]
+
+    def _refuse_changes(self) -> None:
+        """A first layer of before a training step with what follows it of after it would be a network that nobody has."""
+        before = self._split.before
+        same = np.array_equal(self._split.noise.spread.least_scales(), self._scales)
+        if before is not None:
+            pairs = zip(before.parameters(), self._layer.parameters(), strict=True)
+            same = same and all(torch.equal(now.detach().to(then), then) for now, then in pairs)
+        if not same:
+            raise ModelError(
+                "the network was changed after it was smoothed",
+                where="certify",
+                got="other weights before the noise, or other scales of it",
+                wanted="those of the moment at which its layer was bounded",
+                fix="smooth the network again",
+            )
 
     def _check_shape(self, shape: tuple[int, ...]) -> None:
         same = shape == self.input_shape if self._convolves else math.prod(shape) == math.prod(self._shape)

@@ -16,13 +16,11 @@ from numpy.typing import NDArray
 from twinproof.certify.bounds.bound import RobustnessBound
 from twinproof.certify.bounds.confidence import Confidence, RunnerUp, after_tau
 from twinproof.certify.bounds.evidence import Evidence
-from twinproof.certify.sampling import Sampling
+from twinproof.certify.sampling import MOST_DRAWS, Sampling
 from twinproof.certify.stopping import Estimate, StoppingRule
 from twinproof.errors import ConfigError
 from twinproof.rounding import round_down
 from twinproof.runs.certificates import Look
-
-_MOST_DRAWS = 10**12
 
 
 @dataclass(frozen=True)
@@ -128,7 +126,7 @@ def evidence_at(made: Estimate, top: NDArray[np.int64], number: int, look: Look,
 
 def _smallest_useful_n(look: Look, rule: RadiusRule) -> int:
     """The least n whose unanimous votes give a radius: by bisection, because tau and rounding shift alpha^(1/n) > 1/2."""
-    most = min(_MOST_DRAWS, (2**63 - 1) // rule.resolution**2)
+    most = min(MOST_DRAWS, (2**63 - 1) // rule.resolution**2)
     low, high = look.draws, min(2 * look.draws, most)
     while rule.unanimous(high, look.alpha) <= 0:
         if high >= most:

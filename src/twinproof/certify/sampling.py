@@ -10,6 +10,9 @@ from twinproof.certify.method import Method
 from twinproof.errors import ConfigError
 from twinproof.runs.certificates import Look
 
+MOST_DRAWS = 10**12
+"""More than anybody can draw; sums of scores of so many still fit into 63 bits."""
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -33,6 +36,8 @@ class Sampling:
         for name in ("n0", "n"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} cannot be used", where=name, got=getattr(self, name), wanted="at least 1 draw")
+            if getattr(self, name) > MOST_DRAWS:
+                raise ConfigError(f"{name} cannot be used", where=name, got=getattr(self, name), wanted=f"at most {MOST_DRAWS}")
         if not 0 < self.alpha < 1:
             raise ConfigError("alpha is no probability", where="alpha", got=self.alpha, wanted="0 < alpha < 1, e.g. 0.001")
         if self.target_radius is not None and not (self.target_radius > 0 and math.isfinite(self.target_radius)):

@@ -44,6 +44,7 @@ from twinproof.certify.sampling import Sampling as Sampling
 from twinproof.certify.shared_noise import SharedNetwork, SharedNoiseCounter, shared_network
 from twinproof.certify.stopping import Estimate, StoppingRule, estimate
 from twinproof.certify.stored_inputs import check_numbering, stored_levels
+from twinproof.certify.taken_apart import refuse_hidden_work
 from twinproof.certify.votes import Counter, VoteCounter
 from twinproof.errors import ConfigError, ModelError
 from twinproof.guarantee import Status
@@ -197,7 +198,8 @@ def smooth(
     """Smooths any network over inputs of ``levels`` stored levels (255 for 8-bit images).
 
     A network with a noise layer keeps it, with the deviation ``sigma`` in its place if one is given; behind a convolution
-    ``input_shape`` is needed. Any other gets Gaussian noise of deviation ``sigma`` at its input. Weights are taken as they are.
+    ``input_shape`` is needed. Any other gets Gaussian noise of deviation ``sigma`` at its input. The layer before the noise is
+    taken as it is now: after more training, smooth again (what was made before is refused).
     """
     split = split_at_noise(model)
     if split is None:
@@ -210,7 +212,7 @@ def smooth(
             )
         site: NoiseSite = InputSite(model, input_noise(sigma, levels), own_noise=False)
     else:
-        _refuse_hooks(model, split.noise, split.noise.spread)
+        refuse_hidden_work(model, split)
         deviation = float(split.noise.deviation) if sigma is None else sigma
         equal = not split.noise.spread.random and bool((split.noise.spread.least_scales() == 1).all())
         if split.before is None and equal:
@@ -218,19 +220,6 @@ def smooth(
         else:
             site = LayerSite(split, input_shape, deviation, levels)
     return SmoothedClassifier(model, site, method or PLAIN)
-
-
-def _refuse_hooks(*taken_apart: nn.Module) -> None:
-    """What is taken apart is not called as it is: a hook on it would be left out."""
-    for module in taken_apart:
-        if module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module):
-            raise ModelError(
-                "a hook would be left out of what is certified",
-                where=type(module).__name__,
-                got="a forward hook, or a replaced forward",
-                wanted="a network whose noise can be taken out of it",
-                fix="remove the hook while certifying",
-            )
 
 
 def _refuse_autocast(device: torch.device) -> None:

@@ -130,6 +130,9 @@ def test_a_second_noise_layer_is_refused() -> None:
         add_noise(noisy, (3,), Place.INPUT, _layer)
     with pytest.raises(ModelError, match="more than one noise layer"):
         split_at_noise(nn.Sequential(_layer((3,)), nn.Linear(3, 3), _layer((3,))))
+    twice = _layer((3,))
+    with pytest.raises(ModelError, match="more than one noise layer"):
+        split_at_noise(nn.Sequential(twice, nn.Linear(3, 3), twice))
 
 
 @pytest.mark.parametrize(

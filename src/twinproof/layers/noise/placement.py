@@ -73,7 +73,9 @@ def split_at_noise(network: nn.Module) -> NoiseSplit | None:
     Guarantees
         Two noise layers, or one anywhere else, are refused: noise behind a layer that is not linear certifies nothing here.
     """
-    found = [path for path, module in network.named_modules() if isinstance(module, NoiseLayer)]
+    # A layer that is used twice adds noise twice.
+    named = network.named_modules(remove_duplicate=False)
+    found = [path for path, module in named if isinstance(module, NoiseLayer)]
     if not found:
         return None
     if len(found) > 1:
