@@ -21,6 +21,7 @@ ROOMS = (
         "randomness",
         "stream_cipher",
         "stream_cipher_kernel",
+        "torch_seeding",
         "triton_kernels",
         "settings",
         "progress",

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from twinproof.randomness import Key
+from twinproof.torch_seeding import seed_default_generators, seed_generator
 from twinproof.training.augmentation import Augmentation
 from twinproof.training.records import DeviceRecords, Pass
 
@@ -31,14 +32,14 @@ class Batching:
         """The records ``indices``, pass by pass."""
         return self.records.passes(indices, self.physical_batch)
 
-    def augmentation_seed(self, step: int, number: int) -> int:
-        """The seed of the noise that belongs to this step and pass alone."""
-        return self.key.seed("augmentation", step, number)
+    def seed_augmentation(self, generator: torch.Generator, step: int, number: int) -> None:
+        """Puts ``generator`` where the noise of this step and pass alone begins."""
+        seed_generator(generator, self.key, "augmentation", step, number)
 
     def copies(self, inputs: Tensor, step: int, number: int) -> Tensor:
         """The copies of a pass."""
         generator = torch.Generator(self.records.device)
-        generator.manual_seed(self.augmentation_seed(step, number))
+        self.seed_augmentation(generator, step, number)
         return self.augmentation(inputs, generator)
 
     @contextmanager
@@ -49,5 +50,5 @@ class Batching:
             return
         device = self.records.device
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            torch.manual_seed(self.key.seed("layers", step, number))
+            seed_default_generators(device, self.key, "layers", step, number)
             yield

@@ -137,7 +137,7 @@ class DeviceStepSums(StepSums):
             chunk = indices[start : start + size]
             self._rows[: len(chunk)].copy_(chunk)
             self._drawn.fill_(len(chunk))
-            self._generator.manual_seed(self._batching.augmentation_seed(step, number))
+            self._batching.seed_augmentation(self._generator, step, number)
             with self._batching.layers_seeded(step, number):
                 self._add()
         return ClippedSums(self._total.by_name, self._total.counts.clone())
