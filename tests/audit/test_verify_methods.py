@@ -331,6 +331,24 @@ def test_the_published_variant_may_say_that_it_is_refuted(runs: Callable[[Made],
     assert verify_run(root).problems == ()
 
 
+def test_the_published_variant_that_takes_unpaid_shares_may_not_say_less(runs: Callable[[Made], Path], tmp_path: Path) -> None:
+    root = Path(shutil.copytree(runs(TIGHT), tmp_path / "run"))
+    both(FROM_TRAINING, reconfigure(lambda config: config.update(variant="published")))(root)
+    forge_run(lambda run: run["guarantees"]["privacy"].update(status="published"))(root)
+    assert any("give records away" in problem.what for problem in verify_run(root).problems)
+
+
+def test_the_training_data_are_not_public_data(runs: Callable[[Made], Path], tmp_path: Path) -> None:
+    root = Path(shutil.copytree(runs(TIGHT), tmp_path / "run"))
+
+    def name_them_public(config: dict[str, Any]) -> None:
+        config["data"] = {"source": "scans"}
+        config["noise_layer"].update(redistribution="public", public_data="scans")
+
+    reconfigure(name_them_public)(root)
+    assert any("under the name of public ones" in problem.what for problem in verify_run(root).problems)
+
+
 def test_verifying_costs_no_random_numbers(runs: Callable[[Made], Path]) -> None:
     before = torch.random.get_rng_state()
     verify_run(runs(CONVOLVED))

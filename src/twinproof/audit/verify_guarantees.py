@@ -10,7 +10,7 @@ from twinproof.audit.fields import Field, field_problems, is_object, is_text, is
 from twinproof.audit.verification import Problem
 from twinproof.audit.verify_epsilon import Spent, printed_problems
 from twinproof.audit.verify_reach import PUBLISHED
-from twinproof.audit.verify_redistribution import is_published
+from twinproof.audit.verify_redistribution import is_published, takes_unpaid
 from twinproof.audit.verify_run_json import FILE, known_seed, privacy_block
 from twinproof.guarantee import Kind, Status
 
@@ -102,6 +102,9 @@ def _status_problems(run: dict[str, Any], guarantee: dict[str, Any], spent: Spen
         if status != Status.NONE:
             yield Problem(FILE, f"{what}, but the recipe has no privacy", shown(status), str(Status.NONE))
         return
+    if takes_unpaid(run) and status not in (Status.REFUTED, Status.NONE):
+        wanted = f"{Status.REFUTED}, or {Status.NONE} with a known seed"
+        yield Problem(FILE, f"{what}, but the shares of the noise give records away, and nothing pays", shown(status), wanted)
     if status != Status.PROVEN:
         return
     if is_published(run):

@@ -22,14 +22,26 @@ def is_published(run: dict[str, Any]) -> bool:
     return isinstance(config, dict) and config.get("variant") == PUBLISHED
 
 
+def takes_unpaid(run: dict[str, Any]) -> bool:
+    """Whether shares were taken from the training records without a noise: that gives records away with certainty."""
+    return is_published(run) and _layer(run).get("redistribution") == FROM_TRAINING
+
+
+def _layer(run: dict[str, Any]) -> dict[str, Any]:
+    config = run.get("config")
+    layer = config.get("noise_layer") if isinstance(config, dict) else None
+    return layer if isinstance(layer, dict) else {}
+
+
 def redistribution_problems(run: dict[str, Any], ledger: Ledger | None) -> Iterator[Problem]:
     """Shares from the training records of a private run: one event of the ledger pays for them, with the noise of config.
 
-    The published variant does not pay; that it is not called proven is checked with the guarantees.
+    The published variant does not pay; that it is called refuted is checked with the guarantees. Public shares must not come
+    from the data that the run was trained on.
     """
-    config = run.get("config")
-    layer = config.get("noise_layer") if isinstance(config, dict) else None
-    if not isinstance(layer, dict) or layer.get("redistribution") != FROM_TRAINING:
+    layer = _layer(run)
+    yield from _public_problems(run, layer)
+    if layer.get("redistribution") != FROM_TRAINING:
         return
     if privacy_block(run) is None or ledger is None or is_published(run):
         return
@@ -38,3 +50,17 @@ def redistribution_problems(run: dict[str, Any], ledger: Ledger | None) -> Itera
         what = "the noise was redistributed by the training records, but no event of the ledger pays for it"
         wanted = f"gaussian with purpose {PURPOSE} and noise_multiplier {shown(noise)} (config.noise_layer)"
         yield Problem(LEDGER, what, shown(sorted(paid)), wanted)
+
+
+def _public_problems(run: dict[str, Any], layer: dict[str, Any]) -> Iterator[Problem]:
+    config = run.get("config")
+    data = config.get("data") if isinstance(config, dict) else None
+    source = data.get("source") if isinstance(data, dict) else None
+    named = layer.get("public_data")
+    if privacy_block(run) is not None and isinstance(named, str) and named == source:
+        yield Problem(
+            "run.json",
+            "the noise was redistributed by the training data under the name of public ones",
+            shown(named),
+            "other data",
+        )

@@ -18,9 +18,7 @@ def attack(
     attacks: Annotated[
         list[str] | None, typer.Option("--attack", help="fgsm, ifgsm, mim, pgd or all; may be repeated. Default: fgsm and pgd.")
     ] = None,
-    norm: Annotated[
-        str | None, typer.Option(help="l2, linf or l1; default: that of the certificates, else of the run's noise, else l2.")
-    ] = None,
+    norm: Annotated[str | None, typer.Option(help="l2, linf or l1; default: that of the certificates, else the run's.")] = None,
     size: Annotated[
         list[float] | None,
         typer.Option(help="In input units ([0, 1]); may be repeated. Default: 0.25 to 1 (l2), 0.05 to 0.3 (linf)."),
