@@ -54,7 +54,7 @@ class Key:
         return np.frombuffer(self.stream(purpose, *counters, length=8 * count), dtype="<u8").astype(np.uint64, copy=False)
 
     def seed(self, purpose: str, *counters: int) -> int:
-        """A 63-bit seed for a generator whose output need not be secret (initial weights), or that takes all of it (a GPU's)."""
+        """A 63-bit seed for a generator whose output need not be secret (initial weights), or that takes it whole (a GPU's)."""
         return int.from_bytes(self.stream(purpose, *counters, length=8), "little") >> 1
 
     def normals(self, purpose: str, *counters: int, count: int) -> NDArray[np.float64]:
