@@ -141,10 +141,32 @@ def test_train_answers_with_the_promised_keys(call: Any, tmp_path: Path) -> None
     assert 0 <= answer["accuracy"] <= 1
 
 
+def test_a_refuted_promise_is_answered_without_an_epsilon(call: Any, tmp_path: Path) -> None:
+    published = ("train", *QUICK, "--recipe", "securesgd", "--set", "variant=published", "--set", "steps=1")
+    answer = call(*published, "--out", tmp_path / "run", "--json").json()
+    assert answer["status"] == "refuted"
+    assert "deterministic function of the training records" in answer["reason"]
+    assert (answer["epsilon"], answer["epsilon_rdp"], answer["delta"]) == (None, None, None)
+    text = call(*published, "--out", tmp_path / "other").out
+    assert "refuted: Nothing is promised" in text
+    assert "epsilon" not in text
+
+
+PUBLISHED_PRIVACY = [("securesgd", "refuted"), ("securesgd-agm", "published"), ("pixeldp", "none"), ("dpsgd", None)]
+
+
+@pytest.mark.parametrize(("recipe", "status"), PUBLISHED_PRIVACY)
+def test_recipes_says_what_the_published_variant_is_worth(call: Any, recipe: str, status: str | None) -> None:
+    rows = {row["name"]: row for row in call("recipes", "--json").json()["recipes"]}
+    assert rows[recipe]["published_privacy_status"] == status
+    assert call("recipes").out.count("(privacy of published: refuted)") == 1
+
+
 def test_a_seed_takes_the_promise_away(call: Any, tmp_path: Path) -> None:
     answer = call("train", *QUICK, "--seed", "1", "--out", tmp_path / "run", "--json").json()
     assert answer["status"] == "none"
     assert answer["reason"] == "noise is reproducible from a known seed"
+    assert (answer["epsilon"], answer["epsilon_rdp"], answer["delta"]) == (None, None, None)
     text = call("train", *QUICK, "--seed", "1", "--out", tmp_path / "other").out
     assert "none: Nothing is promised" in text
 
@@ -192,6 +214,12 @@ def test_listings(call: Any) -> None:
         "hgm-pixeldp": "none",
         "securesgd": "proven",
         "securesgd-agm": "proven",
+        "psac": "proven",
+        "dpcert-smoothadv": "proven",
+        "dpcert-stability": "proven",
+        "dpcert-consistency": "proven",
+        "dpcert-macer": "proven",
+        "twinproof": "proven",
     }
     assert all({"name", "privacy_status", "robustness", "paper"} <= set(row) for row in listed)
     assert "dpcert-gaussian" in call("recipes").out

@@ -241,8 +241,8 @@ def test_a_planted_resumption_that_holds_the_layer_again_is_caught(
     whole = train(settings, tmp_path / "whole")
     interrupt(settings, tmp_path / "run", monkeypatch)
 
-    def held_again(private: Path, model: nn.Module, optimizer: Any, *, binding: str) -> int:
-        step = load_checkpoint(private, model, optimizer, binding=binding)
+    def held_again(private: Path, model: nn.Module, optimizer: Any, **named: Any) -> int:
+        step = load_checkpoint(private, model, optimizer, **named)
         Constraint("parseval", "l2", "gaussian", 0.1).apply(model)  # type: ignore[arg-type]
         return step
 

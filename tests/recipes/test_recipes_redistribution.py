@@ -18,8 +18,8 @@ from torch import Tensor
 
 from twinproof.audit.verify import verify_run
 from twinproof.data.load import load
-from twinproof.data.record import Dataset
-from twinproof.errors import RunError
+from twinproof.data.record import Dataset, Split
+from twinproof.errors import DataError, RunError
 from twinproof.guarantee import Status
 from twinproof.layers.models.registry import build_network
 from twinproof.layers.models.with_noise import with_noise
@@ -84,15 +84,61 @@ def _by_hand(network: torch.nn.Sequential, inputs: NDArray[Any], labels: NDArray
     return torch.stack(rows)
 
 
+@pytest.mark.parametrize("alone", [True, False])
 @pytest.mark.parametrize("beta", [1.0, 2.5])
-def test_the_influence_of_each_record_is_the_one_written_by_hand(source: Path, beta: float) -> None:
+def test_the_influence_of_each_record_is_the_one_written_by_hand(source: Path, beta: float, alone: bool) -> None:
     config, dataset = _resolved(_settings(source, "training"))
     network = _initial(config, dataset).eval()
     split = split_at_noise(network)
     assert split is not None
-    found = torch.cat(list(influences(split, DeviceRecords(dataset.train, dataset.levels, CPU), mean_cross_entropy, beta)))
+    records = DeviceRecords(dataset.train, dataset.levels, CPU)
+    found = torch.cat(list(influences(split, records, mean_cross_entropy, beta, alone=alone)))
     wanted = _by_hand(network, dataset.train.inputs, dataset.train.labels, dataset.levels, beta)
     assert torch.allclose(found, wanted, rtol=1e-4, atol=1e-9)
+
+
+class _Centred(torch.nn.Module):
+    """Mixes the rows of a batch in evaluation mode only, where the trial of the per-example paths does not look."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs if self.training else inputs - 5 * inputs.mean(dim=0)
+
+
+def _moved_by_a_neighbour(source: Path, *, alone: bool) -> bool:
+    """Whether record 0's part in r changes when another record is exchanged."""
+    config, dataset = _resolved(_settings(source, "training"))
+    assert config.noise_layer is not None
+    layers = [torch.nn.Linear(4, 8), torch.nn.Tanh(), _Centred(), torch.nn.Linear(8, 3)]
+    network = with_noise(torch.nn.Sequential(*layers), dataset.shape, config.noise_layer.form, config.sigma).eval()
+    split = split_at_noise(network)
+    assert split is not None
+    inputs = dataset.train.inputs.copy()
+    inputs[7] = dataset.levels - inputs[7]
+    found = [
+        next(influences(split, DeviceRecords(part, dataset.levels, CPU), mean_cross_entropy, 1.0, alone=alone))
+        for part in (dataset.train, Split(inputs, dataset.train.labels))
+    ]
+    return not torch.equal(found[0][0], found[1][0])
+
+
+def test_no_record_changes_what_another_adds_to_a_private_r(source: Path) -> None:
+    assert not _moved_by_a_neighbour(source, alone=True)
+    assert _moved_by_a_neighbour(source, alone=False), "the test would not see rows that meet"
+
+
+@pytest.mark.parametrize(("recipe", "alone"), [("securesgd", True), ("hgm-pixeldp", False)])
+def test_a_private_recipe_takes_every_record_alone(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: str, alone: bool
+) -> None:
+    asked: list[bool] = []
+
+    def watched(*arguments: Any, alone: bool) -> Iterator[Tensor]:
+        asked.append(alone)
+        return influences(*arguments, alone=alone)
+
+    monkeypatch.setattr(redistribution, "influences", watched)
+    train(_settings(source, "training", recipe=recipe, steps=1), tmp_path / "run")
+    assert asked == [alone]
 
 
 FROM_RECORDS = [("hgm-pixeldp", "training"), ("hgm-pixeldp", "public"), ("securesgd", "public")]
@@ -259,9 +305,9 @@ def test_records_are_not_read_before_the_ledger_counts_them(
 ) -> None:
     seen: list[list[dict[str, Any]]] = []
 
-    def watched(*arguments: Any) -> Iterator[Tensor]:
+    def watched(*arguments: Any, alone: bool) -> Iterator[Tensor]:
         seen.append(ledger_lines(tmp_path / "run"))
-        return influences(*arguments)
+        return influences(*arguments, alone=alone)
 
     monkeypatch.setattr(redistribution, "influences", watched)
     train(_settings(source, "training"), tmp_path / "run")
@@ -343,7 +389,7 @@ WORDS = [
     ("learned", {}, "same private steps"),
     ("training", {}, "estimated from the training records privately"),
     ("public", {}, "from the test set(.|\n)*slightly optimistic"),
-    ("public", {"public_data": "self"}, "other, public data"),
+    ("public", {"public_data": "self"}, "other, public data, none of which is a training record"),
 ]
 
 
@@ -356,9 +402,54 @@ def test_the_card_says_where_r_came_from(source: Path, tmp_path: Path, kind: str
     assert any(re.search(words, sentence) for sentence in run.guarantee.assumptions)
 
 
+def test_the_card_says_that_noise_of_training_must_stay_unknown(source: Path, tmp_path: Path) -> None:
+    """A row's noise belongs to its place in the pass: under known noise one record more would move everybody behind it."""
+    run = train(_settings(source, "learned", seed=None, steps=1), tmp_path / "run")
+    assert any("inside the network" in sentence and "unknown" in sentence for sentence in run.guarantee.assumptions)
+
+
 def _public_set(folder: Path) -> str:
     """Other records of the same kind, in a folder whose name must not get out."""
-    return str(write_blobs(folder / "ward-nine", with_other_record(0)).rename(folder / "ward-nine" / "public.npz"))
+    mirrored = {name: 1 - value if name.startswith("x") else value for name, value in blobs().items()}
+    return str(write_blobs(folder / "ward-nine", mirrored).rename(folder / "ward-nine" / "public.npz"))
+
+
+def _rows(arrays: dict[str, NDArray[Any]], rows: slice) -> dict[str, NDArray[Any]]:
+    return arrays | {name: arrays[name][rows] for name in ("x_train", "y_train")}
+
+
+def _joined(left: dict[str, NDArray[Any]], right: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    return left | {name: np.concatenate([left[name], right[name]]) for name in ("x_train", "y_train")}
+
+
+NOT_PUBLIC = {
+    "the same": blobs(),
+    "one exchanged": with_other_record(0),
+    "a part": _rows(blobs(), slice(0, 12)),
+    "in other order": _rows(blobs(), slice(None, None, -1)),
+    "more": _joined(blobs(), {name: 1 - value if name[0] == "x" else value for name, value in blobs().items()}),
+}
+
+
+@pytest.mark.parametrize("name", NOT_PUBLIC)
+def test_training_records_do_not_pass_for_public_ones(source: Path, tmp_path: Path, name: str) -> None:
+    """Otherwise r would be an exact function of them in the released weights, under a promise called proven."""
+    public = str(write_blobs(tmp_path / "copy", NOT_PUBLIC[name]))
+    settings = _settings(source, "public", seed=None, noise={"public_data": public})
+    with pytest.raises(DataError, match=r"public data hold training records(.|\n)*noise_layer.public_data(.|\n)*learned"):
+        train(settings, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_name_of_the_training_data_does_not_pass_for_public_data(tmp_path: Path) -> None:
+    settings = _settings(Path("digits"), "public", seed=None, noise={"public_data": "digits"})
+    with pytest.raises(DataError, match="100% of its inputs are training inputs"):
+        train(settings, tmp_path / "run")
+
+
+def test_without_privacy_any_records_may_give_r(source: Path, tmp_path: Path) -> None:
+    settings = _settings(source, "public", recipe="hgm-pixeldp", steps=1, noise={"public_data": str(source)})
+    assert train(settings, tmp_path / "run").guarantee.status is Status.NONE
 
 
 def test_public_features_are_scaled_like_the_runs_own(source: Path, tmp_path: Path) -> None:

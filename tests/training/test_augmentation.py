@@ -57,6 +57,17 @@ def test_the_number_of_copies_counts_the_original(copies: int) -> None:
     assert made.shape == (3, augmentation.copies, 2, 4, 4) == (3, copies + 1, 2, 4, 4)
 
 
+def test_noisy_copies_can_stand_in_the_records_place() -> None:
+    inputs = torch.rand(4, 3, generator=torch.Generator().manual_seed(2))
+    with_it, without = (
+        GaussianCopies(2, SIGMA, original)(inputs, torch.Generator().manual_seed(1)) for original in (True, False)
+    )
+    assert GaussianCopies(2, SIGMA, original=False).copies == 2
+    assert torch.equal(without, with_it[:, 1:])
+    with pytest.raises(ConfigError, match="never be seen"):
+        GaussianCopies(0, SIGMA, original=False)
+
+
 def test_the_original_alone_draws_nothing() -> None:
     inputs, generator = torch.rand(3, 4), torch.Generator().manual_seed(1)
     before = generator.get_state()

@@ -29,6 +29,7 @@ def recipes(as_json: Json = False) -> None:
                 "robustness": recipe.robustness,
                 "paper": recipe.paper,
                 "variants": _variants(recipe),
+                "published_privacy_status": None if recipe.published_privacy is None else str(recipe.published_privacy),
             }
             for recipe in RECIPES.values()
         ]
@@ -42,13 +43,19 @@ def recipes(as_json: Json = False) -> None:
                 ("  privacy", str(recipe.privacy_status)),
                 ("  robustness", recipe.robustness),
                 ("  paper", recipe.paper),
-                ("  variants", ", ".join(_variants(recipe))),
+                ("  variants", ", ".join(_variants(recipe)) + _published_note(recipe)),
             ]
         )
 
 
 def _variants(recipe: Recipe) -> list[str]:
     return ["sound"] if recipe.published is None else ["sound", "published"]
+
+
+def _published_note(recipe: Recipe) -> str:
+    """What the other variant promises, where that is not what the line on privacy says."""
+    status = recipe.published_privacy
+    return "" if status in (None, recipe.privacy_status) else f" (privacy of published: {status})"
 
 
 def data(data_root: DataRoot = None, as_json: Json = False) -> None:

@@ -21,7 +21,7 @@ def reproduce(
     ] = False,
     out: Annotated[Path, typer.Option(help="Folder for results; models are shared by the figures in it.")] = Path("reproduced"),
     seeds: Annotated[int, typer.Option(help="Repetitions: trainings from scratch, each with fresh secret randomness.")] = 3,
-    limit: Annotated[int | None, typer.Option(help="Test images; the experiment's own number by default (1,000).")] = None,
+    limit: Annotated[int | None, typer.Option(help="Test images; by default the experiment's own number.")] = None,
     epochs: Annotated[float | None, typer.Option(help="Of each training, instead of the experiment's own.")] = None,
     processes: Annotated[int, typer.Option(help="Models made at a time; a GPU has room for several small ones.")] = 1,
     quick: Annotated[bool, typer.Option("--quick", help="A first look on embedded data with small settings.")] = False,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from twinproof.cli.output import print_rows
+from twinproof.guarantee import Status
 from twinproof.rounding import format_down, format_up
 
 if TYPE_CHECKING:
@@ -20,8 +21,10 @@ _METHOD = ("law", "place", "bound", "statistic", "confidence", "runner_up", "ope
 
 
 def training_answer(run: Run) -> dict[str, Any]:
-    """The answer of ``train --json``."""
-    privacy = run.record["privacy"] or {}
+    """The answer of ``train --json``; epsilon and delta are null where the status is ``none`` or ``refuted``."""
+    # An epsilon that is no promise (r unpaid, a known seed) would be read as one, whatever stands beside it.
+    promised = run.guarantee.status in (Status.PROVEN, Status.PUBLISHED)
+    privacy = (run.record["privacy"] or {}) if promised else {}
     return {
         "run": str(run.root),
         "epsilon": privacy.get("epsilon"),

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from twinproof.errors import ConfigError
 from twinproof.privacy.accounting import PoissonGaussianEvent, check_delta, check_event
-from twinproof.privacy.clipping import flat_clip_weights
+from twinproof.privacy.clipping import ClipRule, clip_weights
 from twinproof.privacy.ledger import Ledger
 from twinproof.privacy.step_randomness import step_randomness
 from twinproof.randomness import Key
@@ -44,6 +44,7 @@ class Plan:
 
     ``divisor`` is a constant of the configuration. It is never the size of a drawn batch, nor computed from the data inside
     a step: both differ between neighbours and would double the sensitivity (guarantees of DP-SGD assume neither).
+    ``clip_rule`` says how gradients are scaled to at most ``clip_norm``; ``clip_r`` is the constant r of its PSAC members.
     """
 
     sample_rate: float
@@ -52,6 +53,8 @@ class Plan:
     divisor: float
     steps: int
     delta: float
+    clip_rule: ClipRule = ClipRule.FLAT
+    clip_r: float = 0.01
 
     def __post_init__(self) -> None:
         check_event(self.event)
@@ -64,6 +67,12 @@ class Plan:
             raise ConfigError("the clip_norm cannot be used", where="clip_norm", got=self.clip_norm, wanted=wanted)
         if not (self.divisor > 0 and math.isfinite(self.divisor)):
             raise ConfigError("the divisor cannot be used", where="divisor", got=self.divisor, wanted="a finite number above 0")
+        if self.clip_rule not in tuple(ClipRule):
+            raise ConfigError("unknown clip_rule", where="clip_rule", got=self.clip_rule, wanted=" or ".join(ClipRule))
+        # At r = 0 a gradient of zero would be divided by zero, and the bound would not be strict.
+        if not _CLIP_RANGE[0] <= self.clip_r <= _CLIP_RANGE[1]:
+            wanted = f"{_CLIP_RANGE[0]:g} to {_CLIP_RANGE[1]:g}"
+            raise ConfigError("the clip_r cannot be used", where="clip_r", got=self.clip_r, wanted=wanted)
 
     @property
     def event(self) -> PoissonGaussianEvent:
@@ -132,7 +141,8 @@ class PrivateExecution:
 
     def clip_weights(self, squared_norms: Tensor) -> Tensor:
         """The factor for each record's gradient before the sum; 0 where the gradient is not finite."""
-        return flat_clip_weights(squared_norms, self.plan.clip_threshold(self._parameters))
+        plan = self.plan
+        return clip_weights(squared_norms, plan.clip_threshold(self._parameters), ClipRule(plan.clip_rule), plan.clip_r)
 
     def release(self, draw: Draw, sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The private gradient: clipped sums plus noise on the grid, over the constant divisor (float64)."""

@@ -9,11 +9,14 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from twinproof.data.config import DataConfig
 from twinproof.errors import ConfigError
+from twinproof.privacy.clipping import ClipRule
 from twinproof.recipes.noise_layer import LARGEST_SIGMA, NoiseLayerConfig, Variant, check_noise_layer
 from twinproof.recipes.recipe import Recipe
 from twinproof.recipes.registry import RECIPES, find_recipe
+from twinproof.recipes.regulariser import RegulariserConfig, check_regulariser
 from twinproof.settings import parse_settings
 from twinproof.training.performance import Performance
+from twinproof.training.schedule import Schedule
 
 # Below, the accountants overflow and nobody could recompute the epsilon of the run; above, the noise leaves its grid.
 SMALLEST_NOISE, LARGEST_NOISE = 0.1, 1e5
@@ -36,18 +39,26 @@ class TrainConfig(BaseModel):
         default=None, ge=SMALLEST_NOISE, le=LARGEST_NOISE, allow_inf_nan=False, description="noise over clipping norm"
     )
     clip_norm: float = Field(default=0.1, gt=0, allow_inf_nan=False, description="bound on one record's gradient")
+    clip_rule: ClipRule = Field(default=ClipRule.FLAT, description="how a gradient is scaled to at most clip_norm")
+    clip_r: float = Field(default=0.01, ge=1e-30, le=1e30, description="constant r of the psac rules")
     batch_size: int | None = Field(default=None, ge=1, description="expected records per step; also the constant divisor")
     records: int | None = Field(default=None, ge=1, description="declared (public) number of training records")
     epochs: float = Field(default=40, gt=0, allow_inf_nan=False)
     steps: int | None = Field(default=None, ge=1, description="instead of epochs")
     learning_rate: float = Field(default=2.0, ge=0, allow_inf_nan=False)
     momentum: float = Field(default=0.9, ge=0, lt=1)
+    schedule: Schedule = Field(default=Schedule.CONSTANT, description="how the learning rate goes down from step to step")
+    averaging: float = Field(
+        default=0, ge=0, lt=1, description="the run's weights are a moving average over the steps, of this decay; 0: the last"
+    )
     sigma: float | None = Field(
         default=None, gt=0, le=LARGEST_SIGMA, description="smoothing noise, in input units ([0, 1]); a noise layer sets it"
     )
     copies: int = Field(
         default=2, ge=0, le=64, description="noisy copies of each record beside the original; with a noise layer all copies"
     )
+    originals: bool = Field(default=True, description="False: the noisy copies stand in the record's place")
+    regulariser: RegulariserConfig | None = Field(default=None, description="a recipe's own terms or attack; see its defaults")
     noise_layer: NoiseLayerConfig | None = None
     variant: Variant = Variant.SOUND
     model: str | None = None
@@ -104,7 +115,37 @@ def check_settings(config: TrainConfig) -> None:
             wanted=" or ".join(other.name for other in RECIPES.values() if other.published is not None),
             fix="leave variant out",
         )
+    if config.clip_rule is not ClipRule.FLAT and not recipe.private:
+        raise ConfigError(
+            "this recipe clips nothing",
+            where="clip_rule",
+            got=f"{config.clip_rule}, with {recipe.name}",
+            wanted="a private recipe, or clip_rule flat",
+            fix="leave clip_rule out",
+        )
+    check_regulariser(recipe.name, config.regulariser, recipe.regulariser)
+    _check_copies(config, recipe)
     _check_noise(config, recipe)
+
+
+def _check_copies(config: TrainConfig, recipe: Recipe) -> None:
+    if not config.originals and (recipe.fewest_copies is None or recipe.needs_originals):
+        able = [other.name for other in RECIPES.values() if other.fewest_copies is not None and not other.needs_originals]
+        raise ConfigError(
+            "this recipe cannot do without the original records",
+            where="originals",
+            got=f"false, with {recipe.name}",
+            wanted="true, or one of " + ", ".join(able),
+            fix="leave originals out",
+        )
+    fewest = max(recipe.fewest_copies or 0, 0 if config.originals else 1)
+    if config.copies < fewest:
+        raise ConfigError(
+            "there are too few noisy copies for this recipe",
+            where="copies",
+            got=f"{config.copies}, with {recipe.name}{'' if config.originals else ' without originals'}",
+            wanted=f"at least {fewest}",
+        )
 
 
 def _check_noise(config: TrainConfig, recipe: Recipe) -> None:
@@ -129,6 +170,14 @@ def _check_noise(config: TrainConfig, recipe: Recipe) -> None:
     if config.copies < 1:
         raise ConfigError(
             "a record would never be seen", where="copies", got=config.copies, wanted="at least 1 with a noise layer"
+        )
+    if config.averaging:
+        raise ConfigError(
+            "an average of weights does not keep to the noise layer's rule",
+            where="averaging",
+            got=f"averaging = {config.averaging}, and a noise layer",
+            wanted="0 with a noise layer: its noise is sized for the weights of the step, not for their average",
+            fix="leave averaging out",
         )
     check_noise_layer(config.noise_layer, config.variant)
 

@@ -19,6 +19,7 @@ DPCERT_GAUSSIAN = Recipe(
     privacy_status=Status.PROVEN,
     robustness="certified after training by randomized smoothing (l2), trained for the noise it is certified with",
     loss=mean_cross_entropy,
-    augmentation=lambda settings: GaussianCopies(settings.copies, settings.sigma),
+    augmentation=lambda settings: GaussianCopies(settings.copies, settings.sigma, settings.originals),
     defaults={"copies": 2},
+    fewest_copies=0,
 )

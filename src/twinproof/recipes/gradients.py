@@ -12,6 +12,7 @@ from twinproof.randomness import Key
 from twinproof.recipes.config import ResolvedConfig
 from twinproof.recipes.registry import find_recipe
 from twinproof.recipes.resolve import plan_of
+from twinproof.training.adversarial_copies import AdversarialCopies, WarmedUp
 from twinproof.training.batching import Batching
 from twinproof.training.device_memory import records_that_fit
 from twinproof.training.gradient_source import GradientSource, PlainGradients, PrivateGradients
@@ -38,7 +39,8 @@ def gradient_source(
     if not recipe.private:
         rows = physical_batch_size(config.performance, config.batch_size, copies=augmentation.copies)
         batching = Batching(records, augmentation, rows, key)
-        return PlainGradients(model, recipe.loss, batching, sample_rate=config.sample_rate, divisor=config.batch_size)
+        loss = recipe.record_loss(config)
+        return PlainGradients(model, loss, batching, sample_rate=config.sample_rate, divisor=config.batch_size)
     shapes = {name: value.detach() for name, value in trainable_parameters(model).items()}
     parameters = sum(value.numel() for value in shapes.values())
     execution = PrivateExecution(plan_of(config), key, ledger, records=len(records), parameters=parameters, device=device)
@@ -53,20 +55,24 @@ def gradient_source(
         workers=max(_FEWEST_WORKERS, mode.workers),
     )
     batching = Batching(records, augmentation, rows, key, layers_draw(model))
-    return PrivateGradients(execution, path, batching, shapes, mode)
+    source = PrivateGradients(execution, path, batching, shapes, mode)
+    return WarmedUp(source, path) if isinstance(path, AdversarialCopies) else source
 
 
 def per_example_path(config: ResolvedConfig, model: nn.Module, dataset: Dataset) -> PerExamplePath:
-    """How the gradients of single records are computed."""
+    """How the gradients of single records are computed: their copies moved first, where the recipe says so."""
     recipe = find_recipe(config.recipe)
-    return choose_path(
+    path = choose_path(
         model,
-        recipe.loss,
+        recipe.record_loss(config),
         dataset.shape,
         len(dataset.classes),
         copies=recipe.augmentation(config).copies,
         path=config.performance.path,
     )
+    if recipe.ascent is None:
+        return path
+    return AdversarialCopies(model, path, recipe.ascent(config), originals=config.originals)
 
 
 def _limit(work: ClippedPass, shape: tuple[int, ...], copies: int, device: torch.device) -> int:

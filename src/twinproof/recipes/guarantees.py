@@ -23,6 +23,9 @@ _ASSUMPTIONS = (
     "Secret bits come from SHAKE-256, on a GPU from ChaCha20 under keys from it; both are taken as pseudorandom functions.",
     "Gaussian draws are made in float64 by inversion and rounded to a grid; their law is taken as exactly Gaussian.",
     "A record's gradient is computed alike in every row of a pass: bit for bit on a CPU, up to float rounding on a GPU.",
+    # It belongs to rows of a pass, so that one record more moves it from record to record: known noise would not be covered.
+    "Noise on copies of a record and inside the network comes from torch's generators, in states that the key decides for each "
+    "pass; it is taken as truly random and unknown to the adversary.",
 )
 
 _PUBLISHED_REASON = "the recipe was carried out by its paper's formulas; only the sound variant is called proven"
@@ -87,7 +90,10 @@ def _redistribution_assumption(noise: NoiseLayerConfig) -> str:
     return {
         RedistributionKind.UNIFORM: "The layer noise has equal shares r: nothing about the records enters it.",
         RedistributionKind.RANDOM: "The layer noise's redistribution r is drawn at random, independently of the records.",
-        RedistributionKind.PUBLIC: "The layer noise's redistribution r comes from other, public data, and random weights.",
+        RedistributionKind.PUBLIC: (
+            "The layer noise's redistribution r comes from other, public data, none of which is a training record, and random "
+            "weights."
+        ),
         RedistributionKind.TRAINING: (
             "The layer noise's redistribution r was estimated from the training records privately, at random weights; "
             "the ledger counts it."

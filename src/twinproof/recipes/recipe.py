@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from twinproof.guarantee import Status
+from twinproof.layers.models.with_noise import RedistributionKind
+from twinproof.recipes.regulariser import FIELD, RegulariserConfig
+from twinproof.training.adversarial_copies import Ascent
 from twinproof.training.augmentation import Augmentation
 from twinproof.training.per_example.path import RecordLoss
 
@@ -22,12 +25,35 @@ class CopySettings(Protocol):
     def sigma(self) -> float:
         """Noise of the copies, or of the noise layer."""
 
+    @property
+    def originals(self) -> bool:
+        """Whether the network sees the record itself beside its noisy copies."""
+
+
+class RecordSettings(CopySettings, Protocol):
+    """The settings that decide what is done with the copies of one record."""
+
+    @property
+    def regulariser(self) -> RegulariserConfig | None:
+        """Weights of the recipe's own terms."""
+
+    @property
+    def sample_rate(self) -> float:
+        """Share of the records in one step: its inverse is the number of steps in an epoch."""
+
 
 @dataclass(frozen=True)
 class Recipe:
     """A named, complete way to train. The loop knows no paper; this record is all that a paper adds.
 
     ``published`` holds what the paper's own variant changes of the ``defaults``; None where there is no such variant.
+    ``loss_of`` makes the loss where it depends on settings; ``loss`` is then its part without them. ``ascent`` says how noisy
+    copies are moved against the network first. ``fewest_copies`` is the least number of noisy copies that the recipe can do
+    with, None where it makes none; ``needs_originals`` that it compares them with the record itself.
+
+    Guarantees
+        Whatever a recipe fills in sees one record at a time: a loss its copies' outputs and its label, an augmentation's rows
+        are made one by one, an ascent is mapped over records. Nothing here is ever handed two records to compare.
     """
 
     name: str
@@ -40,6 +66,28 @@ class Recipe:
     augmentation: Callable[[CopySettings], Augmentation]
     defaults: Mapping[str, Any] = field(default_factory=dict)
     published: Mapping[str, Any] | None = None
+    loss_of: Callable[[RecordSettings], RecordLoss] | None = None
+    ascent: Callable[[RecordSettings], Ascent] | None = None
+    fewest_copies: int | None = None
+    needs_originals: bool = False
+
+    def record_loss(self, settings: RecordSettings) -> RecordLoss:
+        """The loss of one record under these settings."""
+        return self.loss if self.loss_of is None else self.loss_of(settings)
+
+    @property
+    def regulariser(self) -> Mapping[str, Any] | None:
+        """The settings of a regulariser that the recipe reads, with its own values; None where it has none."""
+        found: Mapping[str, Any] | None = self.defaults.get(FIELD)
+        return found
+
+    @property
+    def published_privacy(self) -> Status | None:
+        """Status of privacy of the paper's own variant as its settings come; None where there is no such variant."""
+        if self.published is None:
+            return None
+        unpaid = self.published.get("noise_layer", {}).get("redistribution") == RedistributionKind.TRAINING
+        return Status.NONE if not self.private else Status.REFUTED if unpaid else Status.PUBLISHED
 
     @property
     def has_noise_layer(self) -> bool:

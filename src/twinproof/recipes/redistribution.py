@@ -27,9 +27,11 @@ from twinproof.privacy.ledger import Ledger
 from twinproof.privacy.plan import Plan
 from twinproof.randomness import Key
 from twinproof.recipes.config import ResolvedConfig
+from twinproof.recipes.overlap import refuse_training_records
 from twinproof.recipes.registry import find_recipe
 from twinproof.recipes.resolve import REDISTRIBUTION, redistribution_plan
 from twinproof.training.per_example.path import RecordLoss
+from twinproof.training.per_example.repeatable import repeatable_convolutions
 from twinproof.training.records import DeviceRecords, Pass
 
 _ROWS = 256
@@ -47,6 +49,9 @@ def public_records(config: ResolvedConfig, dataset: Dataset, data_root: Path | N
     """The records that ``redistribution=public`` computes r from: those it names, else the test set. None for other kinds.
 
     Features of named data are scaled by the bounds of the run's, so that the network sees them as it sees the run's.
+
+    Guarantees
+        A private recipe refuses named data that are its training records under this or another name.
     """
     noise = config.noise_layer
     if noise is None or noise.redistribution is not RedistributionKind.PUBLIC:
@@ -62,6 +67,8 @@ def public_records(config: ResolvedConfig, dataset: Dataset, data_root: Path | N
             wanted=f"shape {dataset.shape}, {len(dataset.classes)} classes",
             fix="name another data set, or leave public_data out: r then comes from the test set",
         )
+    if find_recipe(config.recipe).private:
+        refuse_training_records(public.train, dataset.train, public.name)
     return PublicRecords(public.train, public.levels)
 
 
@@ -88,28 +95,51 @@ def redistribute(
         return
     source = public or PublicRecords(dataset.train, dataset.levels)
     records = DeviceRecords(source.split, source.levels, spread.scales.device)
-    with evaluation_mode(network):
-        parts = influences(split, records, find_recipe(config.recipe).loss, config.noise_layer.beta)
+    with evaluation_mode(network), repeatable_convolutions(records.device):
+        loss, beta = find_recipe(config.recipe).loss, config.noise_layer.beta
+        parts = influences(split, records, loss, beta, alone=plan is not None)
         mean = exact_mean(parts) if plan is None else private_mean(parts, plan, key, spread.coordinates)
     with torch.no_grad():
         spread.scales.copy_(scales_from(mean, config.noise_layer.floor))
 
 
-def influences(split: NoiseSplit, records: DeviceRecords, loss: RecordLoss, beta: float) -> Iterator[Tensor]:
-    """|dL/dh|^beta of each record, some records at a time: (records, K) in float64. No noise is drawn."""
-    each = torch.func.vmap(loss, randomness="error")
+def influences(split: NoiseSplit, records: DeviceRecords, loss: RecordLoss, beta: float, *, alone: bool) -> Iterator[Tensor]:
+    """|dL/dh|^beta of each record, some records at a time: (records, K) in float64. No noise is drawn.
+
+    Guarantees
+        ``alone``: every record goes through the network by itself (``vmap``), so that no layer can make one record's vector
+        depend on another record. The trial of the per-example paths does not show that: it runs in training mode, this in
+        evaluation mode. Otherwise rows go together, which any network can do.
+    """
     for batch in records.passes(torch.arange(len(records), device=records.device), _ROWS):
-        hidden = _hidden(split, batch).requires_grad_()
-        losses: Tensor = each(split.after(hidden).unsqueeze(1), batch.labels)
-        (gradient,) = torch.autograd.grad(losses.sum(), hidden)
+        gradient = _slopes_alone(split, batch, loss) if alone else _slopes(split, batch, loss)
         yield gradient.flatten(1)[batch.present].double().abs().pow(beta)
 
 
-def _hidden(split: NoiseSplit, batch: Pass) -> Tensor:
+def _slopes(split: NoiseSplit, batch: Pass, loss: RecordLoss) -> Tensor:
+    """dL/dh of all rows of a pass, in one batch."""
+    hidden = _hidden(split, batch.inputs).requires_grad_()
+    losses: Tensor = torch.func.vmap(loss, randomness="error")(split.after(hidden).unsqueeze(1), batch.labels)
+    return torch.autograd.grad(losses.sum(), hidden)[0]
+
+
+def _slopes_alone(split: NoiseSplit, batch: Pass, loss: RecordLoss) -> Tensor:
+    """dL/dh of all rows of a pass, each the gradient of a batch of one."""
+
+    def slope(inputs: Tensor, label: Tensor) -> Tensor:
+        found: Tensor = torch.func.grad(lambda hidden: loss(split.after(hidden), label))(_hidden(split, inputs.unsqueeze(0)))
+        return found.squeeze(0)
+
+    with torch.no_grad():
+        slopes: Tensor = torch.func.vmap(slope, randomness="error")(batch.inputs, batch.labels)
+    return slopes
+
+
+def _hidden(split: NoiseSplit, inputs: Tensor) -> Tensor:
     if split.before is None:
         raise ModelError("noise at the input is not redistributed", where="noise", got="place input", wanted="first-layer")
     with torch.no_grad():
-        hidden: Tensor = split.before(batch.inputs.flatten(1) if split.flattens else batch.inputs)
+        hidden: Tensor = split.before(inputs.flatten(1) if split.flattens else inputs)
     return hidden
 
 
@@ -126,7 +156,8 @@ def private_mean(parts: Iterable[Tensor], plan: Plan, key: Key, coordinates: int
     """The sum of clipped vectors with noise, over the declared number of records.
 
     Guarantees
-        One Gaussian mechanism of the plan's noise multiplier under add-or-remove-one neighbours. Every record adds a vector
+        One Gaussian mechanism of the plan's noise multiplier under add-or-remove-one neighbours, provided that each row of
+        ``parts`` depends on one record only (``influences`` with ``alone``). Every record adds a vector
         of l2 norm at most ``plan.clip_norm``, rounding included (``clipped_steps``); the noise has deviation noise_multiplier
         * clip_norm and is rounded to the same grid, as in ``PrivateExecution`` (docs/decisions/0003). Sums of whole grid
         steps are exact in float64, so that neither their order nor the device matters. It is drawn from a stream of its own

@@ -113,6 +113,8 @@ def plan_of(config: ResolvedConfig) -> Plan:
         divisor=float(config.batch_size),
         steps=config.steps,
         delta=config.delta,
+        clip_rule=config.clip_rule,
+        clip_r=config.clip_r,
     )
 
 

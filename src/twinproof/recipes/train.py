@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,11 +36,13 @@ from twinproof.runs.layout import RunLayout, read_run_json
 from twinproof.runs.lock import exclusive
 from twinproof.runs.record import COMPLETE, TRAINING, config_digest, write_run_json
 from twinproof.runs.run import Run
+from twinproof.training.averaging import WeightAverage
 from twinproof.training.captured import Captured
 from twinproof.training.checkpoint import FILE as CHECKPOINT_FILE
 from twinproof.training.checkpoint import load_checkpoint, save_checkpoint
 from twinproof.training.device import describe_device, resolve_device
 from twinproof.training.loop import run_loop
+from twinproof.training.schedule import rate_of
 
 
 @dataclass(frozen=True)
@@ -209,7 +212,9 @@ def _run(job: Job, progress: Progress) -> None:
     model.to(device).train()
     optimizer = torch.optim.SGD(model.parameters(), lr=config.learning_rate, momentum=config.momentum)
     source = gradient_source(job.config, job.dataset, job.key, job.ledger, model, device)
-    first = load_checkpoint(job.layout.private, model, optimizer, binding=job.binding)
+    average = WeightAverage(model, config.averaging) if config.averaging else None
+    released = nullcontext if average is None else average.in_place
+    first = load_checkpoint(job.layout.private, model, optimizer, binding=job.binding, average=average)
     constraint = constraint_of(config, job.dataset.shape)
     # The few hundred small kernels that it starts on a GPU are recorded once.
     hold = None if constraint is None else Captured(lambda: constraint.apply(model), device)
@@ -231,10 +236,13 @@ def _run(job: Job, progress: Progress) -> None:
         if source.last is not None:
             reporter.diagnose(source.last)
         if reporter.due(done):
-            reporter.report(model, done)
+            with released():
+                reporter.report(model, done)
         if done % config.performance.checkpoint_every == 0 or done == steps:
             reporter.flush()
-            save_checkpoint(job.layout.private, model, optimizer, step=done, binding=job.binding)
+            save_checkpoint(job.layout.private, model, optimizer, step=done, binding=job.binding, average=average)
 
-    run_loop(model, optimizer, source, first=first, steps=steps, after_step=after_step)
-    finish_run(job.root, config, job.dataset, job.ledger, model, created=job.created, seconds=time.monotonic() - began)
+    rate = rate_of(config.schedule, config.learning_rate, steps)
+    run_loop(model, optimizer, source, first=first, steps=steps, after_step=after_step, rate=rate, average=average)
+    with released():
+        finish_run(job.root, config, job.dataset, job.ledger, model, created=job.created, seconds=time.monotonic() - began)

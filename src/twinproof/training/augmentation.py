@@ -60,19 +60,28 @@ class Repeats(Augmentation):
 
 @dataclass(frozen=True)
 class GaussianCopies(Augmentation):
-    """The record and ``noisy`` copies of it with N(0, sigma^2) noise on every coordinate, not clipped back to the range."""
+    """The record and ``noisy`` copies of it with N(0, sigma^2) noise on every coordinate, not clipped back to the range.
+
+    Without ``original`` the noisy copies stand in its place: the network never sees the record itself.
+    """
 
     noisy: int
     sigma: float
+    original: bool = True
+
+    def __post_init__(self) -> None:
+        if self.copies < 1:
+            raise ConfigError("a record would never be seen", where="copies", got=self.noisy, wanted="1 or more noisy copies")
 
     @property
     def copies(self) -> int:
-        """The original and its noisy copies."""
-        return self.noisy + 1
+        """The original, where it is kept, and its noisy copies."""
+        return self.noisy + self.original
 
     def __call__(self, inputs: Tensor, generator: torch.Generator) -> Tensor:
-        """Draws fresh noise for every record and copy."""
+        """Draws fresh noise for every record and copy; the original comes first."""
         shape = (inputs.shape[0], self.noisy, *inputs.shape[1:])
         noise = torch.randn(shape, generator=generator, device=inputs.device, dtype=inputs.dtype)
         original = inputs.unsqueeze(1)
-        return torch.cat([original, original + self.sigma * noise], dim=1)
+        noisy = original + self.sigma * noise
+        return torch.cat([original, noisy], dim=1) if self.original else noisy

@@ -1,7 +1,7 @@
 """Checkpoints in ``private/``: one file, replaced in one step, never pickled.
 
-Everything random follows from the run's key and the step number, so weights, optimiser state and the step are the whole
-state of training.
+Everything random follows from the run's key and the step number, so weights, their average, optimiser state and the step are
+the whole state of training.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from twinproof.errors import RunError
 from twinproof.files import write_atomic
+from twinproof.training.averaging import WeightAverage
 
 FILE = "checkpoint.safetensors"
 
@@ -29,18 +30,35 @@ def _optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> di
     return tensors
 
 
-def save_checkpoint(private: Path, model: nn.Module, optimizer: torch.optim.Optimizer, *, step: int, binding: str) -> None:
+def save_checkpoint(
+    private: Path,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    step: int,
+    binding: str,
+    average: WeightAverage | None = None,
+) -> None:
     """Writes the state after ``step`` steps; a kill leaves the previous checkpoint or this one, never a mix.
 
     ``binding`` names the run (its settings and its key), so that no other run goes on from this state.
     """
     tensors = {f"model/{name}": value.detach().contiguous() for name, value in model.state_dict().items()}
     tensors |= _optimizer_tensors(model, optimizer)
+    if average is not None:
+        tensors |= {f"average/{name}": value.contiguous() for name, value in average.state().items()}
     content = save(tensors, metadata={"step": str(step), "binding": binding})
     write_atomic(private / FILE, content)
 
 
-def load_checkpoint(private: Path, model: nn.Module, optimizer: torch.optim.Optimizer, *, binding: str) -> int:
+def load_checkpoint(
+    private: Path,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    binding: str,
+    average: WeightAverage | None = None,
+) -> int:
     """Restores the last checkpoint and returns its step; 0, and nothing changed, where there is none yet."""
     path = private / FILE
     if not path.is_file():
@@ -62,16 +80,33 @@ def load_checkpoint(private: Path, model: nn.Module, optimizer: torch.optim.Opti
             wanted="a checkpoint of this run",
             fix="restore the checkpoint, or start a new run",
         )
-    model.load_state_dict({name.removeprefix("model/"): v for name, v in tensors.items() if name.startswith("model/")})
+    if average is not None:
+        _restore_average(average, tensors, path)
+    model.load_state_dict(_part(tensors, "model/"))
     _restore_optimizer(model, optimizer, tensors)
     return step
 
 
+def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+
+def _restore_average(average: WeightAverage, tensors: dict[str, Tensor], path: Path) -> None:
+    try:
+        average.restore(_part(tensors, "average/"))
+    except KeyError as error:
+        raise RunError(
+            "the checkpoint has no average of the weights",
+            where=str(path),
+            got=f"nothing for {error}",
+            wanted="the average that was made with the weights",
+            fix="restore the checkpoint, or start a new run",
+        ) from error
+
+
 def _restore_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
     for name, parameter in model.named_parameters():
-        prefix = f"optimizer/{name}/"
-        state: dict[str, Any] = {
-            k.removeprefix(prefix): v.to(parameter.device) for k, v in tensors.items() if k.startswith(prefix)
-        }
+        found = _part(tensors, f"optimizer/{name}/")
+        state: dict[str, Any] = {key: value.to(parameter.device) for key, value in found.items()}
         if state:
             optimizer.state[parameter] = state

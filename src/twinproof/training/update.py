@@ -13,10 +13,11 @@ from twinproof.training.captured import Captured
 class Update:
     """Hands each step's gradients to the optimiser, in tensors that stay where they are.
 
-    The optimiser's settings are read when its step is recorded: they must not change during a run.
+    A recording reads the optimiser's settings when it is made: they must not change during a run. ``scheduled`` says that
+    the learning rate will; then nothing is recorded, and the optimiser's few kernels are started one by one.
     """
 
-    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, *, scheduled: bool = False) -> None:
         self._parameters = {name: value for name, value in model.named_parameters() if value.requires_grad}
         for parameter in self._parameters.values():
             parameter.grad = torch.zeros_like(parameter)
@@ -25,7 +26,7 @@ class Update:
         def step() -> None:
             optimizer.step()
 
-        self._step = Captured(step, device)
+        self._step = step if scheduled else Captured(step, device)
 
     def __call__(self, gradients: Mapping[str, Tensor]) -> None:
         """One update."""

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from torch import nn
 
 from twinproof.errors import ConfigError
+from twinproof.layers.models.gelu_cnn import gelu_cnn
 from twinproof.layers.models.mlp import mlp
 from twinproof.layers.models.resnet import resnet_18
+from twinproof.layers.models.scatter_cnn import scatter_cnn
 from twinproof.layers.models.small_cnn import small_cnn
 from twinproof.layers.models.small_vit import small_vit
 from twinproof.layers.models.tramer_boneh_cnn import tramer_boneh_cnn
@@ -31,6 +33,10 @@ NETWORKS: dict[str, NetworkInfo] = {
     "small-cnn": NetworkInfo(small_cnn, "two 3x3 convolutions and two linear layers, tanh; images from 4x4"),
     "tramer-boneh-cnn": NetworkInfo(
         tramer_boneh_cnn, "the four-layer tanh network of Tramer and Boneh (2021) and DP-CERT; images from 20x20"
+    ),
+    "gelu-cnn": NetworkInfo(gelu_cnn, "three convolutions with GroupNorm and GELU, the first of 7x7; images from 8x8"),
+    "scatter-cnn": NetworkInfo(
+        scatter_cnn, "fixed scattering features (Morlet wavelets, two scales), then a small tanh network; images from 8x8"
     ),
     "wrn-16-4": NetworkInfo(
         wide_resnet_16_4, "wide residual network with GroupNorm, the CIFAR-10 network of De et al. (2022); images from 8x8"

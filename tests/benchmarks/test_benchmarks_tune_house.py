@@ -1,0 +1,128 @@
+"""Tuning of the house recipe: every line is a valid setting, the test set stays out of it, finished lines are kept."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import benchmarks_path  # noqa: F401  (first: it makes `tune_house` importable)
+import numpy as np
+import pytest
+
+import tune_house
+from tune_house import CHANGES, Task, best_lines, grid, held_out, one, tune
+from twinproof.data.config import DataConfig
+from twinproof.data.load import load
+from twinproof.recipes.config import parse_train_config
+
+MEASURED = {"inputs": 5, "draws": 20, "steps": 2}
+
+
+def _tasks(**base: Any) -> list[Task]:
+    return list(grid(["mnist", "fashion-mnist"], [0.25, 1.0], 1, base, MEASURED))
+
+
+def test_the_grid_is_the_middle_and_one_change_at_a_time() -> None:
+    tasks = _tasks()
+    assert len(tasks) == 4 * len(CHANGES)
+    assert len({task.name for task in tasks}) == len(tasks)
+    assert [(task.data, task.sigma) for task in tasks[:4]] == [
+        ("mnist", 0.25),
+        ("mnist", 1.0),
+        ("fashion-mnist", 0.25),
+        ("fashion-mnist", 1.0),
+    ]
+    assert all(task.settings == {"batch_size": 2048} for task in tasks[:4])
+    moved = _tasks(model="scatter-cnn")
+    assert moved[0].settings == {"batch_size": 2048, "model": "scatter-cnn"}
+    repeated = 2  # the network itself, and the network with another width
+    assert len(moved) == len(tasks) - 4 * repeated, "a change to what is there already is no second line"
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=str)
+def test_every_change_is_a_setting_of_the_recipe(change: dict[str, Any]) -> None:
+    config = parse_train_config({"data": {"source": "mnist"}, "recipe": "twinproof", **change})
+    for key, value in change.items():
+        found = getattr(config, key)
+        assert (found.model_dump(exclude_none=True) if key == "regulariser" else found) == value
+
+
+def test_held_out_records_are_training_records_and_trained_on_no_more() -> None:
+    digits = load(DataConfig(source="digits"))
+    part = held_out(digits, 100)
+    together = np.concatenate([part.train.inputs, part.test.inputs])
+    np.testing.assert_array_equal(together, digits.train.inputs)
+    np.testing.assert_array_equal(np.concatenate([part.train.labels, part.test.labels]), digits.train.labels)
+    assert len(part.test) == 100
+
+
+def test_a_line_trains_certifies_and_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    digits = load(DataConfig(source="digits"))
+    monkeypatch.setattr(tune_house, "load", lambda config: digits)
+    monkeypatch.setattr(tune_house, "HELD_OUT", 100)
+    monkeypatch.setattr(tune_house, "PRIVACY", {"recipe": "twinproof", "noise_multiplier": 20.0, "delta": 1e-4})
+    settings = {"batch_size": 64, "copies": 1, "model": "mlp", "performance": {"device": "cpu"}}
+    line = one(Task("digits", 0.25, 0, settings, **MEASURED))
+    assert "error" not in line
+    assert line["settings"] == settings
+    assert 0 <= line["acr"] <= 0.25 * 4
+    assert set(line["certified_accuracy"]) == {"0", "0.25", "0.5", "1"}
+    wrong = one(Task("digits", 0.25, 0, {**settings, "copies": 0}, **MEASURED))
+    assert "too few noisy copies" in wrong["error"]["what"]
+
+
+class Inline:
+    """A pool that works at once, and in this process."""
+
+    def __init__(self, processes: int, **named: Any) -> None:
+        self.processes = processes
+
+    def __enter__(self) -> Inline:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def submit(self, work: Callable[[Task], Any], task: Task) -> Future[Any]:
+        done: Future[Any] = Future()
+        done.set_result(work(task))
+        return done
+
+
+def test_finished_lines_are_not_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    worked: list[str] = []
+
+    def counted(task: Task) -> dict[str, Any]:
+        worked.append(task.name)
+        return {**task.as_dict(), "acr": 0.1 * len(worked)}
+
+    monkeypatch.setattr(tune_house, "one", counted)
+    monkeypatch.setattr(tune_house, "ProcessPoolExecutor", Inline)
+    out, tasks = tmp_path / "lines.json", _tasks()[:6]
+    tune(tasks[:4], out, 1)
+    tune(tasks, out, 1)
+    assert worked == [task.name for task in tasks]
+    assert len(json.loads(out.read_text())["lines"]) == 6
+    tune(_tasks(width=3)[:1], out, 1)
+    assert len(worked) == 7, "another setting is another line"
+
+
+def test_the_best_is_the_best_mean_over_seeds() -> None:
+    def line(data: str, width: int, seed: int, acr: float) -> dict[str, Any]:
+        return {"data": data, "sigma": 0.5, "seed": seed, "settings": {"width": width}, "acr": acr}
+
+    lines = [
+        line("a", 1, 0, 0.9),
+        line("a", 1, 1, 0.1),
+        line("a", 2, 0, 0.6),
+        line("a", 2, 1, 0.6),
+        line("b", 3, 0, 0.2),
+        {"data": "b", "sigma": 0.5, "seed": 0, "settings": {"width": 9}, "error": {"what": "diverged"}},
+    ]
+    assert best_lines(lines) == [
+        {"data": "a", "sigma": 0.5, "settings": {"width": 2}, "acr": 0.6, "seeds": 2},
+        {"data": "b", "sigma": 0.5, "settings": {"width": 3}, "acr": 0.2, "seeds": 1},
+    ]

@@ -1,0 +1,288 @@
+"""The terms of DP-CERT's recipes against slow straightforward ones, MACER's threshold, their settings, and runs by hand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from scipy.stats import norm
+from small_runs import RECORDS, model_bytes, one_thread, tiny, write_blobs
+from torch import Tensor
+
+from twinproof.audit.verify import verify_run
+from twinproof.data.config import DataConfig
+from twinproof.data.load import load
+from twinproof.errors import ConfigError
+from twinproof.guarantee import Status
+from twinproof.layers.models.registry import build_network
+from twinproof.privacy.clipping import ClipRule
+from twinproof.privacy.sampling import poisson_sample
+from twinproof.randomness import Key
+from twinproof.recipes.config import ResolvedConfig, parse_train_config
+from twinproof.recipes.dpcert_consistency import consistency
+from twinproof.recipes.dpcert_macer import macer_hinge
+from twinproof.recipes.dpcert_stability import stability
+from twinproof.recipes.registry import RECIPES
+from twinproof.recipes.regulariser import RegulariserConfig, reading
+from twinproof.recipes.resolve import plan_of, resolve
+from twinproof.recipes.train import train
+from twinproof.training.augmentation import GaussianCopies
+
+NEW = ("psac", "dpcert-smoothadv", "dpcert-stability", "dpcert-consistency", "dpcert-macer")
+CLASSES, COPIES = 5, 4
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    with one_thread():
+        yield
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_blobs(tmp_path_factory.mktemp("data"))
+
+
+def _logits(count: int, spread: float, seed: int = 0) -> Tensor:
+    return spread * torch.randn(count, COPIES, CLASSES, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def _shares(logits: Tensor, beta: float = 1.0) -> list[list[float]]:
+    shares = []
+    for row in logits.tolist():
+        weights = [math.exp(beta * (value - max(row))) for value in row]
+        shares.append([weight / sum(weights) for weight in weights])
+    return shares
+
+
+def _divergence(left: list[float], right: list[float]) -> float:
+    return sum(p * math.log(p / q) for p, q in zip(left, right, strict=True) if p > 0)
+
+
+def _cross_entropy(logits: Tensor, label: int) -> float:
+    return -sum(math.log(row[label]) for row in _shares(logits)) / len(logits)
+
+
+def slow_stability(logits: Tensor) -> float:
+    first, *others = _shares(logits)
+    return sum(_divergence(first, other) for other in others) / len(others)
+
+
+def slow_consistency(noisy: Tensor, weight: float, eta: float) -> float:
+    shares = _shares(noisy)
+    average = [sum(row[k] for row in shares) / len(shares) for k in range(CLASSES)]
+    entropy = -sum(p * math.log(p) for p in average)
+    return weight * sum(_divergence(average, row) for row in shares) / len(shares) + eta * entropy
+
+
+def slow_macer(logits: Tensor, label: int, beta: float, gamma: float) -> float:
+    shares = _shares(logits, beta)
+    average = [sum(row[k] for row in shares) / len(shares) for k in range(CLASSES)]
+    best, second = sorted(average, reverse=True)[:2]
+    if average.index(best) != label:
+        return 0.0
+    margin = float(norm.ppf(best) - norm.ppf(second))
+    return gamma - margin if math.isfinite(margin) and margin <= gamma else 0.0
+
+
+@pytest.mark.parametrize("spread", [0.1, 2.0, 20.0])
+def test_stability_and_consistency_are_their_formulas(spread: float) -> None:
+    for one in _logits(20, spread):
+        assert float(stability(one)) == pytest.approx(slow_stability(one), rel=1e-9, abs=1e-12)
+        for weight, eta in ((0.5, 0.5), (10.0, 0.0), (0.0, 2.0)):
+            found = float(consistency(one[1:], weight, eta))
+            assert found == pytest.approx(slow_consistency(one[1:], weight, eta), rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize("gamma", [0.1, 1.0, 8.0])
+@pytest.mark.parametrize("spread", [0.01, 0.1, 1.0])
+def test_macer_is_its_formula(gamma: float, spread: float) -> None:
+    for number, one in enumerate(_logits(60, spread)):
+        label = number % CLASSES
+        found = float(macer_hinge(one, torch.tensor(label), 16.0, gamma))
+        assert found == pytest.approx(slow_macer(one, label, 16.0, gamma), rel=1e-7, abs=1e-9)
+
+
+def test_planted_macer_without_the_label_is_caught() -> None:
+    """A hinge that also counts records classified wrongly would differ from the slow one."""
+    ones = _logits(60, 0.1)
+    blind = [slow_macer(one, int(torch.tensor(_shares(one, 16.0)).mean(0).argmax()), 16.0, 8.0) for one in ones]
+    found = [float(macer_hinge(one, torch.tensor(0), 16.0, 8.0)) for one in ones]
+    assert any(abs(one - other) > 0.1 for one, other in zip(blind, found, strict=True))
+
+
+@pytest.fixture(scope="module")
+def predictions() -> tuple[Tensor, Tensor]:
+    """What a network that was trained under noise says of all digits and two noisy copies of each: outputs and labels."""
+    data = load(DataConfig(source="digits"))
+    inputs = torch.from_numpy(data.train.inputs.astype(np.float32)) / data.levels
+    labels = torch.from_numpy(data.train.labels)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(2)
+        model = build_network("mlp", data.shape, 10)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
+        for _ in range(120):
+            rows = torch.randint(0, len(inputs), (64,))
+            optimizer.zero_grad()
+            noisy = inputs[rows] + 0.25 * torch.randn_like(inputs[rows])
+            torch.nn.functional.cross_entropy(model(noisy), labels[rows]).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+    copies = GaussianCopies(2, 0.25)(inputs, torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        return model(copies.flatten(0, 1)).view(len(inputs), 3, 10), labels
+
+
+def test_macer_counts_next_to_nothing_with_the_programs_gamma(predictions: tuple[Tensor, Tensor]) -> None:
+    """And what counts adds next to nothing: the term's mean is a thousandth of what it is with the original system's 8."""
+    hinges = {
+        gamma: torch.func.vmap(lambda one, label, gamma=gamma: macer_hinge(one, label, 16.0, gamma))(*predictions)
+        for gamma in (0.1, 8.0)
+    }
+    counted = {gamma: float((hinge > 0).double().mean()) for gamma, hinge in hinges.items()}
+    assert counted[0.1] < 0.01 < 0.1 < counted[8.0]
+    assert float(hinges[0.1].mean()) < 1e-3 * float(hinges[8.0].mean())
+
+
+def test_no_gradient_is_lost_where_a_prediction_is_sure() -> None:
+    """Shares of exactly 1 and 0 have infinite quantiles: the record does not count, and its gradient is zero, not NaN."""
+    logits = torch.zeros(3, 10)
+    logits[:, 4] = 50.0
+    for label in (4, 1):
+        given = logits.clone().requires_grad_()
+        value = macer_hinge(given, torch.tensor(label), 16.0, 8.0)
+        assert float(value.detach()) == 0
+        assert torch.equal(torch.autograd.grad(value, given)[0], torch.zeros(3, 10))
+    for term in (stability, lambda one: consistency(one[1:], 0.5, 0.5)):
+        given = (logits * 20).requires_grad_()
+        assert bool(torch.isfinite(torch.autograd.grad(term(given), given)[0]).all())
+
+
+def _resolved(source: Path, recipe: str, **changes: Any) -> ResolvedConfig:
+    config = parse_train_config(tiny(source, recipe=recipe, **changes))
+    return resolve(config, load(config.data))
+
+
+def test_a_recipes_loss_is_cross_entropy_and_its_weighted_term(source: Path) -> None:
+    one = _logits(1, 0.3)[0]
+    label = int(one.mul(2).softmax(dim=1).mean(dim=0).argmax())  # right, so that MACER counts it
+    base = _cross_entropy(one, label)
+    cases = {
+        "dpcert-smoothadv": ({}, 0.0),
+        "dpcert-stability": ({"weight": 0.7}, 0.7 * slow_stability(one)),
+        "dpcert-consistency": ({"weight": 3.0, "eta": 0.2}, slow_consistency(one[1:], 3.0, 0.2)),
+        "dpcert-macer": ({"weight": 12.0, "beta": 2.0}, 12.0 * 0.5 / 2 * slow_macer(one, label, 2.0, 8.0)),
+    }
+    for recipe, (regulariser, term) in cases.items():
+        config = _resolved(source, recipe, sigma=0.5, regulariser=regulariser)
+        found = float(RECIPES[recipe].record_loss(config)(one, torch.tensor(label)))
+        assert found == pytest.approx(base + term, rel=1e-9), recipe
+        assert recipe == "dpcert-smoothadv" or term != 0
+
+
+def test_without_originals_every_row_is_a_noisy_one(source: Path) -> None:
+    config = _resolved(source, "dpcert-consistency", originals=False, copies=COPIES)
+    one = _logits(1, 0.3)[0]
+    found = float(RECIPES["dpcert-consistency"].record_loss(config)(one, torch.tensor(1)))
+    assert found == pytest.approx(_cross_entropy(one, 1) + slow_consistency(one, 0.5, 0.5), rel=1e-9)
+    gaussian = _resolved(source, "dpcert-gaussian", originals=False, copies=3, sigma=0.4)
+    assert RECIPES["dpcert-gaussian"].augmentation(gaussian) == GaussianCopies(3, 0.4, original=False)
+
+
+DEFAULTS: dict[str, dict[str, float]] = {
+    "dpcert-smoothadv": {"radius": 0.25, "attack_steps": 2, "warm_up_epochs": 10},
+    "dpcert-stability": {"weight": 0.1},
+    "dpcert-consistency": {"weight": 0.5, "eta": 0.5},
+    "dpcert-macer": {"weight": 16.0, "beta": 16.0, "macer_gamma": 8.0},
+}
+
+
+@pytest.mark.parametrize("recipe", list(DEFAULTS))
+def test_the_settings_begin_with_the_documented_values(source: Path, recipe: str) -> None:
+    config = _resolved(source, recipe)
+    assert config.regulariser is not None
+    assert config.regulariser.model_dump(exclude_none=True) == DEFAULTS[recipe]
+    assert (config.copies, config.originals, config.clip_rule) == (2, True, ClipRule.FLAT)
+
+
+def test_one_setting_of_a_regulariser_leaves_the_others(source: Path) -> None:
+    config = _resolved(source, "dpcert-macer", regulariser={"macer_gamma": 0.1})
+    assert config.regulariser == RegulariserConfig(weight=16.0, beta=16.0, macer_gamma=0.1)
+
+
+CONTRADICTIONS: list[tuple[str, dict[str, Any], str]] = [
+    ("dpcert-stability", {"regulariser": {"eta": 0.5}}, "does not read every setting(.|\n)*regulariser.eta"),
+    ("dpsgd", {"regulariser": {"weight": 1.0}}, "does not read every setting"),
+    ("dpcert-macer", {"regulariser": {"beta": None}}, "a setting that is not there(.|\n)*regulariser.beta"),
+    ("dpcert-macer", {"regulariser": None}, "a setting that is not there"),
+    ("dpcert-macer", {"regulariser": {"macer_gama": 8}}, "did you mean 'macer_gamma'"),
+    ("dpcert-smoothadv", {"regulariser": {"radius": 0}}, "greater than 0"),
+    ("dpcert-smoothadv", {"copies": 0}, "too few noisy copies"),
+    ("dpcert-consistency", {"copies": 1}, "too few noisy copies"),
+    ("dpcert-gaussian", {"copies": 0, "originals": False}, "too few noisy copies"),
+    ("dpcert-stability", {"originals": False}, "cannot do without the original"),
+    ("psac", {"originals": False}, "cannot do without the original"),
+    ("securesgd", {"originals": False}, "cannot do without the original"),
+    ("regular", {"clip_rule": "psac-paper"}, "clips nothing"),
+    ("psac", {"clip_rule": "psac"}, "psac-paper"),
+    ("psac", {"clip_r": 0}, "clip_r"),
+]
+
+
+@pytest.mark.parametrize(("recipe", "changes", "message"), CONTRADICTIONS)
+def test_settings_that_contradict_the_recipe_are_refused(recipe: str, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse_train_config({"data": {"source": "digits"}, "recipe": recipe}, changes)
+
+
+def test_a_setting_that_nobody_gave_cannot_be_read() -> None:
+    with pytest.raises(ConfigError, match="not there"):
+        reading(None, "weight")
+    with pytest.raises(ConfigError, match=r"regulariser\.eta"):
+        reading(RegulariserConfig(weight=1.0), "eta")
+
+
+@pytest.mark.parametrize("recipe", NEW)
+def test_a_run_is_proven_verified_and_resumes_under_its_settings(source: Path, tmp_path: Path, recipe: str) -> None:
+    run = train(tiny(source, recipe=recipe, seed=None), tmp_path / "run")
+    assert run.guarantee.status is Status.PROVEN
+    assert verify_run(run.root).ok
+    config = ResolvedConfig.model_validate(run.record["config"])
+    assert config.regulariser == _resolved(source, recipe).regulariser
+    one, other = (train(tiny(source, recipe=name), tmp_path / f"seeded-{name}").root for name in (recipe, "dpcert-gaussian"))
+    assert model_bytes(one) != model_bytes(other), "the recipe does something of its own"
+
+
+@pytest.mark.parametrize("rule", [ClipRule.PSAC_PAPER, ClipRule.PSAC_CODE])
+def test_the_first_step_of_psac_is_the_one_written_by_hand(source: Path, tmp_path: Path, rule: ClipRule) -> None:
+    settings = tiny(source, recipe="psac", steps=1, noise_multiplier=0.5, clip_norm=0.3, learning_rate=0.7)
+    settings |= {"clip_rule": rule.value, "clip_r": 0.05}
+    key, dataset = Key.from_seed(3), load(parse_train_config(settings).data)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(key.seed("initial weights"))
+        model = build_network("mlp", dataset.shape, 3)
+    weights = torch.cat([value.detach().double().flatten() for value in model.parameters()])
+    total = torch.from_numpy(key.normals("noise", 0, count=len(weights))) * 0.5 * 0.3
+    inputs = torch.from_numpy(dataset.train.inputs.astype(np.float32)) / dataset.levels
+    for index in poisson_sample(key, 0, records=RECORDS, sample_rate=20 / RECORDS):
+        label = torch.tensor([dataset.train.labels[index]])
+        loss = torch.nn.functional.cross_entropy(model(inputs[index][None]), label)
+        gradient = torch.cat([part.double().flatten() for part in torch.autograd.grad(loss, list(model.parameters()))])
+        n = float(gradient.norm())
+        scale = 0.3 / (n + 0.05 / (n + 0.05)) if rule is ClipRule.PSAC_PAPER else 0.3 / (n + 0.05 / n + 0.05)
+        total += scale * gradient
+    stored = load_file(train(settings, tmp_path / "run").layout.model)
+    trained = torch.cat([stored[name].double().flatten() for name, _ in model.named_parameters()])
+    assert torch.allclose(trained, weights - 0.7 * total / 20, rtol=0, atol=1e-6)
+
+
+def test_the_plan_clips_as_the_settings_say(source: Path) -> None:
+    plain, psac = _resolved(source, "dpcert-gaussian"), _resolved(source, "dpcert-gaussian", clip_rule="psac-code", clip_r=0.2)
+    assert (plan_of(plain).clip_rule, plan_of(psac).clip_rule) == (ClipRule.FLAT, ClipRule.PSAC_CODE)
+    assert plan_of(psac).clip_r == 0.2
+    assert plan_of(_resolved(source, "psac")).clip_rule is ClipRule.PSAC_PAPER
