@@ -9,6 +9,7 @@ from twinproof.papers.cell import Cell
 from twinproof.papers.cell_store import Measured
 from twinproof.papers.effort import in_paper_scale
 from twinproof.papers.rereading import BOUNDS
+from twinproof.papers.under_attack import UnderAttack
 
 MADE = {"device": "cpu: test", "versions": {"torch": "2"}, "date": "2026-01-01T00:00:00Z", "seconds": 1.0}
 # (cell, attack, size in the papers' scale) -> share of test images; the attack is "" where there is none.
@@ -21,7 +22,7 @@ def measured(cells: Sequence[Cell], share: Share) -> list[Measured]:
 
 
 def _numbers(cell: Cell, share: Share) -> dict[str, Any]:
-    plan = cell.measurement
+    plan = attacked_by(cell)
     sizes = [in_paper_scale(size) for size in plan.sizes]
 
     def by_attack(measure: str) -> dict[str, list[float]]:
@@ -34,3 +35,9 @@ def _numbers(cell: Cell, share: Share) -> dict[str, Any]:
         places = [in_paper_scale(place) for place in plan.line]
         numbers["certified"] = {bound: [share(cell, bound, "", place) for place in places] for bound in BOUNDS}
     return numbers
+
+
+def attacked_by(cell: Cell) -> UnderAttack:
+    """The measurement of a cell that is one under attack."""
+    assert isinstance(cell.measurement, UnderAttack)
+    return cell.measurement

@@ -8,7 +8,7 @@ import pytest
 
 from twinproof.errors import ConfigError
 from twinproof.papers.catalogue.experiments import EXPERIMENTS, find_experiment
-from twinproof.papers.reproduce import REPRODUCTIONS
+from twinproof.papers.reproductions import REPRODUCTIONS
 
 WHOLE = (
     [f"hgm-fig{number}" for number in range(1, 7)]
@@ -71,7 +71,11 @@ def test_data_decide_whether_a_figure_runs(tmp_path: Path, monkeypatch: pytest.M
     assert figure.availability(tmp_path).runs
     assert not EXPERIMENTS["hgm-fig2"].availability(tmp_path).runs, "cifar10 is still missing"
     assert not EXPERIMENTS["stobatch-fig9"].availability(tmp_path).runs
-    assert "not built yet" in EXPERIMENTS["dpcert-fig7"].availability(tmp_path).reason
+    assert "vision transformer" in EXPERIMENTS["dpcert-fig2"].availability(tmp_path).reason
+    both = EXPERIMENTS["dpcert-table2"].availability(tmp_path)
+    assert not both.runs, "one of its two data sets is missing"
+    assert "fashion-mnist is not there" in both.reason
+    assert "the data set mnist" not in both.reason
     assert EXPERIMENTS["hgm-fig1"].availability(tmp_path).runs
 
 

@@ -9,23 +9,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from synthetic_cells import attacked_by
 
 from twinproof.errors import ConfigError, RunError
-from twinproof.papers.cell import Cell, Measurement
+from twinproof.papers.cell import Cell
 from twinproof.papers.cell_store import CellStore, Measured
 from twinproof.papers.effort import Effort, in_input_units, in_paper_scale
 from twinproof.papers.methods import MNIST, cells_of
+from twinproof.papers.under_attack import UnderAttack
 from twinproof.recipes.registry import RECIPES
 
 MADE: dict[str, Any] = {"device": "cpu: test", "versions": {}, "date": "", "seconds": 1.0}
 TRAINING: dict[str, Any] = {"data": {"source": "digits"}, "recipe": "dpsgd", "epsilon": 1.0}
-CELL = Cell("dpsgd", 0, TRAINING, Measurement(limit=10, certified=False))
+CELL = Cell("dpsgd", 0, TRAINING, UnderAttack(limit=10, certified=False))
 OTHERS = [
     replace(CELL, repetition=1),
     replace(CELL, training={**TRAINING, "epsilon": 2.0}),
     replace(CELL, training={**TRAINING, "epochs": 3.0}),
-    replace(CELL, measurement=Measurement(limit=11, certified=False)),
-    replace(CELL, measurement=Measurement(limit=10, alpha=0.01, certified=False)),
+    replace(CELL, measurement=UnderAttack(limit=11, certified=False)),
+    replace(CELL, measurement=UnderAttack(limit=10, alpha=0.01, certified=False)),
 ]
 
 
@@ -92,13 +94,13 @@ def test_no_cell_has_a_seed_and_private_ones_have_a_budget() -> None:
         (cell,) = cells_of(method, MNIST, Effort(seeds=1), epsilon=0.5)
         assert "seed" not in cell.training, "a run with a known seed is not private"
         assert cell.training.get("epsilon") == (None if "pixeldp" in method else 0.5)
-        assert cell.measurement.certified == (method != "dpsgd")
+        assert attacked_by(cell).certified == (method != "dpsgd")
 
 
 def test_sizes_of_papers_are_twice_ours() -> None:
-    assert [in_paper_scale(size) for size in Measurement().sizes] == [0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6]
+    assert [in_paper_scale(size) for size in UnderAttack().sizes] == [0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6]
     assert in_input_units(0.2) == 0.1
-    line = [in_paper_scale(size) for size in Measurement().line]
+    line = [in_paper_scale(size) for size in UnderAttack().line]
     assert set(line) >= {0.0, 0.05, 0.1, 0.2, 0.3, 0.6}
 
 

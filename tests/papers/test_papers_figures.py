@@ -15,7 +15,7 @@ from twinproof.papers.comparison import compare, markdown
 from twinproof.papers.effort import Effort
 from twinproof.papers.findings import Findings, Line, Panel
 from twinproof.papers.picture import write_picture
-from twinproof.papers.reproduce import REPRODUCTIONS
+from twinproof.papers.reproductions import REPRODUCTIONS
 
 EFFORT = Effort(seeds=3)
 BASE = {"hgm-pixeldp": 0.6, "pixeldp": 0.5, "securesgd": 0.7, "securesgd-input": 0.8, "securesgd-agm": 0.65, "dpsgd": 0.5}

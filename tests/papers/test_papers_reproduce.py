@@ -17,6 +17,7 @@ from twinproof.certify.run import certify_run
 from twinproof.certify.smoothed import Sampling
 from twinproof.data.load import load
 from twinproof.errors import ConfigError, DataError
+from twinproof.papers import attacked_numbers
 from twinproof.papers import measure as measuring
 from twinproof.papers.cell_store import CellStore
 from twinproof.papers.effort import Effort
@@ -124,7 +125,7 @@ def test_an_interrupted_cell_goes_on_with_its_run(tmp_path: Path, monkeypatch: p
     (cell,) = cells_of("dpsgd", MNIST, EFFORT, epsilon=4.0)
     store = CellStore(tmp_path)
     with monkeypatch.context() as patched:
-        patched.setattr(measuring, "attack_run", interrupt)
+        patched.setattr(attacked_numbers, "attack_run", interrupt)
         with pytest.raises(KeyboardInterrupt):
             make_cells([cell], store, EFFORT)
     assert store.finished(cell) is None

@@ -18,7 +18,7 @@ from twinproof.certify.sampling import Sampling
 from twinproof.data.record import Dataset
 from twinproof.evaluate.attacked_classifiers import smoothed_objective
 from twinproof.evaluate.stored_levels import stored_inside
-from twinproof.papers.cell import Measurement
+from twinproof.papers.under_attack import UnderAttack
 from twinproof.randomness import Key
 from twinproof.runs.run import Run
 from twinproof.training.device import resolve_device
@@ -27,7 +27,7 @@ from twinproof.training.device import resolve_device
 _NO_CERTIFICATE = 100
 
 
-def adaptive_accuracy(run: Run, dataset: Dataset, measurement: Measurement, *, device: str = "auto") -> dict[str, float]:
+def adaptive_accuracy(run: Run, dataset: Dataset, measurement: UnderAttack, *, device: str = "auto") -> dict[str, float]:
     """The share of right answers at each of ``measurement.adaptive_sizes``, by size as text.
 
     A model without noise of its own is attacked as it is. Right is, as everywhere in the papers' accuracy, what most of n0

@@ -41,8 +41,8 @@ class CellStore:
     root: Path
 
     def run_folder(self, cell: Cell) -> Path:
-        """Where the trained run lies."""
-        return self.root / cell.name / _RUN
+        """Where the trained run lies: with the cell that it was trained for."""
+        return self.root / (cell.base or cell).name / _RUN
 
     def finished(self, cell: Cell) -> Measured | None:
         """What was measured earlier, or None; RunError where the folder holds something else."""
@@ -67,7 +67,9 @@ class CellStore:
         write_json(folder / _FILE, {"format": FORMAT, **record})
 
     def forget(self, cell: Cell) -> None:
-        """Removes a cell with its run."""
+        """Removes a cell with its run, and the cell that the run was trained for."""
+        if cell.base is not None:
+            self.forget(cell.base)
         folder = self.root / cell.name
         (folder / _FILE).unlink(missing_ok=True)  # first, so that a kill leaves nothing that looks finished
         shutil.rmtree(folder, ignore_errors=True)

@@ -9,6 +9,9 @@ from typing import Any
 from twinproof.papers.experiment import Experiment, Published
 from twinproof.papers.findings import Findings
 from twinproof.papers.statistics import Estimate, TTest, over_repetitions
+from twinproof.rounding import format_down
+
+RADIUS = "radius"
 
 
 @dataclass(frozen=True)
@@ -46,17 +49,28 @@ def markdown(experiment: Experiment, findings: Findings, caption: str, command: 
     """The page of a result: what, by which command, the rows, the tests, and the notes that say how to read them."""
     lines = [f"# {experiment.name}: {experiment.item}", "", f"{experiment.paper}. {experiment.shows}.", ""]
     lines += [f"`{command}`", "", caption, ""]
+    for block in findings.tables:
+        lines += [f"## {block.title}", "", *table(block.header, block.rows), ""]
     rows = compare(experiment, findings)
-    if rows:
-        cells = [
-            (one.what, f"{one.value:g}", _text(row.ours), _signed(row.difference), _text(row.sound), one.unit)
-            for row, one in ((row, row.published) for row in rows)
-        ]
-        lines += table(("number", "published", "ours (95 % interval)", "difference", "sound measure", "unit"), cells)
+    if rows and not findings.tables:
+        lines += _listed(rows)
     if findings.tests:
         lines += ["", *table(("first", "second", "first - second", "two-tailed t-test", "t", "p"), map_tests(findings.tests))]
     lines += ["", *(f"- {note}" for note in findings.notes)]
     return "\n".join(lines) + "\n"
+
+
+def _listed(rows: Sequence[Row]) -> list[str]:
+    """Every number in a line of its own; the column of sound measures only where there is one."""
+    sound = any(row.sound is not None for row in rows)
+    header = ["number", "published", "ours (95 % interval)", "difference", *(["sound measure"] if sound else []), "unit"]
+    cells = []
+    for row in rows:
+        one = row.published
+        ours, gap = estimate_text(row.ours, one.unit), difference_text(row.difference, one.unit)
+        beside = [estimate_text(row.sound, one.unit)] if sound else []
+        cells.append([one.what, f"{one.value:g}", ours, gap, *beside, one.unit])
+    return table(header, cells)
 
 
 def map_tests(tests: Sequence[TTest]) -> list[tuple[str, ...]]:
@@ -65,7 +79,7 @@ def map_tests(tests: Sequence[TTest]) -> list[tuple[str, ...]]:
         (
             test.first,
             test.second,
-            _signed(test.difference),
+            difference_text(test.difference),
             f"{test.kind} ({test.first_count} and {test.second_count})",
             "-" if test.statistic is None else f"{test.statistic:.2f}",
             "-" if test.p is None else f"{test.p:.2g}",
@@ -87,13 +101,23 @@ def _estimate(values: Sequence[float] | None) -> Estimate | None:
     return None if values is None else over_repetitions(values)
 
 
-def _text(estimate: Estimate | None) -> str:
+def estimate_text(estimate: Estimate | None, unit: str = "%") -> str:
+    """A mean with its interval; a mean radius and the lower end of its interval are rounded down, never up."""
     if estimate is None:
         return "-"
     if estimate.low is None or estimate.high is None:
-        return f"{estimate.mean:.2f}"
-    return f"{estimate.mean:.2f} ({estimate.low:.2f} to {estimate.high:.2f})"
+        return _down(estimate.mean, unit)
+    return f"{_down(estimate.mean, unit)} ({_down(estimate.low, unit)} to {estimate.high:.{_digits(unit)}f})"
 
 
-def _signed(value: float | None) -> str:
-    return "-" if value is None else f"{value:+.2f}"
+def difference_text(value: float | None, unit: str = "%") -> str:
+    """A difference with its sign."""
+    return "-" if value is None else f"{value:+.{_digits(unit)}f}"
+
+
+def _digits(unit: str) -> int:
+    return 3 if unit == RADIUS else 2
+
+
+def _down(value: float, unit: str) -> str:
+    return format_down(value, _digits(unit)) if unit == RADIUS else f"{value:.{_digits(unit)}f}"

@@ -23,11 +23,15 @@ _LOOKS: dict[str, dict[str, Any]] = {
     "plain": {"linestyle": "-", "linewidth": 1.5},
 }
 _LEGEND: dict[str, Any] = {"frameon": False, "fontsize": 6.8, "labelcolor": INK, "handlelength": 2.6}
+_NAMES_PER_PANEL = 1.4
 _MARKS = ("o", "s", "^", "D", "v", "P")
 
 
-def draw_panels(panels: Sequence[Panel], caption: str, *, columns: int) -> Figure:
-    """All panels on one sheet. Names stand in the places behind the last panel, certificates first; or in their first panel."""
+def draw_panels(panels: Sequence[Panel], caption: str, *, columns: int, names_above: bool = False) -> Figure:
+    """All panels on one sheet. Names stand in the places behind the last panel, certificates first; or in their first panel.
+
+    With ``names_above`` they stand above all panels: for panels that share most of their lines and leave no place free.
+    """
     from matplotlib.figure import Figure
 
     rows = math.ceil(len(panels) / columns)
@@ -36,9 +40,32 @@ def draw_panels(panels: Sequence[Panel], caption: str, *, columns: int) -> Figur
     spare = axes[len(panels) :]
     for place in spare:
         place.set_axis_off()
-    named: dict[str, Any] = {}
     for place, panel in zip(axes, panels, strict=False):
         _draw(place, panel)
+    if names_above:
+        _name_above(sheet, axes[: len(panels)], columns)
+    else:
+        _name_beside(axes[: len(panels)], panels, spare)
+    wrapped = textwrap.fill(caption, _LETTERS * columns)
+    sheet.supxlabel(wrapped, x=0.01, ha="left", fontsize=6.8, color=MUTED)
+    return sheet
+
+
+def _name_above(sheet: Figure, axes: Sequence[Axes], columns: int) -> None:
+    """Every name once, in a block above the panels."""
+    named: dict[str, Any] = {}
+    for place in axes:
+        handles, labels = place.get_legend_handles_labels()
+        for label, handle in zip(labels, handles, strict=True):
+            named.setdefault(label, handle)
+    wide = max(1, min(len(named), round(_NAMES_PER_PANEL * columns)))
+    sheet.legend(named.values(), named.keys(), loc="outside upper left", ncols=wide, **_LEGEND)
+
+
+def _name_beside(axes: Sequence[Axes], panels: Sequence[Panel], spare: Sequence[Axes]) -> None:
+    """Each name once, in a free place, or where its line is first."""
+    named: dict[str, Any] = {}
+    for place, panel in zip(axes, panels, strict=True):
         handles, labels = place.get_legend_handles_labels()
         new = {label: handle for label, handle in zip(labels, handles, strict=True) if label not in named}
         named |= new
@@ -48,9 +75,6 @@ def draw_panels(panels: Sequence[Panel], caption: str, *, columns: int) -> Figur
         elif new:
             shown = {label: handle for label, handle in named.items() if label in new or label in _labels(beside[0])}
             beside[0].legend(shown.values(), shown.keys(), loc="center left", **_LEGEND)
-    wrapped = textwrap.fill(caption, _LETTERS * columns)
-    sheet.supxlabel(wrapped, x=0.01, ha="left", fontsize=6.8, color=MUTED)
-    return sheet
 
 
 def _labels(axes: Axes) -> list[str]:
@@ -61,11 +85,12 @@ def _labels(axes: Axes) -> list[str]:
 
 def _draw(axes: Axes, panel: Panel) -> None:
     for line in panel.lines:
-        _draw_line(axes, line)
+        _draw_line(axes, line, fitted=panel.fitted)
     axes.set_title(panel.title, loc="left", fontsize=8.5)
     axes.set_xlabel(panel.x_label, fontsize=7.5)
-    axes.set_ylabel("% of test images", fontsize=7.5)
-    axes.set_ylim(-2, 102)
+    axes.set_ylabel(panel.y_label, fontsize=7.5)
+    if not panel.fitted:
+        axes.set_ylim(-2, 102)
     if panel.logarithmic:
         from matplotlib.ticker import NullLocator
 
@@ -82,7 +107,7 @@ def _draw(axes: Axes, panel: Panel) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _draw_line(axes: Axes, line: Line) -> None:
+def _draw_line(axes: Axes, line: Line, *, fitted: bool) -> None:
     estimates = line.estimates
     colour = BROKEN if line.kind == "paper" else PALETTE[line.colour % len(PALETTE)]
     mark = _MARKS[line.colour % len(_MARKS)] if line.marked else None
@@ -96,7 +121,7 @@ def _draw_line(axes: Axes, line: Line) -> None:
         **_LOOKS[line.kind],
     )
     banded = [
-        (place, max(0.0, one.low), min(100.0, one.high))
+        (place, one.low if fitted else max(0.0, one.low), one.high if fitted else min(100.0, one.high))
         for place, one in zip(line.places, estimates, strict=True)
         if one.low is not None and one.high is not None
     ]

@@ -51,7 +51,7 @@ class Availability:
 class Experiment:
     """A table or figure. ``settings`` are the paper's own, as printed; ``obstacle`` says why nothing here makes it.
 
-    ``data`` is the data set that it needs beside what is embedded.
+    ``data`` are the data sets that it needs beside what is embedded.
     """
 
     name: str
@@ -60,20 +60,22 @@ class Experiment:
     shows: str
     published: tuple[Published, ...] = ()
     settings: tuple[tuple[str, str], ...] = ()
-    data: str | None = None
+    data: tuple[str, ...] = ()
     obstacle: str = ""
 
     def availability(self, data_root: Path | None = None) -> Availability:
         """Whether ``twinproof reproduce`` can run it with the data that are found."""
         if self.obstacle:
             return Availability(False, self.obstacle)
-        if self.data is None:
+        if not self.data:
             return Availability(True, "needs no data")
         found = {source.name for source in describe_sources(data_root) if source.available}
-        if self.data in found:
-            return Availability(True, f"{self.data} is there")
+        missing = [name for name in self.data if name not in found]
+        if not missing:
+            return Availability(True, f"found: {', '.join(self.data)}")
         fix = f"give --data-root or set {ROOT_VARIABLE}; --quick runs a first look on embedded data"
-        return Availability(False, f"the data set {self.data} is not there: {fix}")
+        absent = " and ".join(f"the data set {name} is not there" for name in missing)
+        return Availability(False, f"{absent}: {fix}")
 
     def as_dict(self, data_root: Path | None = None) -> dict[str, Any]:
         """The entry of ``reproduce --list --json``."""
@@ -85,7 +87,7 @@ class Experiment:
             "shows": self.shows,
             "runs_here": available.runs,
             "reason": available.reason,
-            "data": self.data,
+            "data": list(self.data),
             "settings": dict(self.settings),
             "published": [number.as_dict() for number in self.published],
         }

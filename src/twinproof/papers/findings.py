@@ -16,8 +16,8 @@ _LEAST_SHARE = 0.2  # of the x-axis that a cropped panel shows at least
 class Line:
     """One line of a plot: for each place on the x-axis, one number for each repetition.
 
-    ``kind`` decides its look: ``paper`` (a published bound that does not hold), ``sound`` (the best bound that holds),
-    ``weaker`` (holds, says less) or ``plain`` (no certificate).
+    ``kind`` decides its look: ``paper`` (a published bound that does not hold), ``sound`` (the best bound that holds; our own
+    method), ``weaker`` (holds, says less; a method that never saw noise) or ``plain`` (all else).
     """
 
     label: str
@@ -50,13 +50,15 @@ class Line:
 
 @dataclass(frozen=True)
 class Panel:
-    """One plot."""
+    """One plot; its y-axis goes from 0 to 100 unless it is ``fitted`` to the lines."""
 
     title: str
     x_label: str
     lines: tuple[Line, ...]
     logarithmic: bool = False
     cropped: bool = False
+    y_label: str = "% of test images"
+    fitted: bool = False
 
     @property
     def end(self) -> float | None:
@@ -67,14 +69,31 @@ class Panel:
 
     def as_dict(self) -> dict[str, Any]:
         """The entry of a results file."""
-        return {"title": self.title, "x_label": self.x_label, "lines": [line.as_dict() for line in self.lines]}
+        named = {"title": self.title, "x_label": self.x_label, "y_label": self.y_label}
+        return {**named, "lines": [line.as_dict() for line in self.lines]}
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of text under one header, for a page."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+    def __post_init__(self) -> None:
+        if any(len(row) != len(self.header) for row in self.rows):
+            raise DataError(
+                "a table has gaps", where=self.title, got="rows of other lengths", wanted=f"{len(self.header)} columns"
+            )
 
 
 @dataclass(frozen=True)
 class Findings:
     """All of it. ``ours`` maps the key of a published number to our values, one for each repetition, in its unit.
 
-    ``sound`` says for some keys which of our own, sound measures stands beside the papers' one.
+    ``sound`` says for some keys which of our own, sound measures stands beside the papers' one. ``tables`` take the place of
+    the plain list of numbers on the page, where a paper's own table has a better form.
     """
 
     panels: tuple[Panel, ...]
@@ -82,3 +101,4 @@ class Findings:
     ours: Mapping[str, Sequence[float]] = field(default_factory=dict)
     sound: Mapping[str, Sequence[float]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    tables: tuple[Table, ...] = ()

@@ -8,6 +8,7 @@ from statistics import fmean
 from twinproof.errors import DataError
 from twinproof.papers.cell_store import Measured
 from twinproof.papers.effort import in_input_units, in_paper_scale
+from twinproof.papers.under_attack import UnderAttack
 
 Reading = Callable[[Measured], float]
 
@@ -27,22 +28,22 @@ def values(done: Sequence[Measured], method: str, read: Reading, epsilon: float 
 
 def attacks_of(done: Sequence[Measured]) -> tuple[str, ...]:
     """The attacks that all cells met."""
-    return done[0].cell.measurement.attacks
+    return _plan(done[0]).attacks
 
 
 def sizes_of(done: Sequence[Measured]) -> tuple[float, ...]:
     """The sizes of the attacks, in the papers' scale."""
-    return tuple(in_paper_scale(size) for size in done[0].cell.measurement.sizes)
+    return tuple(in_paper_scale(size) for size in _plan(done[0]).sizes)
 
 
 def line_places(done: Sequence[Measured]) -> tuple[float, ...]:
     """Where the certified line is known, in the papers' scale."""
-    return tuple(in_paper_scale(size) for size in done[0].cell.measurement.line)
+    return tuple(in_paper_scale(size) for size in _plan(done[0]).line)
 
 
 def conventional(attack: str, size: float) -> Reading:
     """Accuracy under one attack."""
-    return lambda one: 100 * float(one.numbers["conventional"][attack][_place(one.cell.measurement.sizes, size)])
+    return lambda one: 100 * float(one.numbers["conventional"][attack][_place(_plan(one).sizes, size)])
 
 
 def adaptive(size: float) -> Reading:
@@ -52,12 +53,12 @@ def adaptive(size: float) -> Reading:
 
 def certified_there(bound: str, attack: str, size: float) -> Reading:
     """The papers' certified accuracy: at the attacked inputs."""
-    return lambda one: 100 * float(one.numbers["certified_there"][bound][attack][_place(one.cell.measurement.sizes, size)])
+    return lambda one: 100 * float(one.numbers["certified_there"][bound][attack][_place(_plan(one).sizes, size)])
 
 
 def certified_line(bound: str, size: float) -> Reading:
     """Certified accuracy at the test images themselves."""
-    return lambda one: 100 * float(one.numbers["certified"][bound][_place(one.cell.measurement.line, size)])
+    return lambda one: 100 * float(one.numbers["certified"][bound][_place(_plan(one).line, size)])
 
 
 def clean(one: Measured) -> float:
@@ -68,6 +69,15 @@ def clean(one: Measured) -> float:
 def mean_of(readings: Sequence[Reading]) -> Reading:
     """The mean of several numbers of one cell."""
     return lambda one: fmean(read(one) for read in readings)
+
+
+def _plan(one: Measured) -> UnderAttack:
+    measurement = one.cell.measurement
+    if not isinstance(measurement, UnderAttack):
+        raise DataError(
+            "this cell was not attacked", where=one.cell.name, got=type(measurement).__name__, wanted="a cell under attack"
+        )
+    return measurement
 
 
 def _place(places: tuple[float, ...], size: float) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -17,31 +17,20 @@ from twinproof.files import write_atomic, write_json
 from twinproof.papers.catalogue.experiments import find_experiment
 from twinproof.papers.cell import Cell
 from twinproof.papers.cell_store import CellStore, Measured
-from twinproof.papers.certified_under_attack import CertifiedUnderAttack
 from twinproof.papers.comparison import Row, compare, markdown
-from twinproof.papers.conventional_under_attack import ConventionalUnderAttack
 from twinproof.papers.effort import Effort
 from twinproof.papers.experiment import Experiment
 from twinproof.papers.findings import Findings
-from twinproof.papers.methods import CIFAR10, CIFAR10_NOT_PRIVATE, FEW_SIZES, MNIST, MNIST_NOT_PRIVATE, QUICK_DATA
+from twinproof.papers.methods import QUICK_DATA
 from twinproof.papers.picture import write_picture
 from twinproof.papers.reproduction import Reproduction
-from twinproof.papers.securesgd_mnist import SecureSgdMnist
-from twinproof.papers.sigma_curves import SigmaCurves
+from twinproof.papers.reproductions import REPRODUCTIONS
 from twinproof.progress import Progress, Silent
 from twinproof.runs.environment import software_versions, utc_now
 from twinproof.training.device import describe_device, resolve_device
 
 FORMAT = 1
 RESULTS, PICTURE, PAGE, CELLS = "results.json", "figure.svg", "table.md", "cells"
-REPRODUCTIONS: Mapping[str, Reproduction] = {
-    "hgm-fig1": SigmaCurves(),
-    "hgm-fig2": CertifiedUnderAttack(CIFAR10_NOT_PRIVATE, largest=0.6),
-    "hgm-fig3": CertifiedUnderAttack(MNIST_NOT_PRIVATE, largest=0.3),
-    "hgm-fig4": ConventionalUnderAttack(CIFAR10, (2.0, 4.0, 6.0, 8.0, 10.0), sizes=(0.2,), caption_size=0.2),
-    "hgm-fig5": ConventionalUnderAttack(MNIST, (0.2, 0.5, 1.0, 2.0), sizes=FEW_SIZES, caption_size=0.1),
-    "securesgd-mnist": SecureSgdMnist(),
-}
 
 
 @dataclass(frozen=True)
@@ -128,13 +117,14 @@ def _runnable(experiment: Experiment, effort: Effort) -> Reproduction:
             f"{experiment.name} cannot be made here",
             where=f"{experiment.item}: {experiment.shows}",
             got=experiment.obstacle,
-            wanted=" or ".join(REPRODUCTIONS),
+            wanted="a table or figure that runs here",
             fix="see `twinproof reproduce --list`",
         )
     available = experiment.availability(effort.data_root)
     if not available.runs and not effort.quick:
+        needed = " and ".join(f"the data set {name!r}" for name in experiment.data)
         raise DataError(
-            f"{experiment.name} needs the data set {experiment.data!r}",
+            f"{experiment.name} needs {needed}",
             where=experiment.item,
             got=available.reason,
             wanted="its official files below the data folder",
@@ -158,6 +148,7 @@ def _results(experiment: Experiment, effort: Effort, findings: Findings, done: l
         "comparison": [row.as_dict() for row in compare(experiment, findings)],
         "tests": [test.as_dict() for test in findings.tests],
         "notes": list(findings.notes),
+        "tables": [asdict(block) for block in findings.tables],
         "panels": [panel.as_dict() for panel in findings.panels],
         "cells": [one.as_dict() for one in done],
     }
@@ -173,10 +164,9 @@ def _caption(done: list[Measured], effort: Effort) -> str:
         return "computed, not measured"
     versions = ", ".join(sorted({str(one.made["versions"]["torch"]) for one in done}))
     last = max(str(one.made["date"]) for one in done)[:10]
-    measured = done[0].cell.measurement
+    measured = done[0].cell.measurement.words()
     first = f"First look ({QUICK_DATA}, small settings), not comparable with the paper. " if effort.quick else ""
     return (
-        f"{first}Means of {effort.seeds} trainings with 95 % t-intervals over them; {measured.limit} test images, "
-        f"{measured.steps} attack steps, alpha {measured.alpha:g} for each certificate. "
+        f"{first}Means of {effort.seeds} trainings with 95 % t-intervals over them; {measured}. "
         f"{_devices(done)}; torch {versions}; {last}."
     )

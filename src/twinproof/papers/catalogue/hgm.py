@@ -45,7 +45,7 @@ HGM = (
         "CIFAR-10: certified accuracy under four attacks against their size, PixelDP and HGM-PixelDP (not private)",
         published=(_gain("hgm-pixeldp", "pixeldp", 8.63, "8.14e-7", "certified accuracy, epsilon_r 8"),),
         settings=(*_CIFAR10, ("epsilon_r", "8")),
-        data="cifar10",
+        data=("cifar10",),
     ),
     Experiment(
         "hgm-fig3",
@@ -54,7 +54,7 @@ HGM = (
         "MNIST: certified accuracy under four attacks against their size, PixelDP and HGM-PixelDP (not private)",
         published=(_gain("hgm-pixeldp", "pixeldp", 4.17, "5.89e-3", "certified accuracy, sizes up to 0.3, epsilon_r 4"),),
         settings=(*_MNIST, ("epsilon_r", "4")),
-        data="mnist",
+        data=("mnist",),
     ),
     Experiment(
         "hgm-fig4",
@@ -75,7 +75,7 @@ HGM = (
             Published("securesgd rise", "securesgd from epsilon 2 to 10, conventional accuracy", 18.17, _TEXT, "points"),
         ),
         settings=(*_CIFAR10, ("epsilon_r", "8"), ("attack size", "0.2"), ("epsilon", "2 to 10")),
-        data="cifar10",
+        data=("cifar10",),
     ),
     Experiment(
         "hgm-fig5",
@@ -88,7 +88,7 @@ HGM = (
             Published("securesgd rise", "securesgd from epsilon 0.2 to 2, conventional accuracy", 29.67, _TEXT, "points"),
         ),
         settings=(*_MNIST, ("epsilon_r", "4"), ("attack size", "0.1"), ("epsilon", "0.2 to 2")),
-        data="mnist",
+        data=("mnist",),
     ),
     Experiment(
         "hgm-fig6", Paper.HGM, "Figure 6", "the triangle of the proof of Theorem 2", obstacle="a drawing: nothing is measured"

@@ -74,7 +74,7 @@ STOBATCH = (
         "MNIST: accuracy under four attacks of size 0.2 against epsilon",
         published=_FIGURE_2,
         settings=_MNIST,
-        data="mnist",
+        data=("mnist",),
         obstacle=f"{_NOT_BUILT}; its lines of Secure-SGD: `twinproof reproduce securesgd-mnist`",
     ),
     Experiment(
@@ -86,7 +86,7 @@ STOBATCH = (
             _number("stobatch", "conventional", "epsilon 2", 42.02),
             _number("stobatch", "conventional", "epsilon 10", 46.76),
         ),
-        data="cifar10",
+        data=("cifar10",),
         obstacle=_NOT_BUILT,
     ),
     Experiment(
@@ -95,7 +95,7 @@ STOBATCH = (
         "Figure 4",
         "MNIST: accuracy under four attacks against their size, epsilon 0.2",
         settings=_MNIST,
-        data="mnist",
+        data=("mnist",),
         obstacle=f"{_NOT_BUILT}; its lines of Secure-SGD: `twinproof reproduce securesgd-mnist`",
     ),
     Experiment(
@@ -103,7 +103,7 @@ STOBATCH = (
         Paper.STOBATCH,
         "Figure 5",
         "CIFAR-10: accuracy under four attacks against their size, epsilon 2",
-        data="cifar10",
+        data=("cifar10",),
         obstacle=_NOT_BUILT,
     ),
     Experiment(
@@ -113,7 +113,7 @@ STOBATCH = (
         "MNIST: certified accuracy under four attacks against their size, epsilon 1",
         published=_FIGURE_6,
         settings=_MNIST,
-        data="mnist",
+        data=("mnist",),
         obstacle=f"{_NOT_BUILT}; its lines of Secure-SGD: `twinproof reproduce securesgd-mnist`",
     ),
     Experiment(
@@ -121,7 +121,7 @@ STOBATCH = (
         Paper.STOBATCH,
         "Figure 7",
         "CIFAR-10: certified accuracy under four attacks against their size, epsilon 2",
-        data="cifar10",
+        data=("cifar10",),
         obstacle=_NOT_BUILT,
     ),
     Experiment(
@@ -130,7 +130,7 @@ STOBATCH = (
         "Figure 8",
         "CIFAR-10: accuracy under attacks of up to 2,000 steps, epsilon 2",
         published=(*_pair("stobatch", 45.25, 42.59, "section 4"), *_pair("securesgd", 29.08, 19.58, "section 4")),
-        data="cifar10",
+        data=("cifar10",),
         obstacle=_NOT_BUILT,
     ),
     Experiment(
@@ -148,6 +148,6 @@ STOBATCH = (
         "MNIST: Secure-SGD at epsilon 0.2, 0.5, 1 and 2: accuracy under four attacks, certificates published and sound",
         published=(*_of_securesgd(_FIGURE_2), *_of_securesgd(_FIGURE_6)),
         settings=(*_MNIST, ("attack size of Figure 2", "0.2"), ("epsilon of Figure 6", "1")),
-        data="mnist",
+        data=("mnist",),
     ),
 )

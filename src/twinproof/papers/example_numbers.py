@@ -1,0 +1,31 @@
+"""The metrics of a certified model's test images, as histograms and as relations to the radius."""
+
+from __future__ import annotations
+
+from twinproof.data.record import Dataset
+from twinproof.evaluate.example_metrics import MetricSettings, measure_run, relate
+from twinproof.papers.example_metrics import ExampleMeasurement
+from twinproof.papers.measurement import Numbers
+from twinproof.papers.smoothing import sigma_name
+from twinproof.papers.smoothing_numbers import certified_copies
+from twinproof.runs.certificates import read_certificates
+from twinproof.runs.run import Run
+
+
+def example_numbers(measurement: ExampleMeasurement, run: Run, dataset: Dataset, *, device: str) -> Numbers:
+    """What was found at each image, summed up: no number of a single image is kept."""
+    measured = measure_run(run, dataset, limit=measurement.after.limit, device=device, settings=MetricSettings())
+    copies = certified_copies(run, measurement.after.sigmas)
+    summary = measured.summary()
+    return {
+        "clean": run.record["accuracy"]["value"],
+        "examples": summary["examples"],
+        "not_converged": summary["not_converged"],
+        "metrics": summary["metrics"],
+        "radius": {
+            sigma_name(sigma): {
+                relation.metric: relation.as_dict() for relation in relate(measured.examples, read_certificates(copy.root))
+            }
+            for sigma, copy in copies.items()
+        },
+    }

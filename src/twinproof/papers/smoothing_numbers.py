@@ -1,0 +1,94 @@
+"""Certifying one model at one or more sigmas, and counting, with the functions that every user calls.
+
+A run holds one set of certificates. A model that is certified at several sigmas is therefore copied, weights and records, and
+each copy is certified: all of them are complete runs, which ``twinproof verify`` and ``report`` take.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import torch
+
+from twinproof.attacks.attack import Keep, fgsm
+from twinproof.attacks.objective import Plain
+from twinproof.attacks.run import predicted_labels, run_attack
+from twinproof.attacks.threat import Threat
+from twinproof.certify.run import CertifiedRun, certify_run
+from twinproof.certify.sampling import Sampling
+from twinproof.data.record import Dataset
+from twinproof.evaluate.certified import summarize
+from twinproof.files import sync_folder
+from twinproof.papers.measurement import Numbers
+from twinproof.papers.smoothing import Smoothing, radii_of, sigma_name
+from twinproof.randomness import Key
+from twinproof.runs.run import Run
+from twinproof.training.device import resolve_device
+
+
+def smoothing_numbers(measurement: Smoothing, run: Run, dataset: Dataset, *, device: str) -> Numbers:
+    """Clean accuracy, what CERTIFY says at each sigma, and accuracy under FGSM."""
+    smoothed: Numbers = {}
+    for sigma, copy in certified_copies(run, measurement.sigmas).items():
+        sampling = Sampling(measurement.n0, measurement.n, measurement.alpha)
+        made = certify_run(copy, dataset, sampling=sampling, sigma=sigma, limit=measurement.limit, device=device)
+        smoothed[sigma_name(sigma)] = counted(made)
+    return {
+        "clean": run.record["accuracy"]["value"],
+        "smoothed": smoothed,
+        "fgsm": fgsm_accuracy(run, dataset, measurement, device=device),
+    }
+
+
+def certified_copies(run: Run, sigmas: tuple[float, ...]) -> dict[float, Run]:
+    """A run for each sigma: the first is ``run`` itself, the others are copies beside it.
+
+    Guarantees
+        Copies are made before anything is certified, each in one step: one that exists is whole and was never certified at
+        another sigma.
+    """
+    copies = {sigmas[0]: run}
+    for sigma in sigmas[1:]:
+        folder = run.root.with_name(f"{run.root.name}-sigma-{sigma_name(sigma)}")
+        if not folder.exists():
+            _copy(run.root, folder)
+        copies[sigma] = Run.open(folder)
+    return copies
+
+
+def counted(made: CertifiedRun) -> Numbers:
+    """ACR, certified accuracy at each of ``radii_of``, smoothed accuracy, abstentions."""
+    radii = radii_of(made.settings.sigma)
+    summary = summarize(made.certificates, made.settings, radii=radii)
+    return {
+        "acr": summary.acr.value,
+        "certified": [interval.value for _, interval in summary.certified],
+        "smoothed_accuracy": summary.smoothed.value,
+        "abstained": summary.abstained.value,
+        "largest_radius": made.settings.largest_radius,
+        "seconds": made.settings.seconds,
+    }
+
+
+def fgsm_accuracy(run: Run, dataset: Dataset, measurement: Smoothing, *, device: str) -> list[float]:
+    """The share of right answers of the network without noise under one linf step of each size, of all inputs that count."""
+    target, key = resolve_device(device), Key.from_system()
+    rows = slice(0, measurement.limit)
+    inputs = torch.from_numpy(dataset.test.inputs[rows].astype("float32")).to(target) / dataset.levels
+    labels = torch.from_numpy(dataset.test.labels[rows]).to(target)
+    objective = Plain(run.model(target))
+    shares = []
+    for size in measurement.fgsm_sizes:
+        found = run_attack(fgsm(keep=Keep.LAST), objective, inputs, labels, Threat("linf", size), key=key)
+        given = predicted_labels(objective, found.inputs, key=key)
+        shares.append(float((given == labels).double().mean()))
+    return shares
+
+
+def _copy(root: Path, folder: Path) -> None:
+    half = folder.with_name(folder.name + ".part")
+    shutil.rmtree(half, ignore_errors=True)
+    shutil.copytree(root, half)
+    half.replace(folder)
+    sync_folder(folder.parent)

@@ -1,0 +1,196 @@
+"""What tables and figures say of cells whose numbers are known: the right cell in the right place, with the right sign."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from synthetic_smoothing import certified, falling
+
+from twinproof.errors import DataError
+from twinproof.papers.catalogue.experiments import EXPERIMENTS
+from twinproof.papers.cell import Cell
+from twinproof.papers.comparison import compare, estimate_text, markdown
+from twinproof.papers.dpcert.methods import METHODS, MNIST, PUBLISHED_METHODS, SIGMAS, cells_of
+from twinproof.papers.dpcert.radius_distribution import binned
+from twinproof.papers.dpcert.readings import Model, accuracy, certified_at, fgsm_at, mean_radius, repetitions, values
+from twinproof.papers.dpcert.table2 import best_published
+from twinproof.papers.effort import Effort
+from twinproof.papers.findings import Findings, Table
+from twinproof.papers.picture import write_picture
+from twinproof.papers.reproductions import REPRODUCTIONS
+from twinproof.papers.statistics import Estimate
+
+EFFORT = Effort(seeds=3)
+# One of each kind of picture.
+NAMES = ("dpcert-table2", "dpcert-table3", "dpcert-fig4", "dpcert-fig6", "dpcert-fig15", "dpcert-fig16", "dpcert-fig17")
+
+
+def found(name: str, effort: Effort = EFFORT) -> Findings:
+    made = REPRODUCTIONS[name]
+    return made.findings(certified(made.cells(effort), falling))
+
+
+def test_every_number_of_table_2_but_those_of_cifar10_is_compared() -> None:
+    rows = compare(EXPERIMENTS["dpcert-table2"], found("dpcert-table2"))
+    for row in rows:
+        assert (row.ours is None) == row.published.key.startswith("cifar10")
+    by_key = {row.published.key: row for row in rows}
+    accurate = by_key["mnist dp-gaussian sigma 0.5 accuracy"]
+    assert accurate.ours is not None
+    assert accurate.ours.mean == pytest.approx(73.0)
+    assert accurate.difference == pytest.approx(73.0 - 97.74)
+    radius = by_key["fashion-mnist psac sigma 1 average certified radius"]
+    assert radius.ours is not None
+    assert radius.ours.mean == pytest.approx(2 * 0.56), "in radii, not in per cent"
+    certain = by_key["mnist dpsgd sigma 1 certified at 0.25"]
+    assert certain.ours is not None
+    assert certain.ours.mean == pytest.approx(100 * (0.53 - 0.1 - 0.075)), "the baseline's certificates at this very sigma"
+
+
+def test_the_page_of_table_2_has_its_rows_in_the_papers_order() -> None:
+    findings = found("dpcert-table2")
+    page = markdown(EXPERIMENTS["dpcert-table2"], findings, "a caption", "a command")
+    mnist = findings.tables[0]
+    labels = [METHODS[method.name].label for method in PUBLISHED_METHODS]
+    assert [row[1] for row in mnist.rows[: len(labels)]] == labels
+    assert mnist.title == "mnist"
+    gaussian = mnist.rows[labels.index("DP-Gaussian")]
+    assert gaussian[0] == "0.25"
+    assert gaussian[2].startswith("73.00 (")
+    assert (gaussian[3], gaussian[4]) == ("98.13", "-25.13")
+    assert gaussian[6] == "0.735"
+    assert f"| {' | '.join(gaussian)} |" in page
+    assert "CIFAR-10 is not here" in page
+    assert "cifar10, " not in page, "the plain list gives way to the tables"
+
+
+def test_the_house_recipe_meets_the_best_published_private_row() -> None:
+    assert best_published("mnist", 0.25, "average certified radius") == ("dp-smoothadv", 0.742)
+    assert best_published("mnist", 1.0, "average certified radius") == ("dp-gaussian", 1.262)
+    assert best_published("fashion-mnist", 0.25, "accuracy") == ("psac", 86.34), "Regular is better and not private"
+    assert best_published("digits", 0.25, "accuracy") is None
+    house = found("dpcert-table2").tables[-1]
+    assert len(house.rows) == 2 * len(SIGMAS) * 3
+    first = next(row for row in house.rows if row[:3] == ("mnist", "0.25", "average certified radius"))
+    assert first[3] == "0.742 (DP-SmoothAdv)"
+    assert first[5] == f"{0.63 * 1.25 - 0.742:+.3f}"
+
+
+def test_a_quick_look_is_compared_with_nothing() -> None:
+    quick = Effort(seeds=1, quick=True)
+    findings = found("dpcert-table2", quick)
+    assert all(row.ours is None for row in compare(EXPERIMENTS["dpcert-table2"], findings))
+    assert findings.tables[0].title == "digits"
+
+
+@pytest.mark.parametrize("name", ["dpcert-table3", "dpcert-table4"])
+def test_settings_are_compared_value_by_value(name: str) -> None:
+    def by_setting(cell: Cell, measure: str, sigma: float, place: float) -> float:
+        return float(cell.training["learning_rate"]) / 10 if name.endswith("3") else float(cell.training["clip_norm"])
+
+    made = REPRODUCTIONS[name]
+    rows = compare(EXPERIMENTS[name], made.findings(certified(made.cells(EFFORT), by_setting)))
+    for row in rows:
+        if row.published.key.startswith("cifar10"):
+            assert row.ours is None
+        else:
+            assert row.ours is not None
+            value = float(row.published.key.split()[-1])
+            assert row.ours.mean == pytest.approx(10 * value if name.endswith("3") else 100 * value)
+
+
+def test_curves_are_those_of_their_own_method_data_and_sigma() -> None:
+    for panel in found("dpcert-fig7").panels:
+        source, sigma = panel.title.split(", sigma ")
+        for line in panel.lines:
+            (method,) = (method for method in METHODS.values() if method.label == line.label)
+            (cell,) = cells_of(method.name, MNIST, Effort(seeds=1), sigma=float(sigma))
+            cell.training["data"]["source"] = source
+            assert line.samples[5][0] == pytest.approx(100 * falling(cell, "certified", float(sigma), line.places[5]))
+
+
+def test_figure_4_shows_combinations_and_copies() -> None:
+    left, right = found("dpcert-fig4").panels
+    assert [line.label for line in right.lines] == ["K = 0 (one noisy copy, no original)", *(f"K = {n}" for n in (2, 4, 6, 8))]
+    assert "DP-Gaussian + PSAC" in [line.label for line in left.lines]
+    assert all("fashion-mnist" in panel.title and "sigma 0.5" in panel.title for panel in (left, right))
+
+
+def test_each_image_is_in_one_bin_of_radii() -> None:
+    """Planted: bins that overlap by one step, whose shares add up to more than everything."""
+    made = REPRODUCTIONS["dpcert-fig15"]
+    done = certified(made.cells(Effort(seeds=1)), falling)
+    (panel,) = made.findings(done).panels
+    for line in panel.lines:
+        assert sum(sample[0] for sample in line.samples) == pytest.approx(100)
+        assert line.places[:3] == pytest.approx((-0.1, 0.0, 0.1))
+    places = [place for place in binned(0.5) if place >= 0]
+    at = {place: certified_at(0.5, place)(done[0]) for place in places}
+    planted = sum(at[low] - at[high] for low, high in zip(places, places[2:], strict=False)) + at[places[-1]]
+    assert planted + (100 - at[0.0]) > 100 + 1
+
+
+def test_fgsm_is_read_at_its_size() -> None:
+    made = REPRODUCTIONS["dpcert-fig16"]
+    panels = made.findings(certified(made.cells(Effort(seeds=1)), falling)).panels
+    assert len(panels) == 6
+    line = next(line for line in panels[0].lines if line.label == "DPSGD")
+    assert line.places == (0.0005, 0.01, 0.1, 0.5, 1.0)
+    assert [sample[0] for sample in line.samples] == pytest.approx([100 * (0.52 - 0.3 * size) for size in line.places])
+
+
+def test_repetitions_are_never_mixed() -> None:
+    """Planted: two numbers of copies under one name, which a search by method alone would average."""
+    cells = [
+        cell for copies in (2, 4) for cell in cells_of("dp-gaussian", MNIST, EFFORT, sigma=0.5, changes={"copies": copies})
+    ]
+    done = certified(cells, lambda cell, *_: float(cell.training["copies"]) / 10 + cell.repetition / 100)
+    with pytest.raises(DataError, match="or several were"):
+        repetitions(done, Model("dp-gaussian", "mnist", 0.5))
+    with pytest.raises(DataError, match="not measured"):
+        repetitions(done, Model("dp-gaussian", "mnist", 0.25, {"copies": 4}))
+    with pytest.raises(DataError, match="not measured"):
+        repetitions(done, Model("dp-gaussian", "fashion-mnist", 0.5, {"copies": 4}))
+    assert values(done[::-1], Model("dp-gaussian", "mnist", 0.5, {"copies": 4}), accuracy) == pytest.approx((40, 41, 42))
+
+
+def test_places_that_were_not_measured_are_refused() -> None:
+    with pytest.raises(DataError, match="nothing was measured there"):
+        certified_at(0.25, 0.33)
+    with pytest.raises(DataError, match="nothing was measured there"):
+        fgsm_at(0.2)
+    (done,) = certified(cells_of("dp-gaussian", MNIST, Effort(seeds=1), sigma=0.5), falling)
+    assert mean_radius(0.5)(done) == pytest.approx(0.72 * 1.5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_pictures_and_pages(name: str, tmp_path: Path) -> None:
+    findings, made = found(name), REPRODUCTIONS[name]
+    write_picture(lambda: made.figure(findings, "a caption"), tmp_path / "figure.svg")
+    drawn = (tmp_path / "figure.svg").read_text()
+    assert "a caption" in drawn
+    for panel in findings.panels:
+        assert panel.title in drawn
+        json.dumps(panel.as_dict(), allow_nan=False)
+        assert all(line.label in drawn for line in panel.lines)
+    page = markdown(EXPERIMENTS[name], findings, "a caption", "a command")
+    assert all(note in page for note in findings.notes)
+
+
+@pytest.mark.parametrize(
+    ("estimate", "unit", "text"),
+    [
+        (Estimate(0.7359, 0.7349, 0.7369, 3), "radius", "0.735 (0.734 to 0.737)"),
+        (Estimate(0.7359, None, None, 1), "radius", "0.735"),
+        (Estimate(97.756, 97.0, 98.0, 3), "%", "97.76 (97.00 to 98.00)"),
+    ],
+)
+def test_mean_radii_are_rounded_down(estimate: Estimate, unit: str, text: str) -> None:
+    assert estimate_text(estimate, unit) == text
+
+
+def test_a_table_with_gaps_is_refused() -> None:
+    with pytest.raises(DataError, match="gaps"):
+        Table("a", ("one", "two"), (("1",),))

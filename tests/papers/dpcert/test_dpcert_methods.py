@@ -1,0 +1,128 @@
+"""The authors' settings are the authors', cells carry budgets and no seeds, and figures share what Table 2 made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from synthetic_smoothing import smoothing_of
+
+from twinproof.papers.cell_store import CellStore
+from twinproof.papers.dpcert.methods import (
+    FASHION_MNIST,
+    METHODS,
+    MNIST,
+    PUBLISHED_METHODS,
+    SIGMAS,
+    Ground,
+    cells_of,
+    models_of,
+)
+from twinproof.papers.effort import Effort
+from twinproof.papers.reproductions import REPRODUCTIONS
+from twinproof.recipes.config import parse_train_config
+from twinproof.recipes.registry import RECIPES
+
+ONE = Effort(seeds=1)
+
+
+@pytest.mark.parametrize(
+    ("ground", "method", "wanted"),
+    [
+        (
+            MNIST,
+            "dpsgd",
+            {"learning_rate": 0.5, "batch_size": 512, "epochs": 40, "clip_norm": 0.1, "momentum": 0.9, "copies": 0},
+        ),
+        (MNIST, "dp-gaussian", {"learning_rate": 0.5, "batch_size": 512, "epochs": 40, "clip_norm": 0.1, "copies": 2}),
+        (FASHION_MNIST, "dp-macer", {"learning_rate": 4.0, "batch_size": 2048, "epochs": 40, "clip_norm": 0.1, "copies": 2}),
+        (FASHION_MNIST, "psac", {"learning_rate": 4.0, "batch_size": 2048, "clip_rule": "psac-paper", "clip_r": 0.01}),
+        (MNIST, "regular", {"learning_rate": 0.01, "batch_size": 512, "epochs": 40, "momentum": 0.9, "epsilon": None}),
+        (MNIST, "dp-gaussian-replaced", {"copies": 1, "originals": False}),
+        (MNIST, "dp-smoothadv-psac", {"clip_rule": "psac-paper", "copies": 2, "recipe": "dpcert-smoothadv"}),
+    ],
+)
+def test_settings_of_the_authors(ground: Ground, method: str, wanted: dict[str, Any]) -> None:
+    (cell,) = cells_of(method, ground, ONE, sigma=0.5)
+    resolved = cell.settings["training"]
+    assert {name: resolved[name] for name in wanted} == wanted
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_is_accepted_has_its_budget_and_no_seed(method: str) -> None:
+    for cell in models_of(method, MNIST, ONE):
+        config = parse_train_config(cell.training)
+        assert config.seed is None, "a run with a known seed is not private"
+        assert (config.epsilon, config.noise_multiplier) == ((3.0 if METHODS[method].private else None), None)
+        assert config.delta == 1e-5
+        assert RECIPES[config.recipe].private == METHODS[method].private
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_model_is_certified_under_the_noise_that_it_saw_or_under_all(method: str) -> None:
+    cells = models_of(method, FASHION_MNIST, ONE)
+    plans = [smoothing_of(cell) for cell in cells]
+    assert all((plan.n0, plan.n, plan.alpha, plan.limit) == (100, 10_000, 0.001, None) for plan in plans)
+    if METHODS[method].augmented:
+        assert [plan.sigmas for plan in plans] == [(sigma,) for sigma in SIGMAS]
+        assert [parse_train_config(cell.training).sigma for cell in cells] == list(SIGMAS)
+    else:
+        assert [plan.sigmas for plan in plans] == [SIGMAS], "one model, three sets of certificates"
+
+
+def test_the_house_recipe_decides_its_own_settings() -> None:
+    (cell,) = cells_of("twinproof", MNIST, ONE, sigma=0.5)
+    given = {"data", "recipe", "epsilon", "delta", "sigma"}
+    assert set(cell.training) == given
+    (shorter,) = cells_of("twinproof", MNIST, Effort(seeds=1, epochs=2), sigma=0.5)
+    assert set(shorter.training) == {*given, "epochs"}
+
+
+def test_table_2_is_thirty_models_and_forty_two_certifications() -> None:
+    published = {method.name for method in PUBLISHED_METHODS}
+    cells = REPRODUCTIONS["dpcert-table2"].cells(ONE)
+    ours = [cell for cell in cells if cell.method in published]
+    assert len(ours) == 30
+    assert sum(len(smoothing_of(cell).sigmas) for cell in ours) == 42
+    lengths = [len(smoothing_of(cell).sigmas) for cell in cells]
+    assert lengths == sorted(lengths, reverse=True), "long ones first, so that none is left alone at the end"
+    assert len({cell.name for cell in REPRODUCTIONS["dpcert-table2"].cells(Effort(seeds=3))}) == 3 * len(cells)
+
+
+@pytest.mark.parametrize(
+    ("name", "new"),
+    [
+        ("dpcert-fig7", 0),
+        ("dpcert-fig15", 0),
+        ("dpcert-fig16", 0),
+        ("dpcert-fig4", 3 + 4),  # three combinations and four numbers of copies
+        ("dpcert-fig8", 3 * 3 * 2),
+        ("dpcert-fig9", 4 * 3 * 2),
+        ("dpcert-table3", 2 * 2),
+        ("dpcert-table4", 4 * 2),
+    ],
+)
+def test_figures_share_the_cells_of_table_2(name: str, new: int) -> None:
+    shared = {cell.name for cell in REPRODUCTIONS["dpcert-table2"].cells(ONE)}
+    own = [cell.name for cell in REPRODUCTIONS[name].cells(ONE)]
+    assert len(own) == len(set(own)), "each once"
+    assert len(set(own) - shared) == new
+
+
+@pytest.mark.parametrize("number", [5, 6, 10, 11, 12, 13, 14, 17, 18, 19])
+def test_metrics_are_measured_on_the_runs_of_table_2(number: int, tmp_path: Path) -> None:
+    table = {cell.name: cell for cell in REPRODUCTIONS["dpcert-table2"].cells(ONE)}
+    store = CellStore(tmp_path)
+    for cell in REPRODUCTIONS[f"dpcert-fig{number}"].cells(ONE):
+        assert cell.base is not None
+        assert cell.name not in table
+        assert store.run_folder(cell) == store.run_folder(table[cell.base.name])
+
+
+@pytest.mark.parametrize("name", [name for name in REPRODUCTIONS if name.startswith("dpcert-")])
+def test_a_quick_look_needs_embedded_data_only(name: str) -> None:
+    cells = REPRODUCTIONS[name].cells(Effort(seeds=1, quick=True))
+    assert {cell.training["data"]["source"] for cell in cells} == {"digits"}
+    assert len({cell.name for cell in cells}) == len(cells)
+    assert all(smoothing_of(cell).limit == 40 for cell in cells)
