@@ -24,10 +24,10 @@ demo: $(STAMP)
 
 # Two processes of one thread each: twice as fast as one process with two threads, whose small operations do not split.
 test: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not slow" -n 2 --dist loadfile --floor 6300
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not slow" -n 2 --dist loadfile --floor 7000
 
 test-slow: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m slow -n 2 --dist loadfile --floor 20
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m slow -n 2 --dist loadfile --floor 24
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check src tests benchmarks

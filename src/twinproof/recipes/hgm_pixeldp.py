@@ -5,32 +5,13 @@ Not private in training, so that the redistribution vector may be computed from 
 
 from __future__ import annotations
 
-from twinproof.guarantee import Status
-from twinproof.recipes.recipe import Recipe
-from twinproof.training.augmentation import Repeats
-from twinproof.training.loss import mean_cross_entropy
+from twinproof.recipes.noisy_recipe import LINF, noisy_recipe
 
-HGM_PIXELDP = Recipe(
-    name="hgm-pixeldp",
+HGM_PIXELDP = noisy_recipe(
+    "hgm-pixeldp",
     summary="ordinary SGD on a network with Gaussian noise after its first layer, redistributed over its outputs",
     paper="Phan et al., IJCAI 2019 (Heterogeneous Gaussian Mechanism)",
     private=False,
-    privacy_status=Status.NONE,
     robustness="certified after training with its own noise (linf; any norm with --norm), with an epsilon_r above 1",
-    loss=mean_cross_entropy,
-    augmentation=lambda settings: Repeats(settings.copies),
-    defaults={
-        "learning_rate": 0.1,
-        "copies": 4,
-        "noise_layer": {
-            "place": "first-layer",
-            "norm": "linf",
-            "epsilon_r": 4.0,
-            "delta_r": 1e-5,
-            "mechanism": "heterogeneous",
-            "weights": "measure",
-            "redistribution": "training",
-        },
-    },
-    published={},
+    noise_layer={**LINF, "mechanism": "heterogeneous", "weights": "measure", "redistribution": "training"},
 )

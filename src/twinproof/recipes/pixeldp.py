@@ -5,32 +5,21 @@ Not private in training: its (epsilon, delta) speak of the pixels of one input, 
 
 from __future__ import annotations
 
-from twinproof.guarantee import Status
-from twinproof.recipes.recipe import Recipe
-from twinproof.training.augmentation import Repeats
-from twinproof.training.loss import mean_cross_entropy
+from twinproof.recipes.noisy_recipe import noisy_recipe
 
-PIXELDP = Recipe(
-    name="pixeldp",
+PIXELDP = noisy_recipe(
+    "pixeldp",
     summary="ordinary SGD on a network with Gaussian noise after its first layer, which Parseval steps hold at norm 1",
     paper="Lecuyer et al., S&P 2019",
     private=False,
-    privacy_status=Status.NONE,
     robustness="certified after training with its own noise (l2; any norm with --norm), made for attacks up to its bound",
-    loss=mean_cross_entropy,
-    augmentation=lambda settings: Repeats(settings.copies),
-    defaults={
-        "learning_rate": 0.1,
-        "copies": 4,
-        "noise_layer": {
-            "place": "first-layer",
-            "norm": "l2",
-            "attack_bound": 0.1,
-            "epsilon_r": 1.0,
-            "delta_r": 0.05,
-            "mechanism": "classic",
-            "weights": "parseval",
-        },
+    noise_layer={
+        "place": "first-layer",
+        "norm": "l2",
+        "attack_bound": 0.1,
+        "epsilon_r": 1.0,
+        "delta_r": 0.05,
+        "mechanism": "classic",
+        "weights": "parseval",
     },
-    published={},
 )
