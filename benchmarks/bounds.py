@@ -1,7 +1,7 @@
 """Every bound in every norm, on the same weights and draws: how long its radii are, and whether attacks contradict them.
 
     TWINPROOF_DATA=... python benchmarks/bounds.py --data mnist --out results/bounds-mnist.json --processes 6
-    python benchmarks/bounds.py --data digits --limit 100 --wanted 50 --n 1000 --out bounds-digits.json
+    python benchmarks/bounds.py --data digits --limit 400 --wanted 20 --n 1000 --steps 5 --out results/bounds-digits.json
 
 Trains one run (``--recipe``, noise after the first layer, seed 0), certifies a copy of it for each norm and bound with one key,
 checks that the tight radius is never below the one of HGM on any input, attacks the certificates at 0.99 of their radius and
