@@ -31,6 +31,15 @@ def distance_to(table: NoiseTable, half: tuple[Decimal, ...]) -> float:
     return float(sum(abs(one - other) for one, other in zip(got, wanted, strict=True)) / 2)
 
 
+def cell_error(table: NoiseTable, tail: Callable[[Decimal], Decimal], steps: float, k: int) -> tuple[float, float]:
+    """The probability of cell k, and how far the table is off it."""
+    got = int(table.boundaries[table.reach - k]) - int(table.boundaries[table.reach - k - 1])
+    with localcontext() as context:
+        context.prec = 60
+        near, far = (tail((k + half) / Decimal(steps)) for half in (Decimal("-0.5"), Decimal("0.5")))
+        return float(near - far), abs(float(Decimal(got) / WORD - (near - far)))
+
+
 def changed(table: NoiseTable, change: Callable[[NDArray[np.uint64]], NDArray[np.uint64]]) -> NoiseTable:
     """A table with other boundaries: a planted bug."""
     return NoiseTable(table.reach, change(table.boundaries))

@@ -14,10 +14,7 @@ from twinproof.audit.fields import (
     Field,
     exactly,
     field_problems,
-    is_digest,
-    is_not_negative,
     is_object,
-    is_open_probability,
     is_positive,
     is_positive_count,
     is_text,
@@ -26,7 +23,7 @@ from twinproof.audit.fields import (
     whole,
 )
 from twinproof.audit.verification import Problem
-from twinproof.audit.verify_certificates import MOST_DRAWS, is_draws, is_grid, is_key
+from twinproof.audit.verify_certificates import SMOOTHED
 from twinproof.audit.verify_method import INPUT, NOISE, NORMS, bound_problems, one_of
 from twinproof.audit.verify_noise import Noise, noise_of, noise_problems
 from twinproof.audit.verify_rule import Rule, Way
@@ -63,8 +60,7 @@ def _is_choice(value: object, known: tuple[str, ...]) -> bool:
 SETTINGS = (
     Field("format", exactly(1), "1"),
     Field("state", exactly("complete"), "complete"),
-    Field("model_sha256", is_digest, "64 lower-case hexadecimal digits"),
-    Field("norm", one_of(NORMS), ", ".join(NORMS)),
+    *SMOOTHED,
     Field("sizes", _is_sizes, "growing positive sizes of at most 12 significant digits"),
     Field("attacks", lambda value: _is_choice(value, ATTACKS), ", ".join(ATTACKS)),
     Field("protocols", lambda value: _is_choice(value, tuple(TARGETS)), ", ".join(TARGETS)),
@@ -80,17 +76,8 @@ SETTINGS = (
     ),
     Field("inputs", is_positive_count, "an integer from 1"),
     Field("certificate_norm", one_of(NORMS), ", ".join(NORMS)),
-    Field("sigma", is_positive, "a positive number"),
-    Field("grid", is_grid, "a power of two"),
-    Field("tau", is_not_negative, "a number from 0"),
     *NOISE,
-    Field("levels", is_positive_count, "an integer from 1"),
-    Field("dimension", is_positive_count, "an integer from 1"),
     Field("noise_dimension", is_positive_count, "an integer from 1"),
-    Field("n0", is_positive_count, "an integer from 1"),
-    Field("n", is_draws, f"an integer from 1 to {MOST_DRAWS}"),
-    Field("alpha", is_open_probability, "a number between 0 and 1"),
-    Field("key", is_key, "hexadecimal bytes"),
     Field("random_network", lambda value: isinstance(value, bool), "true or false"),
     Field("form", is_text, "a description, e.g. as given"),
     *ORIGIN,

@@ -62,8 +62,7 @@ def is_arithmetic(value: object) -> bool:
     return isinstance(value, str) and value in ARITHMETICS
 
 
-SETTINGS = (
-    Field("format", exactly(1), "1"),
+SMOOTHED = (
     Field("model_sha256", is_digest, "64 lower-case hexadecimal digits"),
     Field("norm", one_of(NORMS), ", ".join(NORMS)),
     Field("sigma", is_positive, "a positive number"),
@@ -75,6 +74,11 @@ SETTINGS = (
     Field("n", is_draws, f"an integer from 1 to {MOST_DRAWS}"),
     Field("alpha", is_open_probability, "a number between 0 and 1"),
     Field("key", is_key, "hexadecimal bytes"),
+)
+"""What records say of a smoothed classifier and of how it was asked, whatever they are about."""
+SETTINGS = (
+    Field("format", exactly(1), "1"),
+    *SMOOTHED,
     Field("largest_radius", is_not_negative, "a number from 0"),
     Field("inputs", is_count, "an integer from 0"),
     Field("state", exactly("complete"), "complete"),

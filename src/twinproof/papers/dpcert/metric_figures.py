@@ -41,8 +41,8 @@ _NOTES = (
 
 
 @dataclass(frozen=True)
-class MetricHistograms:
-    """Figures 5 and 10 to 14: a row for the baselines, a row for the instances of DP-CERT and the house recipe."""
+class _MetricFigure:
+    """A figure of metrics at one sigma: on the runs of Table 2, with the methods' names above the panels."""
 
     ground: Ground
     sigma: float
@@ -50,6 +50,17 @@ class MetricHistograms:
     def cells(self, effort: Effort) -> list[Cell]:
         """On the runs of Table 2."""
         return metric_cells(EVERY, self.ground, self.sigma, effort)
+
+    def figure(self, findings: Findings, caption: str) -> Figure:
+        """Three panels in a row."""
+        from twinproof.papers.draw import draw_panels
+
+        return draw_panels(findings.panels, caption, columns=3, names_above=True)
+
+
+@dataclass(frozen=True)
+class MetricHistograms(_MetricFigure):
+    """Figures 5 and 10 to 14: a row for the baselines, a row for the instances of DP-CERT and the house recipe."""
 
     def findings(self, done: Sequence[Measured]) -> Findings:
         """The share of images in each fifth of a decade."""
@@ -66,21 +77,10 @@ class MetricHistograms:
         )
         return Findings(panels, notes=_NOTES)
 
-    def figure(self, findings: Findings, caption: str) -> Figure:
-        """Two rows."""
-        return _drawn(findings, caption)
-
 
 @dataclass(frozen=True)
-class MetricAgainstRadius:
+class MetricAgainstRadius(_MetricFigure):
     """Figure 6: images are grouped by radius; the logarithm of the mean metric of each group."""
-
-    ground: Ground
-    sigma: float
-
-    def cells(self, effort: Effort) -> list[Cell]:
-        """On the runs of Table 2."""
-        return metric_cells(EVERY, self.ground, self.sigma, effort)
 
     def findings(self, done: Sequence[Measured]) -> Findings:
         """A panel for each metric, and rank correlations over single images."""
@@ -96,10 +96,6 @@ class MetricAgainstRadius:
             for metric, words in SHOWN.items()
         )
         return Findings(panels, notes=_NOTES, tables=(self._correlations(done, source),))
-
-    def figure(self, findings: Findings, caption: str) -> Figure:
-        """One row."""
-        return _drawn(findings, caption)
 
     def _relations(self, done: Sequence[Measured], method: str, source: str, metric: str) -> list[dict[str, Any]]:
         found = repetitions(done, Model(method, source, self.sigma))
@@ -125,16 +121,10 @@ class MetricAgainstRadius:
 
 
 @dataclass(frozen=True)
-class MetricSplits:
+class MetricSplits(_MetricFigure):
     """Figures 17 to 19: one metric of the images with at least a radius (top), and of the others."""
 
-    ground: Ground
-    sigma: float
     metric: str
-
-    def cells(self, effort: Effort) -> list[Cell]:
-        """On the runs of Table 2."""
-        return metric_cells(EVERY, self.ground, self.sigma, effort)
 
     def findings(self, done: Sequence[Measured]) -> Findings:
         """Shares are of all images, so that the two rows together are the whole distribution."""
@@ -152,10 +142,6 @@ class MetricSplits:
         )
         return Findings(panels, notes=_NOTES)
 
-    def figure(self, findings: Findings, caption: str) -> Figure:
-        """Two rows."""
-        return _drawn(findings, caption)
-
     def _side(self, threshold: float, side: str) -> Reading:
         def read(one: Measured) -> Histogram:
             splits = one.numbers["radius"][sigma_name(self.sigma)][self.metric]["splits"]
@@ -164,9 +150,3 @@ class MetricSplits:
             return histogram
 
         return read
-
-
-def _drawn(findings: Findings, caption: str) -> Figure:
-    from twinproof.papers.draw import draw_panels
-
-    return draw_panels(findings.panels, caption, columns=3, names_above=True)
