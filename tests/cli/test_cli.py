@@ -208,6 +208,7 @@ def test_listings(call: Any) -> None:
     listed = call("recipes", "--json").json()["recipes"]
     assert {row["name"]: row["privacy_status"] for row in listed} == {
         "regular": "none",
+        "gaussian": "none",
         "dpsgd": "proven",
         "dpcert-gaussian": "proven",
         "pixeldp": "none",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import pytest
 
@@ -13,6 +14,16 @@ from twinproof.privacy.calibration import calibrate_noise_multiplier
 from twinproof.privacy.mechanisms.analytic_gaussian import analytic_gaussian_sigma
 
 MNIST = 60_000
+
+
+@pytest.fixture(autouse=True)
+def _nothing_remembered() -> Iterator[None]:
+    """A planted bug must not answer for another test, nor another test for it."""
+    calibration._calibrated.cache_clear()
+    yield
+    calibration._calibrated.cache_clear()
+
+
 Case = tuple[float, float, float, int, tuple[Event, ...]]
 # (epsilon, delta, sample rate, steps, already spent)
 CASES: list[Case] = [

@@ -101,6 +101,21 @@ def test_all_other_records_may_change(recipe: str, path: str) -> None:
     assert not same(gradient_of_one(config, taken, ()), moved), "the record's own change shows"
 
 
+CONSISTENT = {"regulariser": {"weight": 0.5, "eta": 0.5}}
+
+
+@pytest.mark.parametrize("path", ["auto", "vmap"])
+@pytest.mark.parametrize("originals", [True, False])
+def test_moved_copies_are_compared_with_those_of_the_same_record(path: str, originals: bool) -> None:
+    config = _settings("dpcert-smoothadv", path, originals=originals, **CONSISTENT)
+    taken = per_example_path(config, _network(config), _digits())
+    assert isinstance(taken, AdversarialCopies)
+    assert is_isolated(config, taken)
+    alone = _settings("dpcert-smoothadv", path, originals=originals)
+    without = gradient_of_one(alone, per_example_path(alone, _network(alone), _digits()), ())
+    assert not same(gradient_of_one(config, taken, ()), without), "the term is there"
+
+
 @pytest.mark.parametrize("recipe", OF_COPIES)
 def test_copies_take_the_fast_path(recipe: str) -> None:
     config = _settings(recipe, "auto")
@@ -168,6 +183,15 @@ def test_planted_movement_of_another_record_is_caught() -> None:
     honest = per_example_path(config, _network(config), _digits())
     assert isinstance(honest, AdversarialCopies)
     assert not is_isolated(config, MovedByAnother(honest.model, honest.inner, honest.ascent))
+
+
+def test_planted_blocks_across_moved_records_are_caught() -> None:
+    config = _settings("dpcert-smoothadv", "auto", **CONSISTENT)
+    honest = per_example_path(config, _network(config), _digits())
+    assert isinstance(honest, AdversarialCopies)
+    planted = CutAcrossRecords(honest.model, mean_cross_entropy)
+    planted.term = TERMS["dpcert-consistency"]
+    assert not is_isolated(config, AdversarialCopies(honest.model, planted, honest.ascent))
 
 
 @pytest.mark.parametrize("records", [128, 512, 682])

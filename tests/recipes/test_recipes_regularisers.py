@@ -173,7 +173,7 @@ def test_a_recipes_loss_is_cross_entropy_and_its_weighted_term(source: Path) -> 
     label = int(one.mul(2).softmax(dim=1).mean(dim=0).argmax())  # right, so that MACER counts it
     base = _cross_entropy(one, label)
     cases = {
-        "dpcert-smoothadv": ({}, 0.0),
+        "dpcert-smoothadv": ({"weight": 3.0, "eta": 0.2}, slow_consistency(one[1:], 3.0, 0.2)),
         "dpcert-stability": ({"weight": 0.7}, 0.7 * slow_stability(one)),
         "dpcert-consistency": ({"weight": 3.0, "eta": 0.2}, slow_consistency(one[1:], 3.0, 0.2)),
         "dpcert-macer": ({"weight": 12.0, "beta": 2.0}, 12.0 * 0.5 / 2 * slow_macer(one, label, 2.0, 8.0)),
@@ -182,20 +182,24 @@ def test_a_recipes_loss_is_cross_entropy_and_its_weighted_term(source: Path) -> 
         config = _resolved(source, recipe, sigma=0.5, regulariser=regulariser)
         found = float(RECIPES[recipe].record_loss(config)(one, torch.tensor(label)))
         assert found == pytest.approx(base + term, rel=1e-9), recipe
-        assert recipe == "dpcert-smoothadv" or term != 0
+        assert term != 0
+    plain = _resolved(source, "dpcert-smoothadv", sigma=0.5)
+    assert float(RECIPES["dpcert-smoothadv"].record_loss(plain)(one, torch.tensor(label))) == pytest.approx(base, rel=1e-9)
 
 
 def test_without_originals_every_row_is_a_noisy_one(source: Path) -> None:
-    config = _resolved(source, "dpcert-consistency", originals=False, copies=COPIES)
     one = _logits(1, 0.3)[0]
-    found = float(RECIPES["dpcert-consistency"].record_loss(config)(one, torch.tensor(1)))
-    assert found == pytest.approx(_cross_entropy(one, 1) + slow_consistency(one, 0.5, 0.5), rel=1e-9)
+    for recipe in ("dpcert-consistency", "dpcert-smoothadv"):
+        both = {"weight": 0.5, "eta": 0.5}
+        config = _resolved(source, recipe, originals=False, copies=COPIES, regulariser=both)
+        found = float(RECIPES[recipe].record_loss(config)(one, torch.tensor(1)))
+        assert found == pytest.approx(_cross_entropy(one, 1) + slow_consistency(one, 0.5, 0.5), rel=1e-9)
     gaussian = _resolved(source, "dpcert-gaussian", originals=False, copies=3, sigma=0.4)
     assert RECIPES["dpcert-gaussian"].augmentation(gaussian) == GaussianCopies(3, 0.4, original=False)
 
 
 DEFAULTS: dict[str, dict[str, float]] = {
-    "dpcert-smoothadv": {"radius": 0.25, "attack_steps": 2, "warm_up_epochs": 10},
+    "dpcert-smoothadv": {"radius": 0.25, "attack_steps": 2, "warm_up_epochs": 10, "weight": 0.0, "eta": 0.0},
     "dpcert-stability": {"weight": 0.1},
     "dpcert-consistency": {"weight": 0.5, "eta": 0.5},
     "dpcert-macer": {"weight": 16.0, "beta": 16.0, "macer_gamma": 8.0},
@@ -256,6 +260,22 @@ def test_a_run_is_proven_verified_and_resumes_under_its_settings(source: Path, t
     assert config.regulariser == _resolved(source, recipe).regulariser
     one, other = (train(tiny(source, recipe=name), tmp_path / f"seeded-{name}").root for name in (recipe, "dpcert-gaussian"))
     assert model_bytes(one) != model_bytes(other), "the recipe does something of its own"
+
+
+def test_smoothadv_with_consistency_is_another_proven_training(source: Path, tmp_path: Path) -> None:
+    both = {"weight": 0.5, "eta": 0.5}
+    run = train(tiny(source, recipe="dpcert-smoothadv", seed=None, regulariser=both), tmp_path / "run")
+    assert run.guarantee.status is Status.PROVEN
+    assert verify_run(run.root).ok
+    weights = {
+        name: model_bytes(train(tiny(source, recipe=recipe, regulariser=given), tmp_path / name).root)
+        for name, recipe, given in (
+            ("alone", "dpcert-smoothadv", {}),
+            ("with", "dpcert-smoothadv", both),
+            ("not moved", "dpcert-consistency", both),
+        )
+    }
+    assert len(set(weights.values())) == 3, "neither the movement nor the term is lost"
 
 
 @pytest.mark.parametrize("rule", [ClipRule.PSAC_PAPER, ClipRule.PSAC_CODE])

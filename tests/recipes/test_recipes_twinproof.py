@@ -48,10 +48,10 @@ def _weights(root: Path) -> dict[str, Tensor]:
     return load_file(root / "model.safetensors")
 
 
-def test_its_defaults_are_those_of_the_first_look() -> None:
+def test_its_defaults_are_those_that_tuning_found() -> None:
     config = parse_train_config({"data": {"source": "digits"}, "recipe": "twinproof"})
     found = (config.copies, config.width, config.learning_rate, config.epochs, config.averaging, config.schedule)
-    assert found == (4, 2, 2.0, 40, 0.99, "constant")
+    assert found == (8, 2, 2.0, 40, 0.99, "constant")
 
 
 def test_its_copies_have_the_noise_and_number_of_the_settings(settings: dict[str, Any]) -> None:

@@ -14,6 +14,7 @@ MULTIPLIER_DIGITS = 6
 _SMALLEST, _LARGEST = 0.1, 1e5
 # Relative width of the final bracket. Epsilon falls about as fast as the multiplier grows, so this keeps it within 0.1 %.
 _WIDTH = 5e-4
+_KEPT = 64  # answers that a process remembers
 
 
 def _bisect(cost: Callable[[float], float], target: float, low: float, high: float, width: float) -> tuple[float, float]:
@@ -58,6 +59,12 @@ def calibrate_noise_multiplier(
         ``epsilon_pld([*already, steps at the returned multiplier], delta) <= epsilon``: the value returned was itself
         accounted, or lies above one that was, and epsilon never grows with noise.
     """
+    return _calibrated(epsilon, delta, sample_rate, steps, tuple(already))
+
+
+# A table trains many models under one budget; each calibration takes seconds.
+@functools.lru_cache(maxsize=_KEPT)
+def _calibrated(epsilon: float, delta: float, sample_rate: float, steps: int, already: tuple[Event, ...]) -> float:
     if not (epsilon > 0 and math.isfinite(epsilon)):
         raise ConfigError("epsilon cannot be used", where="epsilon", got=epsilon, wanted="a finite number above 0")
 

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from twinproof.data.config import DataConfig
 from twinproof.errors import ConfigError
+from twinproof.layers.models.prior import Prior
 from twinproof.privacy.clipping import ClipRule
 from twinproof.recipes.noise_layer import LARGEST_SIGMA, NoiseLayerConfig, Variant, check_noise_layer
 from twinproof.recipes.recipe import Recipe
@@ -63,6 +64,7 @@ class TrainConfig(BaseModel):
     variant: Variant = Variant.SOUND
     model: str | None = None
     width: int = Field(default=1, ge=1, le=64, description="multiplies the network's hidden sizes")
+    prior: Prior | None = Field(default=None, description="figures: start from weights learned from generated images")
     seed: int | None = Field(default=None, ge=0, description="makes the run repeatable and therefore not private")
     performance: Performance = Performance()
 
@@ -75,6 +77,7 @@ class ResolvedConfig(TrainConfig):
     steps: int
     sigma: float
     model: str
+    prior: Prior = Prior.NONE
 
     @property
     def sample_rate(self) -> float:

@@ -27,8 +27,11 @@ def consistency(noisy: Tensor, weight: float, eta: float) -> Tensor:
     return weight * divergence - eta * (shares * average).sum()
 
 
-def _loss(settings: RecordSettings) -> RecordLoss:
+def consistent_loss(settings: RecordSettings) -> RecordLoss:
+    """Cross-entropy of all copies and the term of the noisy ones, with the settings' ``weight`` and ``eta``; both 0: off."""
     weight, eta = (reading(settings.regulariser, name) for name in ("weight", "eta"))
+    if weight == eta == 0:
+        return mean_cross_entropy
     first = 1 if settings.originals else 0
 
     def loss(logits: Tensor, label: Tensor) -> Tensor:
@@ -47,6 +50,6 @@ DPCERT_CONSISTENCY = Recipe(
     loss=mean_cross_entropy,
     augmentation=lambda settings: GaussianCopies(settings.copies, settings.sigma, settings.originals),
     defaults={"copies": 2, "regulariser": {"weight": 0.5, "eta": 0.5}},
-    loss_of=_loss,
+    loss_of=consistent_loss,
     fewest_copies=2,
 )

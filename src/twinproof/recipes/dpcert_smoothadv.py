@@ -3,11 +3,14 @@
 The movement is found from the record, its label, its fresh noise and the present weights, which are private already: the
 gradient is still a function of one record, clipped once. The authors' program descends and moves copies of one record by what
 was found for another; here the ascent is mapped over records (``twinproof.training.adversarial_copies``).
+
+The term of ``dpcert-consistency`` can be switched on: between the noisy copies of the record, where they were moved to.
 """
 
 from __future__ import annotations
 
 from twinproof.guarantee import Status
+from twinproof.recipes.dpcert_consistency import consistent_loss
 from twinproof.recipes.recipe import Recipe, RecordSettings
 from twinproof.recipes.regulariser import reading
 from twinproof.training.adversarial_copies import Ascent
@@ -35,7 +38,11 @@ DPCERT_SMOOTHADV = Recipe(
     loss=mean_cross_entropy,
     # The ascent needs the record itself to stay in its range; where the original is not wanted, it is dropped afterwards.
     augmentation=lambda settings: GaussianCopies(settings.copies, settings.sigma),
-    defaults={"copies": 2, "regulariser": {"radius": 0.25, "attack_steps": 2, "warm_up_epochs": 10}},
+    defaults={
+        "copies": 2,
+        "regulariser": {"radius": 0.25, "attack_steps": 2, "warm_up_epochs": 10, "weight": 0.0, "eta": 0.0},
+    },
+    loss_of=consistent_loss,
     ascent=_ascent,
     fewest_copies=1,
 )

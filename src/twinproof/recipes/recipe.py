@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from twinproof.guarantee import Status
+from twinproof.layers.models.registry import default_network
 from twinproof.layers.models.with_noise import RedistributionKind
 from twinproof.recipes.regulariser import FIELD, RegulariserConfig
 from twinproof.training.adversarial_copies import Ascent
@@ -49,7 +50,9 @@ class Recipe:
     ``published`` holds what the paper's own variant changes of the ``defaults``; None where there is no such variant.
     ``loss_of`` makes the loss where it depends on settings; ``loss`` is then its part without them. ``ascent`` says how noisy
     copies are moved against the network first. ``fewest_copies`` is the least number of noisy copies that the recipe can do
-    with, None where it makes none; ``needs_originals`` that it compares them with the record itself.
+    with, None where it makes none; ``needs_originals`` that it compares them with the record itself. ``network`` names the one
+    that is used where none is asked for, by the input's shape; ``starts_from_prior`` that it starts from learned weights where
+    there are some for it.
 
     Guarantees
         Whatever a recipe fills in sees one record at a time: a loss its copies' outputs and its label, an augmentation's rows
@@ -70,6 +73,8 @@ class Recipe:
     ascent: Callable[[RecordSettings], Ascent] | None = None
     fewest_copies: int | None = None
     needs_originals: bool = False
+    network: Callable[[tuple[int, ...]], str] = default_network
+    starts_from_prior: bool = False
 
     def record_loss(self, settings: RecordSettings) -> RecordLoss:
         """The loss of one record under these settings."""

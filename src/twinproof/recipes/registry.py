@@ -11,6 +11,7 @@ from twinproof.recipes.dpcert_macer import DPCERT_MACER
 from twinproof.recipes.dpcert_smoothadv import DPCERT_SMOOTHADV
 from twinproof.recipes.dpcert_stability import DPCERT_STABILITY
 from twinproof.recipes.dpsgd import DPSGD
+from twinproof.recipes.gaussian import GAUSSIAN
 from twinproof.recipes.hgm_pixeldp import HGM_PIXELDP
 from twinproof.recipes.pixeldp import PIXELDP
 from twinproof.recipes.psac import PSAC
@@ -24,6 +25,7 @@ RECIPES: dict[str, Recipe] = {
     recipe.name: recipe
     for recipe in (
         REGULAR,
+        GAUSSIAN,
         DPSGD,
         PSAC,
         DPCERT_GAUSSIAN,

@@ -6,7 +6,7 @@ import math
 
 from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError
-from twinproof.layers.models.registry import default_network
+from twinproof.layers.models.prior import PRIOR_NETWORK, PRIOR_WIDTH, Prior, has_prior
 from twinproof.layers.models.with_noise import RedistributionKind
 from twinproof.privacy.accounting import Event, GaussianEvent
 from twinproof.privacy.calibration import calibrate_noise_multiplier
@@ -70,6 +70,8 @@ def resolve(config: TrainConfig, dataset: Dataset) -> ResolvedConfig:
             got=batch_size,
             wanted=f"at most {records}, the number of training records",
         )
+    recipe = find_recipe(config.recipe)
+    model = config.model or recipe.network(dataset.shape)
     noise_layer, sigma = None, config.sigma or DEFAULT_SIGMA
     if config.noise_layer is not None:
         noise_layer, sigma = settled_noise(config.noise_layer, config.variant, dataset.shape)
@@ -79,9 +81,10 @@ def resolve(config: TrainConfig, dataset: Dataset) -> ResolvedConfig:
         "records": records,
         "batch_size": batch_size,
         "steps": config.steps if config.steps is not None else max(1, round(config.epochs * records / batch_size)),
-        "model": config.model or default_network(dataset.shape),
+        "model": model,
+        "prior": _prior(config, model, dataset.shape),
     }
-    if not find_recipe(config.recipe).private:
+    if not recipe.private:
         settled |= {"epsilon": None, "noise_multiplier": None}
     else:
         _check_delta(config.delta, records)
@@ -116,6 +119,21 @@ def plan_of(config: ResolvedConfig) -> Plan:
         clip_rule=config.clip_rule,
         clip_r=config.clip_r,
     )
+
+
+def _prior(config: TrainConfig, model: str, shape: tuple[int, ...]) -> Prior:
+    """What the network starts from: what is asked for, or what the recipe starts from where there is such a thing."""
+    there_is = has_prior(model, shape, config.width)
+    if config.prior is Prior.FIGURES and not there_is:
+        raise ConfigError(
+            "there are no learned weights to start from",
+            where="prior",
+            got=f"figures, with {model} of width {config.width} for inputs of shape {shape}",
+            wanted=f"{PRIOR_NETWORK} of width {PRIOR_WIDTH}, for images of one channel",
+            fix=f"leave prior out, or use model={PRIOR_NETWORK} and width={PRIOR_WIDTH}",
+        )
+    starts = find_recipe(config.recipe).starts_from_prior and there_is
+    return config.prior or (Prior.FIGURES if starts else Prior.NONE)
 
 
 def _check_delta(delta: float, records: int) -> None:

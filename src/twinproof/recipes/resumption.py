@@ -7,7 +7,7 @@ from typing import Any
 
 from twinproof.errors import RunError
 from twinproof.privacy.ledger import Ledger
-from twinproof.recipes.config import TrainConfig
+from twinproof.recipes.config import ResolvedConfig, TrainConfig
 from twinproof.recipes.stored_data import public_config
 from twinproof.runs.layout import RunLayout
 from twinproof.runs.private_files import WRITTEN_FIRST
@@ -18,7 +18,7 @@ _FREE_KINDS = ("open", "gaussian")
 
 def refuse_other_settings(root: Path, given: TrainConfig, stored: dict[str, Any]) -> None:
     """Refuses settings that are not the run's. One that is left open (None) agrees with whatever was decided for it."""
-    other = [key for key, value in public_config(given).items() if not _agrees(key, value, stored.get(key))]
+    other = [key for key, value in public_config(given).items() if not _agrees(key, value, stored.get(key, _default(key)))]
     if stored.get("noise_multiplier") is None:  # a recipe without privacy drops what was said about it
         other = [key for key in other if key not in ("epsilon", "noise_multiplier")]
     if other:
@@ -29,6 +29,12 @@ def refuse_other_settings(root: Path, given: TrainConfig, stored: dict[str, Any]
             wanted="the settings in run.json",
             fix="resume without settings (they are read from the run), or start a new run",
         )
+
+
+def _default(key: str) -> Any:
+    """What a run means that was started before there was such a setting."""
+    field = ResolvedConfig.model_fields.get(key)
+    return None if field is None or field.is_required() else field.default
 
 
 def _agrees(key: str, given: Any, stored: Any) -> bool:

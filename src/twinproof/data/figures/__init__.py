@@ -1,0 +1,1 @@
+"""Images that are made up by a program: public, because nobody's record is in them."""
