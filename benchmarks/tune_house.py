@@ -1,11 +1,13 @@
 """Choosing the settings of the house recipe, on training records only: the last 10,000 of a data set are held out for it.
 
     TWINPROOF_DATA=... python benchmarks/tune_house.py --out results/tune-house.json --processes 4
-    TWINPROOF_DATA=... python benchmarks/tune_house.py --out results/tune-house-2.json --base '{"model": "scatter-cnn"}'
+    TWINPROOF_DATA=... python benchmarks/tune_house.py --out results/tune-house-2.json --base '{"copies": 4}'
+    TWINPROOF_DATA=... python benchmarks/tune_house.py --out results/seeds.json --seeds 3 --changes '[{}, {"prior": "none"}]'
 
 The grid is the recipe's defaults and one change of them at a time, for each data set and sigma; ``--base`` moves its middle, so
-that a second round starts from what the first one found. Each line is trained once for each seed and certified on held-out
-records. Every finished line is written, one that failed too; a second call goes on where the first one stopped.
+that a second round starts from what the first one found, and ``--changes`` names other changes than the grid's own. Each line
+is trained once for each seed and certified on held-out records. Every finished line is written, one that failed too; a second
+call goes on where the first one stopped.
 
 The test set is never looked at. What a choice among settings costs in privacy is not charged: these runs use the training
 records of MNIST and Fashion-MNIST, which are public here. Whoever tunes on private records has to charge for it, or tune on
@@ -39,20 +41,22 @@ from twinproof.randomness import Key
 from twinproof.recipes.train import train
 from twinproof.runs.environment import software_versions, utc_now
 from twinproof.training.device import describe_device, resolve_device
+from twinproof.training.device_memory import free_device_memory
 
 HELD_OUT = 10_000
+_AT_THE_END = 10**9  # one report for each training
 RADII = (0.0, 0.25, 0.5, 1.0)
 PRIVACY: dict[str, Any] = {"recipe": "twinproof", "epsilon": 3.0, "delta": 1e-5}
 MIDDLE: dict[str, Any] = {"batch_size": 2048}
 CHANGES: tuple[dict[str, Any], ...] = (
-    {},
-    {"model": "gelu-cnn"},
+    {},  # gelu-cnn of width 2, from the learned weights
+    {"prior": "none"},
+    {"model": "tramer-boneh-cnn"},
     {"model": "scatter-cnn"},
-    {"model": "scatter-cnn", "width": 4},
-    {"width": 1},
+    {"width": 1},  # like every other width without learned weights
     {"width": 4},
     {"copies": 2},
-    {"copies": 8},
+    {"copies": 4},
     {"copies": 16},
     {"originals": False},
     {"learning_rate": 1.0},
@@ -97,11 +101,16 @@ class Task:
 
 
 def grid(
-    data: Iterable[str], sigmas: Iterable[float], seeds: int, base: dict[str, Any], measured: dict[str, Any]
+    data: Iterable[str],
+    sigmas: Iterable[float],
+    seeds: int,
+    base: dict[str, Any],
+    measured: dict[str, Any],
+    changes: Iterable[dict[str, Any]] = CHANGES,
 ) -> Iterator[Task]:
-    """All tasks, each once: the middle of the grid first, for every data set and sigma."""
+    """All tasks, each once: one change of the middle after another, each for every data set and sigma."""
     seen = set()
-    for change in CHANGES:
+    for change in changes:
         for source in data:
             for sigma in sigmas:
                 for seed in range(seeds):
@@ -109,6 +118,14 @@ def grid(
                     if task.name not in seen:
                         seen.add(task.name)
                         yield task
+
+
+def changes_of(text: str) -> tuple[dict[str, Any], ...]:
+    """The value of ``--changes``: a list of settings in JSON."""
+    changes = json.loads(text)
+    if not (isinstance(changes, list) and all(isinstance(change, dict) for change in changes)):
+        raise argparse.ArgumentTypeError(f'{text} is not a list of settings, like [{{}}, {{"copies": 8}}]')
+    return tuple(changes)
 
 
 def held_out(dataset: Dataset, number: int) -> Dataset:
@@ -131,18 +148,21 @@ def one(task: Task) -> Line:
     try:
         with tempfile.TemporaryDirectory() as folder:
             settings = {**PRIVACY, **task.settings, **steps, "sigma": task.sigma, "seed": task.seed}
+            settings["performance"] = {**settings.get("performance", {}), "report_every": _AT_THE_END}
             run = train(settings, Path(folder) / "run", dataset=dataset)
             sampling = Sampling(100, task.draws, 0.001)
             certified = certify_run(run, dataset, sampling=sampling, limit=task.inputs, key=Key.from_seed(task.seed))
             summary = summarize(certified.certificates, certified.settings, radii=RADII).as_dict()
     except UserError as error:
         return {**task.as_dict(), "error": error.as_dict()}
+    finally:
+        free_device_memory()
     return {
         **task.as_dict(),
         "accuracy": run.record["accuracy"]["value"],
         **{key: summary[key] for key in ("acr", "certified_accuracy", "smoothed_accuracy", "abstained")},
         "acr_interval": [summary["intervals"]["acr"]["low"], summary["intervals"]["acr"]["high"]],
-        "epsilon_of_the_plan": run.record["privacy"]["epsilon"],
+        "epsilon_of_the_plan": run.epsilon,
         "train_seconds": run.record["seconds"],
         "certify_seconds": certified.settings.seconds,
         "seconds": round(time.monotonic() - began, 1),
@@ -197,6 +217,7 @@ def main() -> None:
     parser.add_argument("--sigma", type=float, nargs="+", default=[0.25, 0.5, 1.0])
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--base", type=json.loads, default={}, help="settings in JSON that move the middle of the grid")
+    parser.add_argument("--changes", type=changes_of, default=CHANGES, help="a list in JSON in the place of the grid's own")
     parser.add_argument("--inputs", type=int, default=1000, help="held-out records that are certified")
     parser.add_argument("--draws", type=int, default=10_000)
     parser.add_argument("--processes", type=int, default=1, help="lines at a time on the one device")
@@ -204,7 +225,7 @@ def main() -> None:
     parser.add_argument("--only", type=int, default=None, help="so many lines of the grid, to try the script out")
     asked = parser.parse_args()
     measured = {"inputs": asked.inputs, "draws": asked.draws, "steps": asked.steps}
-    tasks = list(grid(asked.data, asked.sigma, asked.seeds, asked.base, measured))[: asked.only]
+    tasks = list(grid(asked.data, asked.sigma, asked.seeds, asked.base, measured, asked.changes))[: asked.only]
     tune(tasks, asked.out, asked.processes)
 
 
