@@ -45,6 +45,9 @@ def test_a_figure_is_made(call: Any, tmp_path: Path) -> None:
         (("stobatch-fig2",), "not built yet"),
         (("hgm-fig3", "--seeds", "0"), "seeds cannot be used"),
         (("hgm-fig3",), "needs the data set 'mnist'"),
+        (("dpcert-table2", "--quick", "--methods", "dpsgd,regula"), "did you mean 'regular'"),
+        (("dpcert-table2", "--quick", "--methods", "dpsgd", "--methods", "zzz"), "the table has no such row"),
+        (("hgm-fig1", "--methods", "dpsgd"), "no rows to choose from"),
     ],
 )
 def test_mistakes_are_answered_clearly(

@@ -21,8 +21,9 @@ from twinproof.papers import attacked_numbers
 from twinproof.papers import measure as measuring
 from twinproof.papers.cell_store import CellStore
 from twinproof.papers.effort import Effort
+from twinproof.papers.making import make_cells
 from twinproof.papers.methods import MNIST, cells_of
-from twinproof.papers.reproduce import CELLS, PAGE, PICTURE, RESULTS, Reproduced, make_cells, reproduce
+from twinproof.papers.reproduce import CELLS, PAGE, PICTURE, RESULTS, Reproduced, reproduce
 from twinproof.papers.rereading import Rereading
 from twinproof.randomness import Key
 from twinproof.runs.certificates import read_certificates, read_settings
@@ -57,6 +58,11 @@ def test_everything_is_written(made: Made) -> None:
     assert row["difference"] == pytest.approx(row["ours"]["mean"] - 4.17)
     assert row["ours"]["low"] is None, "one repetition has no interval"
     assert record["comparable"] is False
+    assert record == json.loads(json.dumps(made.result.results)), "the file says what the call returns"
+    (call,) = record["made_in"]
+    assert (call["experiment"], call["cells"], call["cells_here"], call["processes"]) == ("hgm-fig3", 2, 2, 1)
+    assert call["seconds"] >= max(cell["made"]["seconds"] for cell in record["cells"]) - 0.1
+    assert record["panels"] == [], "the cells have what is plotted"
     assert "not comparable with the paper" in (made.out / "hgm-fig3" / PAGE).read_text()
     assert str(made.out) not in json.dumps(record), "a path of this machine says nothing elsewhere"
     assert (made.out / "hgm-fig3" / PICTURE).read_text().startswith("<?xml")
@@ -112,8 +118,7 @@ def test_reading_votes_again_is_certifying_with_another_bound(made: Made, tmp_pa
 def test_finished_cells_are_kept(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measuring, "measure", _refuse)
     again = reproduce("hgm-fig3", made.out, EFFORT)
-    for key in ("cells", "panels", "tests", "comparison"):
-        assert again.results[key] == made.result.results[key]
+    assert again.results == made.result.results, "times and dates too"
     with pytest.raises(AssertionError, match="nothing was to be made"):
         reproduce("hgm-fig3", made.out, Effort(seeds=1, limit=13, epochs=1, quick=True, device="cpu"))
 
@@ -148,6 +153,8 @@ def test_what_cannot_run_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         reproduce("stobatch-fig2", tmp_path)
     with pytest.raises(DataError, match="mnist is not there"):
         reproduce("hgm-fig3", tmp_path)
+    with pytest.raises(ConfigError, match="no rows to choose from"):
+        reproduce("hgm-fig1", tmp_path, Effort(methods=("dpsgd",)))
     assert list(tmp_path.iterdir()) == []
 
 

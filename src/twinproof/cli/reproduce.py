@@ -24,6 +24,9 @@ def reproduce(
     limit: Annotated[int | None, typer.Option(help="Test images; by default the experiment's own number.")] = None,
     epochs: Annotated[float | None, typer.Option(help="Of each training, instead of the experiment's own.")] = None,
     processes: Annotated[int, typer.Option(help="Models made at a time; a GPU has room for several small ones.")] = 1,
+    methods: Annotated[
+        list[str] | None, typer.Option(help="Rows of a table to make, comma-separated or repeated; by default all.")
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A first look on embedded data with small settings.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Make its models again instead of reusing them.")] = False,
     device: Device = None,
@@ -48,7 +51,8 @@ def reproduce(
         raise ConfigError(
             "nothing to reproduce was named", where="NAME", got="no name", wanted="a table or figure", fix="see --list"
         )
-    effort = Effort(seeds, limit, epochs, quick, device or "auto", data_root, processes)
+    rows = tuple(row.strip() for given in methods or () for row in given.split(",") if row.strip())
+    effort = Effort(seeds, limit, epochs, quick, device or "auto", data_root, processes, rows)
     with Bars() as bars:
         made = make(name, out, effort, overwrite=overwrite, progress=bars)
     _tell_made(made, as_json=as_json)
@@ -78,7 +82,7 @@ def _tell_made(made: Reproduced, *, as_json: bool) -> None:
 
     files = {key: str(made.folder / file) for key, file in (("results", RESULTS), ("figure", PICTURE), ("table", PAGE))}
     if as_json:
-        short = ("name", "item", "command", "comparison", "tests", "notes")
+        short = ("name", "item", "command", "made_in", "comparison", "tests", "notes")
         print_json({**{key: made.results[key] for key in short}, "files": files})
         return
     typer.echo((made.folder / PAGE).read_text(encoding="utf-8"))

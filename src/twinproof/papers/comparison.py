@@ -40,7 +40,7 @@ class Row:
 def compare(experiment: Experiment, findings: Findings) -> list[Row]:
     """A row for each published number of the experiment."""
     return [
-        Row(number, _estimate(findings.ours.get(number.key)), _estimate(findings.sound.get(number.key)))
+        Row(number, estimate_of(findings.ours.get(number.key)), estimate_of(findings.sound.get(number.key)))
         for number in experiment.published
     ]
 
@@ -97,7 +97,8 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def _estimate(values: Sequence[float] | None) -> Estimate | None:
+def estimate_of(values: Sequence[float] | None) -> Estimate | None:
+    """Mean and interval of what was measured, one number for each repetition; None where nothing was."""
     return None if values is None else over_repetitions(values)
 
 

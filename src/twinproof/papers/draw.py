@@ -21,6 +21,7 @@ _LOOKS: dict[str, dict[str, Any]] = {
     "weaker": {"linestyle": "--", "linewidth": 1.3},
     "paper": {"linestyle": ":", "linewidth": 1.8},
     "plain": {"linestyle": "-", "linewidth": 1.5},
+    "reference": {"linestyle": "-.", "linewidth": 1.5},
 }
 _LEGEND: dict[str, Any] = {"frameon": False, "fontsize": 6.8, "labelcolor": INK, "handlelength": 2.6}
 _NAMES_PER_PANEL = 1.4

@@ -17,7 +17,8 @@ class Effort:
 
     ``seeds`` is the number of repetitions: trainings from scratch, each with fresh secret randomness, so that a private run
     stays private. ``quick`` takes embedded data and small settings: a first look and a test, no reproduction. ``processes``
-    models are made at a time, which changes their speed and nothing else.
+    models are made at a time, which changes their speed and nothing else. ``methods`` are the only rows of a table that are
+    made; none means all.
     """
 
     seeds: int = 3
@@ -27,6 +28,7 @@ class Effort:
     device: str = "auto"
     data_root: Path | None = None
     processes: int = 1
+    methods: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("seeds", "limit", "processes"):
@@ -44,6 +46,7 @@ class Effort:
         words += ["--limit", str(self.limit)] if self.limit is not None else []
         words += ["--epochs", f"{self.epochs:g}"] if self.epochs is not None else []
         words += ["--quick"] if self.quick else []
+        words += ["--methods", ",".join(self.methods)] if self.methods else []
         return " ".join(words)
 
 

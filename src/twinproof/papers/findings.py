@@ -17,7 +17,8 @@ class Line:
     """One line of a plot: for each place on the x-axis, one number for each repetition.
 
     ``kind`` decides its look: ``paper`` (a published bound that does not hold), ``sound`` (the best bound that holds; our own
-    method), ``weaker`` (holds, says less; a method that never saw noise) or ``plain`` (all else).
+    method), ``weaker`` (holds, says less; a method that never saw noise), ``reference`` (the upper end, without privacy) or
+    ``plain`` (all else).
     """
 
     label: str

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 INK, MUTED, RULE = "#222222", "#5f5f5f", "#dddddd"
 # Hues of Okabe and Ito, dark enough for thin lines; dashes and marks tell lines apart without them.
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#6b6b6b", "#8c6d00", "#3E9BCB", "#111111")
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#6b6b6b", "#8c6d00", "#3E9BCB", "#111111", "#7A3E9D")
 BROKEN = "#CC0033"
 _SETTINGS: Mapping[Any, Any] = {
     "font.size": 8.5,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from twinproof.papers.cell import Cell
 from twinproof.papers.cell_store import Measured
@@ -25,3 +25,11 @@ class Reproduction(Protocol):
 
     def figure(self, findings: Findings, caption: str) -> Figure:
         """The picture."""
+
+
+@runtime_checkable
+class Selectable(Protocol):
+    """A table whose rows are methods, each of which can be made without the others."""
+
+    def only(self, methods: tuple[str, ...]) -> Reproduction:
+        """The table of these rows alone; ConfigError where it has no such row."""

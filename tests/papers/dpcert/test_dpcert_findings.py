@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 from synthetic_smoothing import certified, falling
 
-from twinproof.errors import DataError
+from twinproof.errors import ConfigError, DataError
 from twinproof.papers.catalogue.experiments import EXPERIMENTS
 from twinproof.papers.cell import Cell
 from twinproof.papers.comparison import compare, estimate_text, markdown
 from twinproof.papers.dpcert.methods import METHODS, MNIST, PUBLISHED_METHODS, SIGMAS, cells_of
 from twinproof.papers.dpcert.radius_distribution import binned
 from twinproof.papers.dpcert.readings import Model, accuracy, certified_at, fgsm_at, mean_radius, repetitions, values
-from twinproof.papers.dpcert.table2 import best_published
 from twinproof.papers.effort import Effort
 from twinproof.papers.findings import Findings, Table
 from twinproof.papers.picture import write_picture
+from twinproof.papers.reproduction import Selectable
 from twinproof.papers.reproductions import REPRODUCTIONS
 from twinproof.papers.statistics import Estimate
 
@@ -67,15 +67,38 @@ def test_the_page_of_table_2_has_its_rows_in_the_papers_order() -> None:
 
 
 def test_the_house_recipe_meets_the_best_published_private_row() -> None:
-    assert best_published("mnist", 0.25, "average certified radius") == ("dp-smoothadv", 0.742)
-    assert best_published("mnist", 1.0, "average certified radius") == ("dp-gaussian", 1.262)
-    assert best_published("fashion-mnist", 0.25, "accuracy") == ("psac", 86.34), "Regular is better and not private"
-    assert best_published("digits", 0.25, "accuracy") is None
     house = found("dpcert-table2").tables[-1]
     assert len(house.rows) == 2 * len(SIGMAS) * 3
     first = next(row for row in house.rows if row[:3] == ("mnist", "0.25", "average certified radius"))
     assert first[3] == "0.742 (DP-SmoothAdv)"
     assert first[5] == f"{0.63 * 1.25 - 0.742:+.3f}"
+
+
+def test_rows_that_were_not_made_are_left_open() -> None:
+    made = REPRODUCTIONS["dpcert-table2"]
+    assert isinstance(made, Selectable)
+    some = made.only(("dp-gaussian", "dpsgd"))
+    cells = some.cells(EFFORT)
+    assert {cell.method for cell in cells} == {"dpsgd", "dp-gaussian"}
+    findings = some.findings(certified(cells, falling))
+    whole = found("dpcert-table2")
+    for part, full in zip(findings.tables[:-1], whole.tables[:-1], strict=True):
+        for row, other in zip(part.rows, full.rows, strict=True):
+            here = row[1] in ("DPSGD", "DP-Gaussian")
+            assert row == other if here else row[2] == "-" == row[4]
+            assert row[3] == other[3], "what is printed stands there all the same"
+    assert [line.label for line in findings.panels[0].lines] == ["DPSGD", "DP-Gaussian"]
+    assert {row[4:] for row in findings.tables[-1].rows} == {("-", "-", "-", "-")}
+    assert all(row.ours is None or "dp" in row.published.key for row in compare(EXPERIMENTS["dpcert-table2"], findings))
+
+
+def test_rows_are_chosen_by_name() -> None:
+    made = REPRODUCTIONS["dpcert-table2"]
+    assert isinstance(made, Selectable)
+    with pytest.raises(ConfigError, match="did you mean 'dp-gaussian'"):
+        made.only(("dpsgd", "dp-gausian"))
+    with pytest.raises(ConfigError, match="no such row"):
+        made.only(("dp-gaussian-psac",))
 
 
 def test_a_quick_look_is_compared_with_nothing() -> None:
@@ -114,7 +137,10 @@ def test_curves_are_those_of_their_own_method_data_and_sigma() -> None:
 def test_figure_4_shows_combinations_and_copies() -> None:
     left, right = found("dpcert-fig4").panels
     assert [line.label for line in right.lines] == ["K = 0 (one noisy copy, no original)", *(f"K = {n}" for n in (2, 4, 6, 8))]
-    assert "DP-Gaussian + PSAC" in [line.label for line in left.lines]
+    added = ("", " + consistency", " + PSAC")
+    assert [line.label for line in left.lines] == [
+        f"{base}{more}" for base in ("DP-Gaussian", "DP-SmoothAdv") for more in added
+    ]
     assert all("fashion-mnist" in panel.title and "sigma 0.5" in panel.title for panel in (left, right))
 
 

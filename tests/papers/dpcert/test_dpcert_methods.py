@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from synthetic_smoothing import smoothing_of
 
+from twinproof.data.load import load
 from twinproof.papers.cell_store import CellStore
 from twinproof.papers.dpcert.methods import (
     FASHION_MNIST,
@@ -17,12 +19,14 @@ from twinproof.papers.dpcert.methods import (
     SIGMAS,
     Ground,
     cells_of,
+    grounds_of,
     models_of,
 )
 from twinproof.papers.effort import Effort
 from twinproof.papers.reproductions import REPRODUCTIONS
 from twinproof.recipes.config import parse_train_config
 from twinproof.recipes.registry import RECIPES
+from twinproof.recipes.resolve import resolve
 
 ONE = Effort(seeds=1)
 
@@ -40,6 +44,17 @@ ONE = Effort(seeds=1)
         (FASHION_MNIST, "psac", {"learning_rate": 4.0, "batch_size": 2048, "clip_rule": "psac-paper", "clip_r": 0.01}),
         (MNIST, "regular", {"learning_rate": 0.01, "batch_size": 512, "epochs": 40, "momentum": 0.9, "epsilon": None}),
         (MNIST, "dp-gaussian-replaced", {"copies": 1, "originals": False}),
+        (
+            FASHION_MNIST,
+            "dp-smoothadv-consistency",
+            {"recipe": "dpcert-smoothadv", "copies": 2, "batch_size": 2048, "clip_rule": "flat"},
+        ),
+        (
+            MNIST,
+            "gaussian",
+            {"model": "gelu-cnn", "width": 2, "prior": "figures", "batch_size": 512, "epochs": 60, "averaging": 0.999}
+            | {"learning_rate": 0.05, "schedule": "cosine", "epsilon": None, "sigma": 0.5},
+        ),
         (MNIST, "dp-smoothadv-psac", {"clip_rule": "psac-paper", "copies": 2, "recipe": "dpcert-smoothadv"}),
     ],
 )
@@ -59,6 +74,34 @@ def test_every_method_is_accepted_has_its_budget_and_no_seed(method: str) -> Non
         assert RECIPES[config.recipe].private == METHODS[method].private
 
 
+def test_smoothadv_with_consistency_has_the_authors_weights_and_the_recipes_attack() -> None:
+    (cell,) = cells_of("dp-smoothadv-consistency", MNIST, ONE, sigma=0.5)
+    (plain,) = cells_of("dp-smoothadv", MNIST, ONE, sigma=0.5)
+    both, alone = (parse_train_config(one.training).regulariser for one in (cell, plain))
+    assert both is not None
+    assert alone is not None
+    assert (both.weight, both.eta, alone.weight, alone.eta) == (0.5, 0.5, 0, 0)
+    assert (both.radius, both.attack_steps) == (alone.radius, alone.attack_steps) == (0.25, 2)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_fewer_epochs_are_fewer_for_every_method(method: str) -> None:
+    """Planted once: a row's own epochs, which won over what was asked for."""
+    for effort in (Effort(seeds=1, epochs=2), Effort(seeds=1, epochs=2, quick=True)):
+        assert all(cell.training["epochs"] == 2 for cell in models_of(method, MNIST, effort))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_settings_of_a_quick_look_fit_its_data(method: str) -> None:
+    effort = Effort(seeds=1, quick=True)
+    (quick,) = grounds_of((MNIST,), effort)
+    (cell, *_) = models_of(method, quick, effort)
+    without_budget = {name: value for name, value in cell.training.items() if name not in ("data", "epsilon")}
+    noise = {"noise_multiplier": 1.0} if METHODS[method].private else {}  # in place of seconds of calibration
+    config = parse_train_config({**without_budget, **noise, "data": {"source": "digits"}})
+    assert resolve(config, load("digits")).model in ("gelu-cnn", "small-cnn", "tramer-boneh-cnn", "mlp")
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_a_model_is_certified_under_the_noise_that_it_saw_or_under_all(method: str) -> None:
     cells = models_of(method, FASHION_MNIST, ONE)
@@ -72,8 +115,12 @@ def test_a_model_is_certified_under_the_noise_that_it_saw_or_under_all(method: s
 
 
 def test_the_house_recipe_decides_its_own_settings() -> None:
+    """A cell is known by its settings, so that its network and copies are named; they are the recipe's own."""
     (cell,) = cells_of("twinproof", MNIST, ONE, sigma=0.5)
-    given = {"data", "recipe", "epsilon", "delta", "sigma"}
+    own = {"model": "gelu-cnn", "width": 2, "prior": "figures", "copies": 8}
+    given = {"data", "recipe", "epsilon", "delta", "sigma", *own}
+    assert {name: cell.training[name] for name in own} == own
+    assert parse_train_config({"data": {"source": "mnist"}, "recipe": "twinproof"}).copies == own["copies"]
     assert set(cell.training) == given
     (shorter,) = cells_of("twinproof", MNIST, Effort(seeds=1, epochs=2), sigma=0.5)
     assert set(shorter.training) == {*given, "epochs"}
@@ -87,6 +134,8 @@ def test_table_2_is_thirty_models_and_forty_two_certifications() -> None:
     assert sum(len(smoothing_of(cell).sigmas) for cell in ours) == 42
     lengths = [len(smoothing_of(cell).sigmas) for cell in cells]
     assert lengths == sorted(lengths, reverse=True), "long ones first, so that none is left alone at the end"
+    trained = [cell.method for cell in cells if METHODS[cell.method].augmented]
+    assert set(trained[: 3 * 2 * 3]) == {"dp-smoothadv", "twinproof", "gaussian"}
     assert len({cell.name for cell in REPRODUCTIONS["dpcert-table2"].cells(Effort(seeds=3))}) == 3 * len(cells)
 
 
@@ -96,8 +145,8 @@ def test_table_2_is_thirty_models_and_forty_two_certifications() -> None:
         ("dpcert-fig7", 0),
         ("dpcert-fig15", 0),
         ("dpcert-fig16", 0),
-        ("dpcert-fig4", 3 + 4),  # three combinations and four numbers of copies
-        ("dpcert-fig8", 3 * 3 * 2),
+        ("dpcert-fig4", 4 + 4),  # four combinations and four numbers of copies
+        ("dpcert-fig8", 4 * 3 * 2),
         ("dpcert-fig9", 4 * 3 * 2),
         ("dpcert-table3", 2 * 2),
         ("dpcert-table4", 4 * 2),
@@ -126,3 +175,16 @@ def test_a_quick_look_needs_embedded_data_only(name: str) -> None:
     assert {cell.training["data"]["source"] for cell in cells} == {"digits"}
     assert len({cell.name for cell in cells}) == len(cells)
     assert all(smoothing_of(cell).limit == 40 for cell in cells)
+
+
+def test_the_script_makes_everything_and_each_where_it_finds_most() -> None:
+    text = (Path(__file__).resolve().parents[3] / "benchmarks" / "reproduce_dpcert.sh").read_text()
+    lines = re.findall(r"^  (dpcert-\w+) +# (\d+)(?:, and (\d+) measured)?", text, re.MULTILINE)
+    assert sorted(name for name, *_ in lines) == sorted(name for name in REPRODUCTIONS if name.startswith("dpcert-"))
+    seen: set[str] = set()
+    for name, trained, measured in lines:
+        cells = {cell.name: cell for cell in REPRODUCTIONS[name].cells(ONE) if cell.name not in seen}
+        assert sum(cell.base is None for cell in cells.values()) == int(trained), name
+        assert sum(cell.base is not None for cell in cells.values()) == int(measured or 0), name
+        assert all(cell.base is None or cell.base.name in seen for cell in cells.values()), "no model is trained for a metric"
+        seen |= set(cells)

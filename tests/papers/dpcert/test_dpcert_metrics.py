@@ -14,7 +14,7 @@ from twinproof.papers.dpcert.methods import METHODS, MNIST, cells_of, grounds_of
 from twinproof.papers.dpcert.metric_cells import EVERY
 from twinproof.papers.effort import Effort
 from twinproof.papers.findings import Findings
-from twinproof.papers.reproduce import make_cells
+from twinproof.papers.making import make_cells
 from twinproof.papers.reproductions import REPRODUCTIONS
 from twinproof.papers.smoothing import sigma_name
 from twinproof.runs.certificates import read_certificates

@@ -18,7 +18,7 @@ from twinproof.papers.cell import Cell
 from twinproof.papers.cell_store import CellStore, Measured
 from twinproof.papers.dpcert.methods import MNIST, cells_of, grounds_of
 from twinproof.papers.effort import Effort
-from twinproof.papers.reproduce import make_cells
+from twinproof.papers.making import make_cells
 from twinproof.papers.smoothing import Smoothing, radii_of
 from twinproof.runs.certificates import read_certificates, read_settings
 from twinproof.runs.run import Run

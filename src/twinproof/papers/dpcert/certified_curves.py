@@ -19,6 +19,7 @@ from twinproof.papers.dpcert.methods import (
     MethodOfTable,
     cells_of,
     grounds_of,
+    long_first,
 )
 from twinproof.papers.dpcert.readings import Model, certified_at, sources_of, values
 from twinproof.papers.effort import Effort
@@ -67,7 +68,7 @@ class CertifiedCurves:
             for sigma in self.sigmas
             for cell in cells_of(curve.method, ground, effort, sigma=sigma, changes=curve.settings)
         ]
-        return list({cell.name: cell for cell in found}.values())
+        return long_first({cell.name: cell for cell in found}.values())
 
     def findings(self, done: Sequence[Measured]) -> Findings:
         """The panels; the paper prints no number of them."""
@@ -91,10 +92,11 @@ def curve_panels(done: Sequence[Measured], source: str, groups: Sequence[Group],
 
 
 def table_curves() -> tuple[Curve, ...]:
-    """The methods of Table 2, and ours: thick; those that never saw noise: dashed."""
+    """The methods of Table 2, and ours: thick, or dash-dotted where it is not private; those that never saw noise: dashed."""
 
     def curve(method: MethodOfTable) -> Curve:
-        kind = "sound" if method in OUR_METHODS else "plain" if method.augmented else "weaker"
+        ours = "sound" if method.private else "reference"
+        kind = ours if method in OUR_METHODS else "plain" if method.augmented else "weaker"
         return Curve(method.name, method.label, kind)
 
     return tuple(curve(method) for method in (*PUBLISHED_METHODS, *OUR_METHODS))
@@ -115,7 +117,7 @@ def _panel(done: Sequence[Measured], source: str, group: Group, sigma: float) ->
 
 def combinations_group() -> Group:
     """DP-Gaussian and DP-SmoothAdv as they are, with consistency regularisation, and with PSAC."""
-    names = ("dp-gaussian", "dp-gaussian-consistency", "dp-gaussian-psac", "dp-smoothadv", "dp-smoothadv-psac")
+    names = [f"{base}{added}" for base in ("dp-gaussian", "dp-smoothadv") for added in ("", "-consistency", "-psac")]
     # Said out loud, as a figure may hold other numbers of copies too.
     return Group("combinations", tuple(Curve(name, METHODS[name].label, settings={"copies": COPIES}) for name in names))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from twinproof.papers.cell import Cell
 from twinproof.papers.cell_store import Measured
 from twinproof.papers.dpcert.certified_curves import Curve, table_curves
-from twinproof.papers.dpcert.methods import GROUNDS, SIGMAS, Ground, grounds_of, models_of
+from twinproof.papers.dpcert.methods import GROUNDS, SIGMAS, Ground, grounds_of, long_first, models_of
 from twinproof.papers.dpcert.readings import Model, fgsm_at, sources_of, values
 from twinproof.papers.effort import Effort
 from twinproof.papers.findings import Findings, Line, Panel
@@ -29,7 +29,9 @@ class Fgsm:
     def cells(self, effort: Effort) -> list[Cell]:
         """Those of Table 2."""
         grounds = grounds_of(self.grounds, effort)
-        return [cell for ground in grounds for curve in self.curves for cell in models_of(curve.method, ground, effort)]
+        return long_first(
+            cell for ground in grounds for curve in self.curves for cell in models_of(curve.method, ground, effort)
+        )
 
     def findings(self, done: Sequence[Measured]) -> Findings:
         """Shares of all test images, not only of those that are right without an attack."""

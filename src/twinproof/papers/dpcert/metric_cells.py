@@ -8,7 +8,7 @@ from typing import Any
 
 from twinproof.papers.cell import Cell
 from twinproof.papers.cell_store import Measured
-from twinproof.papers.dpcert.methods import HOUSE, METHODS, Ground, cells_of, grounds_of
+from twinproof.papers.dpcert.methods import HOUSE, METHODS, Ground, cells_of, grounds_of, long_first
 from twinproof.papers.dpcert.readings import Model, repetitions
 from twinproof.papers.effort import Effort
 from twinproof.papers.findings import Line
@@ -32,7 +32,8 @@ Reading = Callable[[Measured], Histogram]
 def metric_cells(methods: Sequence[str], ground: Ground, sigma: float, effort: Effort) -> list[Cell]:
     """Each goes on with the run of a cell of Table 2, which is made first where it is not there."""
     (chosen,) = grounds_of((ground,), effort)
-    return [cell for method in methods for cell in cells_of(method, chosen, effort, sigma=sigma, metrics=True)]
+    found = (cell for method in methods for cell in cells_of(method, chosen, effort, sigma=sigma, metrics=True))
+    return long_first(found)
 
 
 def whole(metric: str) -> Reading:

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import difflib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from twinproof.errors import ConfigError
 from twinproof.papers.catalogue.dpcert import TABLE_2_MEASURES, table_2_key, table_2_values
 from twinproof.papers.cell import Cell
 from twinproof.papers.cell_store import Measured
-from twinproof.papers.comparison import difference_text, estimate_text
+from twinproof.papers.comparison import difference_text, estimate_of, estimate_text
 from twinproof.papers.dpcert.certified_curves import READING, Group, curve_panels, table_curves
+from twinproof.papers.dpcert.gap import GAP_NOTE, against_the_best, named
 from twinproof.papers.dpcert.methods import (
     GROUNDS,
-    HOUSE,
     METHODS,
     OUR_METHODS,
     PUBLISHED_METHODS,
     SIGMAS,
     Ground,
     grounds_of,
+    long_first,
     models_of,
 )
 from twinproof.papers.dpcert.readings import (
@@ -34,7 +37,6 @@ from twinproof.papers.dpcert.readings import (
 )
 from twinproof.papers.effort import Effort
 from twinproof.papers.findings import Findings, Table
-from twinproof.papers.statistics import over_repetitions
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -44,39 +46,61 @@ _NOTES = (
     READING,
     "private rows are trained at (3, 1e-5) by privacy loss distributions, with the authors' other settings (docs/papers.md); "
     "the house recipe has its own",
-    "published and difference are - where the paper has no such row; differences are ours minus theirs",
+    "published and difference are - where the paper has no such row, ours where that row was not made; differences are ours "
+    "minus theirs",
+    GAP_NOTE,
     "CIFAR-10 is not here: its network is a vision transformer with weights from a public data set, which are not here",
 )
+Ours = dict[str, tuple[float, ...]]
+"""Our numbers by ``table_2_key``, one for each repetition; rows that were not made are absent."""
 
 
 @dataclass(frozen=True)
 class Table2:
-    """All of it but CIFAR-10. Methods that never saw noise are trained once and certified at the three sigmas."""
+    """All of it but CIFAR-10. Methods that never saw noise are trained once and certified at the three sigmas.
+
+    ``rows`` are the methods whose cells are made.
+    """
 
     grounds: tuple[Ground, ...] = GROUNDS
+    rows: tuple[str, ...] = _ROWS
+
+    def only(self, methods: tuple[str, ...]) -> Table2:
+        """The table with these rows alone, in its own order."""
+        for name in methods:
+            if name not in self.rows:
+                near = difflib.get_close_matches(name, self.rows, n=1)
+                raise ConfigError(
+                    "the table has no such row",
+                    where="methods",
+                    got=name,
+                    wanted=", ".join(self.rows),
+                    fix=f"did you mean {near[0]!r}?" if near else "",
+                )
+        return replace(self, rows=tuple(name for name in self.rows if name in methods))
 
     def cells(self, effort: Effort) -> list[Cell]:
-        """Those that are certified three times come first: with several processes no long one is left for the end."""
+        """Long ones first."""
         grounds = grounds_of(self.grounds, effort)
-        found = [cell for method in _ROWS for ground in grounds for cell in models_of(method, ground, effort)]
-        return sorted(found, key=lambda cell: METHODS[cell.method].augmented)
+        return long_first(cell for method in self.rows for ground in grounds for cell in models_of(method, ground, effort))
 
     def findings(self, done: Sequence[Measured]) -> Findings:
         """A table for each data set, the house recipe against the best published row, and the curves."""
-        sources = sources_of(done)
-        ours = {
+        sources, present = sources_of(done), {one.cell.method for one in done}
+        ours: Ours = {
             table_2_key(source, method, sigma, measure): values(done, Model(method, source, sigma), read)
             for source in sources
             for method in _ROWS
+            if method in present
             for sigma in SIGMAS
             for measure, read in _readings(sigma).items()
         }
-        groups = (Group("", table_curves()),)
+        groups = (Group("", tuple(curve for curve in table_curves() if curve.method in present)),)
         return Findings(
             panels=tuple(panel for source in sources for panel in curve_panels(done, source, groups, SIGMAS)),
             ours=ours,
             notes=_NOTES,
-            tables=(*(_of_paper(source, ours) for source in sources), _of_house(sources, ours)),
+            tables=(*(_of_paper(source, ours) for source in sources), against_the_best(sources, ours)),
         )
 
     def figure(self, findings: Findings, caption: str) -> Figure:
@@ -84,9 +108,6 @@ class Table2:
         from twinproof.papers.draw import draw_panels
 
         return draw_panels(findings.panels, caption, columns=len(SIGMAS), names_above=True)
-
-
-Ours = dict[str, tuple[float, ...]]
 
 
 def _readings(sigma: float) -> dict[str, Reading]:
@@ -97,45 +118,19 @@ def _readings(sigma: float) -> dict[str, Reading]:
 
 def _of_paper(source: str, ours: Ours) -> Table:
     """The rows of one data set in the paper's order, ours behind; three columns for each measure."""
-    published = table_2_values()
     header = ["sigma", "method"]
     for measure, unit in TABLE_2_MEASURES:
-        header += [f"{_named(measure, unit)} (95 % interval)", "published", "difference"]
-    rows = []
-    for sigma in SIGMAS:
-        for method in _ROWS:
-            row = [f"{sigma:g}", METHODS[method].label]
-            for measure, unit in TABLE_2_MEASURES:
-                key = table_2_key(source, method, sigma, measure)
-                estimate, printed = over_repetitions(ours[key]), published.get(key)
-                gap = None if printed is None else estimate.mean - printed
-                row += [estimate_text(estimate, unit), "-" if printed is None else f"{printed:g}", difference_text(gap, unit)]
-            rows.append(tuple(row))
-    return Table(source, tuple(header), tuple(rows))
+        header += [f"{named(measure, unit)} (95 % interval)", "published", "difference"]
+    rows = tuple(
+        (f"{sigma:g}", METHODS[method].label, *_numbers(source, method, sigma, ours)) for sigma in SIGMAS for method in _ROWS
+    )
+    return Table(source, tuple(header), rows)
 
 
-def _of_house(sources: Sequence[str], ours: Ours) -> Table:
-    """The house recipe against the best row that the paper has for a private method, measure by measure."""
-    rows = []
-    for source in sources:
-        for sigma in SIGMAS:
-            for measure, unit in TABLE_2_MEASURES:
-                estimate = over_repetitions(ours[table_2_key(source, HOUSE, sigma, measure)])
-                best = best_published(source, sigma, measure)
-                name, value = ("-", None) if best is None else (f"{best[1]:g} ({METHODS[best[0]].label})", best[1])
-                gap = difference_text(None if value is None else estimate.mean - value, unit)
-                rows.append((source, f"{sigma:g}", _named(measure, unit), name, estimate_text(estimate, unit), gap))
-    header = ("data", "sigma", "measure", "best published private row", METHODS[HOUSE].label, "difference")
-    return Table("The house recipe against the best published private row", header, tuple(rows))
-
-
-def _named(measure: str, unit: str) -> str:
-    return f"{measure}, {unit}" if unit == "%" else measure
-
-
-def best_published(source: str, sigma: float, measure: str) -> tuple[str, float] | None:
-    """The private method with the largest printed value, and that value; None where the paper has no such data set."""
+def _numbers(source: str, method: str, sigma: float, ours: Ours) -> Iterator[str]:
     published = table_2_values()
-    keys = {method.name: table_2_key(source, method.name, sigma, measure) for method in PUBLISHED_METHODS if method.private}
-    found = {name: published[key] for name, key in keys.items() if key in published}
-    return max(found.items(), key=lambda item: item[1]) if found else None
+    for measure, unit in TABLE_2_MEASURES:
+        key = table_2_key(source, method, sigma, measure)
+        estimate, printed = estimate_of(ours.get(key)), published.get(key)
+        gap = None if printed is None or estimate is None else estimate.mean - printed
+        yield from (estimate_text(estimate, unit), "-" if printed is None else f"{printed:g}", difference_text(gap, unit))

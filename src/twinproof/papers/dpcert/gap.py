@@ -1,0 +1,74 @@
+"""The house recipe against the best published private row, and how much of what privacy costs it wins back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from twinproof.papers.catalogue.dpcert import TABLE_2_MEASURES, table_2_key, table_2_values
+from twinproof.papers.comparison import difference_text, estimate_of, estimate_text
+from twinproof.papers.dpcert.methods import HOUSE, METHODS, PUBLISHED_METHODS, SIGMAS, UPPER_END
+from twinproof.papers.findings import Table
+from twinproof.rounding import format_down
+
+GAP_NOTE = (
+    "share of the gap closed: (house recipe - best published private row) / (row without privacy - best published private "
+    "row), of the means, rounded down; - where the row without privacy is not above the published one, or a number is missing"
+)
+_HEADER = (
+    "data",
+    "sigma",
+    "measure",
+    "best published private row",
+    METHODS[HOUSE].label,
+    "difference",
+    METHODS[UPPER_END].label,
+    "share of the gap closed",
+)
+Ours = Mapping[str, Sequence[float]]
+
+
+def against_the_best(sources: Sequence[str], ours: Ours) -> Table:
+    """A row for each data set, sigma and measure; what was not made is -."""
+    rows = tuple(
+        (source, f"{sigma:g}", named(measure, unit), *_compared(source, sigma, measure, unit, ours))
+        for source in sources
+        for sigma in SIGMAS
+        for measure, unit in TABLE_2_MEASURES
+    )
+    return Table("The house recipe against the best published private row", _HEADER, rows)
+
+
+def _compared(source: str, sigma: float, measure: str, unit: str, ours: Ours) -> tuple[str, ...]:
+    house, upper = (estimate_of(ours.get(table_2_key(source, name, sigma, measure))) for name in (HOUSE, UPPER_END))
+    best = best_published(source, sigma, measure)
+    gap = None if house is None or best is None else house.mean - best[1]
+    share = None if house is None or upper is None or best is None else share_of_gap(house.mean, upper.mean, best[1])
+    return (
+        "-" if best is None else f"{best[1]:g} ({METHODS[best[0]].label})",
+        estimate_text(house, unit),
+        difference_text(gap, unit),
+        estimate_text(upper, unit),
+        "-" if share is None else f"{format_down(share, 0)} %",
+    )
+
+
+def share_of_gap(house: float, upper: float, best: float) -> float | None:
+    """How much of the way from ``best`` to ``upper`` has been gone, in per cent; None where there is no way to go.
+
+    Guarantees
+        0 at ``best``, 100 at ``upper``; negative for a house recipe below the published row, and never cut.
+    """
+    return 100 * (house - best) / (upper - best) if upper > best else None
+
+
+def best_published(source: str, sigma: float, measure: str) -> tuple[str, float] | None:
+    """The private method with the largest printed value, and that value; None where the paper has no such data set."""
+    published = table_2_values()
+    keys = {method.name: table_2_key(source, method.name, sigma, measure) for method in PUBLISHED_METHODS if method.private}
+    found = {name: published[key] for name, key in keys.items() if key in published}
+    return max(found.items(), key=lambda item: item[1]) if found else None
+
+
+def named(measure: str, unit: str) -> str:
+    """A measure as a header names it, with its unit where that is not in the name."""
+    return f"{measure}, {unit}" if unit == "%" else measure
