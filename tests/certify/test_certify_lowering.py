@@ -107,6 +107,33 @@ def test_the_network_of_the_papers_gets_the_faster_forms() -> None:
     assert difference(dense, network().eval(), batch()) < 1e-5
 
 
+def test_norms_and_activations_of_the_house_network_become_one_layer() -> None:
+    layers = layers_in_order(network("gelu-cnn").eval())
+    made = with_dense_convolutions(layers, shapes_before(layers, batch()[:1]))
+    assert made is not None
+    assert [type(layer).__name__ for layer in made] == [*("DenseConvolution", "NormActivation") * 3, "LinearOfMaps"]
+    assert difference(made, network("gelu-cnn").eval(), batch()) < 1e-5
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        (nn.GroupNorm(1, 3, affine=False), nn.GELU()),
+        (nn.GroupNorm(1, 3), nn.GELU(approximate="tanh")),
+        (nn.GroupNorm(1, 3), nn.Tanh()),
+        (nn.BatchNorm2d(3), nn.GELU()),
+    ],
+    ids=str,
+)
+def test_other_norms_and_activations_stay_as_they_are(pair: tuple[nn.Module, nn.Module]) -> None:
+    model = nn.Sequential(nn.Conv2d(1, 3, 3), *pair, nn.Flatten(), nn.Linear(3 * 26 * 26, 4)).eval()
+    layers = layers_in_order(model)
+    made = with_dense_convolutions(layers, shapes_before(layers, batch()[:1]))
+    assert made is not None
+    assert not any(type(layer).__name__ == "NormActivation" for layer in made)
+    assert difference(made, model, batch()) < 1e-5
+
+
 def test_the_users_model_and_settings_are_not_touched() -> None:
     model = network().train()
     model[2].eval()  # type: ignore[index]  # a layer that its owner froze

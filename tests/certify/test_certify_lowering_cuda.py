@@ -56,6 +56,14 @@ def test_the_network_of_the_papers_gets_dense_convolutions() -> None:
     assert lowered(network().cuda(), IMAGES, GPU, 65_536).form == DENSE
 
 
+def test_the_house_network_gets_dense_convolutions_and_keeps_its_scores() -> None:
+    model, inputs = network("gelu-cnn").cuda(), batch(IMAGES, 3000)
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False), torch.inference_mode():
+        wanted, got = model(inputs), lowered(model, IMAGES, GPU, 3000, form=DENSE)(inputs)
+    assert lowered(model, IMAGES, GPU, 65_536).form == DENSE
+    assert float((got - wanted).abs().max()) < 1e-4 * float(wanted.abs().max())
+
+
 def test_the_same_form_gives_the_same_bits() -> None:
     model, inputs = network().cuda(), batch(IMAGES, 3000)
     with torch.inference_mode():

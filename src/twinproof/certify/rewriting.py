@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
+from twinproof.certify import fused_norm
 from twinproof.certify.dense_convolution import DenseConvolution, can_be_dense
 from twinproof.certify.fused_pool import ActivationPool, can_be_fused
 from twinproof.certify.map_layers import ChannelsLast, InPlaceReLU, LinearOfMaps, NumpyTanh
@@ -38,7 +39,7 @@ class _Rewriter:
 
     def put(self, layer: nn.Module) -> None:
         self.done.append(layer)
-        made = isinstance(layer, ChannelsLast | DenseConvolution | ActivationPool)
+        made = isinstance(layer, ChannelsLast | DenseConvolution | ActivationPool | fused_norm.NormActivation)
         self.channels_last = made or (self.channels_last and type(layer) in _KEEPS_ORDER)
         # A view of a tensor is as fresh as the tensor.
         self.fresh = type(layer) in _FRESH or (self.fresh and type(layer) is ChannelsLast)
@@ -80,7 +81,7 @@ def for_cpu(layers: list[nn.Module], shapes: list[tuple[int, ...]], *, overwrite
 
 
 def with_dense_convolutions(layers: list[nn.Module], shapes: list[tuple[int, ...]]) -> nn.Sequential | None:
-    """Convolutions as matrix products, activation and pool in one kernel; None where no convolution allows it."""
+    """Convolutions as matrix products, activation and pool or norm and activation in one kernel; None where none allows it."""
     tf32, products = convolutions_in_tf32(), products_in_tf32()
     # TF32 can be switched on for a while, but torch cannot switch it off and back on without forgetting how coarse it was.
     if tf32 is None or products is None or (products and not tf32):
@@ -104,6 +105,9 @@ def with_dense_convolutions(layers: list[nn.Module], shapes: list[tuple[int, ...
             return 3
         if isinstance(after, nn.MaxPool2d) and state.channels_last and can_be_fused(layer, after):
             state.put(ActivationPool(layer, after))
+            return 2
+        if after is not None and state.channels_last and fused_norm.can_be_fused(layer, after):
+            state.put(fused_norm.NormActivation(layer, after))
             return 2
         state.put(layer)
         return 1
