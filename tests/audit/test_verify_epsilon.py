@@ -13,7 +13,7 @@ from synthetic_run import BLOCKS, chain, epsilons, events
 
 from twinproof.audit import verify_epsilon
 from twinproof.audit.verification import Problem
-from twinproof.audit.verify_epsilon import Spent, account, printed_problems, recompute
+from twinproof.audit.verify_epsilon import Mechanism, Spent, account, printed_problems, recompute
 from twinproof.audit.verify_ledger import Ledger, Spending, read_ledger
 
 
@@ -37,7 +37,7 @@ def step(noise: float, rate: float, steps: int) -> Spending:
 
 @pytest.mark.parametrize(("noise", "times"), [(2.0, 1), (4.0, 1), (10.0, 9)])
 def test_without_sampling_the_exact_formula_is_met(noise: float, times: int) -> None:
-    spent = account({(1.0, noise): times}, 1e-5)
+    spent = account({Mechanism(1.0, noise): times}, 1e-5)
     truth = gaussian_epsilon(noise / math.sqrt(times), 1e-5)
     assert truth * (1 - 1e-9) <= spent.epsilon <= truth * 1.001
     assert truth < spent.epsilon_rdp < 1.3 * truth
@@ -51,7 +51,9 @@ def test_blocks_compose_as_one() -> None:
 
 
 def test_sampling_and_steps_both_count() -> None:
-    base, sparse, longer = (account({(rate, 4.0): steps}, 1e-5) for rate, steps in ((0.05, 30), (0.01, 30), (0.05, 60)))
+    base, sparse, longer = (
+        account({Mechanism(rate, 4.0): steps}, 1e-5) for rate, steps in ((0.05, 30), (0.01, 30), (0.05, 60))
+    )
     assert sparse.epsilon < base.epsilon < longer.epsilon
     assert sparse.epsilon_rdp < base.epsilon_rdp < longer.epsilon_rdp
 

@@ -14,7 +14,7 @@ import pytest
 
 from twinproof.errors import RunError
 from twinproof.privacy import ledger as ledger_module
-from twinproof.privacy.accounting import GaussianEvent, PoissonGaussianEvent
+from twinproof.privacy.accounting import GaussianEvent, LaplaceEvent, PoissonGaussianEvent
 from twinproof.privacy.ledger import GENESIS, Entry, Ledger
 
 BROKEN = "chain is broken|cannot be read|cannot be counted"
@@ -73,6 +73,18 @@ def test_events_are_merged_and_equal_the_sum(path: Path, tmp_path: Path) -> None
     events = [event for event in mixed.events() if isinstance(event, PoissonGaussianEvent)]
     assert [(event.sample_rate, event.noise_multiplier, event.steps) for event in events] == [(0.1, 1.0, 12), *parts[2:]]
     assert sum(event.steps for event in events) == mixed.reserved_steps == 20
+
+
+def test_a_laplace_line_is_an_event_of_its_own(tmp_path: Path) -> None:
+    """Between two equal blocks of steps it neither joins them nor gets lost."""
+    ledger = Ledger.create(tmp_path / "ledger.jsonl", config_sha256="0" * 64, delta=1e-5)
+    ledger.append("poisson-gaussian", block(0, 5, 0.1, 1.0))
+    for _ in range(2):
+        ledger.append("laplace", {"noise_multiplier": 4.0, "purpose": "coefficients"})
+    ledger.append("poisson-gaussian", block(5, 5, 0.1, 1.0))
+    steps = PoissonGaussianEvent(0.1, 1.0, 5)
+    assert Ledger.load(tmp_path / "ledger.jsonl").events() == [steps, LaplaceEvent(4.0), LaplaceEvent(4.0), steps]
+    assert ledger.reserved_steps == 10
 
 
 def test_an_entry_is_on_the_disk_when_append_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,7 +221,7 @@ def test_a_line_with_a_right_hash_in_the_wrong_place_is_refused(path: Path, wron
 @pytest.mark.parametrize(
     "lines",
     [
-        [("open", {}), ("laplace", {"scale": 1.0})],
+        [("open", {}), ("staircase", {"scale": 1.0})],
         [("gaussian", {"noise_multiplier": 1.0})],
         [("open", {}), ("open", {})],
     ],
@@ -229,7 +241,7 @@ def test_only_known_kinds_and_nothing_after_the_end_are_appended(path: Path, tmp
     assert path.read_bytes() == before
     ledger = Ledger.create(tmp_path / "other", config_sha256="0" * 64, delta=None)
     with pytest.raises(RunError, match="cannot be added"):
-        ledger.append("laplace", {})
+        ledger.append("staircase", {})
 
 
 def test_missing_empty_and_existing_files(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """Epsilon once more, from nothing but the ledger, with two accountants that share no theory.
 
 The accountants are those of the ``dp-accounting`` library, called directly: privacy loss distributions (tight, numerical) and
-Renyi divergences (looser, analytical). Both give upper bounds for add-or-remove-one neighbours.
+Renyi divergences (looser, analytical). Both give upper bounds for add-or-remove-one neighbours. Laplace mechanisms are private
+at delta 0 as well: what they cost there, added to what all others cost, is one more bound, and the least one counts.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from twinproof.audit.evidence import shown
 from twinproof.audit.fields import number
@@ -32,6 +34,14 @@ LARGEST_NOISE = 1e9
 MOST_STEPS = 10**7
 MOST_MECHANISMS = 16
 LARGEST_EPSILON = 500.0
+
+
+class Mechanism(NamedTuple):
+    """Gaussian noise on a Poisson sample (rate 1: on all records), or Laplace noise on all records."""
+
+    sample_rate: float
+    noise_multiplier: float
+    laplace: bool = False
 
 
 @dataclass(frozen=True)
@@ -59,21 +69,21 @@ def recompute(ledger: Ledger) -> Spent | Problem | None:
         return Problem(FILE, "epsilon cannot be recomputed", shown(f"{type(error).__name__}: {error}"), "events that compose")
 
 
-def _joined(spendings: tuple[Spending, ...]) -> dict[tuple[float, float], int]:
-    """How often each (sample rate, noise multiplier) was used; composition does not depend on the order."""
-    counts: Counter[tuple[float, float]] = Counter()
+def _joined(spendings: tuple[Spending, ...]) -> dict[Mechanism, int]:
+    """How often each mechanism was used; composition does not depend on the order."""
+    counts: Counter[Mechanism] = Counter()
     for spending in spendings:
-        counts[spending.sample_rate, spending.noise_multiplier] += spending.steps
+        counts[Mechanism(spending.sample_rate, spending.noise_multiplier, spending.laplace)] += spending.steps
     return dict(counts)
 
 
-def _too_much(mechanisms: dict[tuple[float, float], int]) -> Problem | None:
+def _too_much(mechanisms: dict[Mechanism, int]) -> Problem | None:
     what = "the ledger is beyond what can be recomputed"
     if len(mechanisms) > MOST_MECHANISMS:
         return Problem(FILE, what, f"{len(mechanisms)} different mechanisms", f"at most {MOST_MECHANISMS}")
     if sum(mechanisms.values()) > MOST_STEPS:
         return Problem(FILE, what, f"{sum(mechanisms.values())} steps", f"at most {MOST_STEPS}")
-    for _, noise in mechanisms:
+    for _, noise, _ in mechanisms:
         if not SMALLEST_NOISE <= noise <= LARGEST_NOISE:
             return Problem(FILE, what, f"noise multiplier {noise}", f"{SMALLEST_NOISE} to {LARGEST_NOISE:g}")
     return None
@@ -91,19 +101,39 @@ def _quiet_accountants() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def account(mechanisms: dict[tuple[float, float], int], delta: float) -> Spent:
-    """Epsilon at ``delta`` for Poisson-sampled Gaussian mechanisms, (sample rate, noise multiplier) -> how often."""
+def account(mechanisms: Mapping[Mechanism, int], delta: float) -> Spent:
+    """Epsilon at ``delta`` for mechanisms -> how often."""
+    composed = _composed([_event(one, steps) for one, steps in mechanisms.items()], delta)
+    pure = {one.noise_multiplier: times for one, times in mechanisms.items() if one.laplace}
+    if not pure:
+        return composed
+    others = _composed([_event(one, steps) for one, steps in mechanisms.items() if not one.laplace], delta)
+    alone = math.fsum(times / noise for noise, times in pure.items())
+    renyi = min(composed.epsilon_rdp, others.epsilon_rdp + alone)
+    return Spent(min(composed.epsilon, others.epsilon + alone) if math.isfinite(composed.epsilon) else math.inf, renyi)
+
+
+def _event(mechanism: Mechanism, steps: int) -> Any:
+    """In the words of the library."""
     import dp_accounting  # heavy, and only needed here
+
+    if mechanism.laplace:
+        return dp_accounting.SelfComposedDpEvent(dp_accounting.LaplaceDpEvent(mechanism.noise_multiplier), steps)
+    gaussian = dp_accounting.GaussianDpEvent(mechanism.noise_multiplier)
+    # A mechanism on all records is not a sample of rate 1 to every accountant: say it as it is.
+    whole = mechanism.sample_rate == 1.0
+    event = gaussian if whole else dp_accounting.PoissonSampledDpEvent(mechanism.sample_rate, gaussian)
+    return dp_accounting.SelfComposedDpEvent(event, steps)
+
+
+def _composed(events: list[Any], delta: float) -> Spent:
+    import dp_accounting
     from dp_accounting.pld import PLDAccountant
     from dp_accounting.rdp import RdpAccountant
 
+    if not events:
+        return Spent(0.0, 0.0)
     neighbours = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
-    events = []
-    for (rate, noise), steps in mechanisms.items():
-        gaussian = dp_accounting.GaussianDpEvent(noise)
-        # A mechanism on all records is not a sample of rate 1 to every accountant: say it as it is.
-        event = gaussian if rate == 1.0 else dp_accounting.PoissonSampledDpEvent(rate, gaussian)
-        events.append(dp_accounting.SelfComposedDpEvent(event, steps))
     renyi = RdpAccountant(neighboring_relation=neighbours)
     for event in events:
         renyi.compose(event)

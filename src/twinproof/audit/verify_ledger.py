@@ -48,6 +48,10 @@ BODIES = {
         Field("noise_multiplier", is_positive, "a positive number"),
         Field("purpose", is_text, "what the mechanism was used for"),
     ),
+    "laplace": (
+        Field("noise_multiplier", is_positive, "a positive number"),
+        Field("purpose", is_text, "what the mechanism was used for"),
+    ),
     "poisson-gaussian": (
         Field("sample_rate", is_rate, "above 0 and at most 1"),
         Field("noise_multiplier", is_positive, "a positive number"),
@@ -67,7 +71,8 @@ BODIES = {
 class Spending:
     """One event of the ledger: ``steps`` Gaussian mechanisms, each on a Poisson sample (rate 1: on all records).
 
-    ``purpose`` is what a mechanism on all records was used for.
+    ``purpose`` is what a mechanism on all records was used for; ``laplace`` says that its noise is Laplace's, whose multiplier
+    is a scale over an l1 sensitivity and compares with no other one.
     """
 
     noise_multiplier: float
@@ -75,6 +80,7 @@ class Spending:
     steps: int
     sampled: bool
     purpose: str = ""
+    laplace: bool = False
 
 
 @dataclass(frozen=True)
@@ -94,8 +100,9 @@ class Ledger:
         return tuple(spending for spending in self.spendings if spending.sampled)
 
     def paid_for(self, purpose: str) -> frozenset[float]:
-        """Noise multipliers of the mechanisms on all records that were used for ``purpose``."""
-        return frozenset(one.noise_multiplier for one in self.spendings if not one.sampled and one.purpose == purpose)
+        """Noise multipliers of the Gaussian mechanisms on all records that were used for ``purpose``."""
+        gaussian = (one for one in self.spendings if not one.sampled and not one.laplace)
+        return frozenset(one.noise_multiplier for one in gaussian if one.purpose == purpose)
 
     @property
     def steps(self) -> int:
@@ -123,7 +130,7 @@ def read_ledger(content: bytes) -> Ledger:
     problems += _chain_problems(lines)
     problems += _order_problems(lines)
     known = [line for line in lines if line is not None]
-    spendings = tuple(_spending(line) for line in known if line["kind"] in ("gaussian", "poisson-gaussian"))
+    spendings = tuple(_spending(line) for line in known if line["kind"] not in ("open", "close"))
     problems += _block_problems(known)
     return Ledger(
         problems=tuple(problems),
@@ -185,8 +192,9 @@ def _order_problems(lines: list[dict[str, Any] | None]) -> Iterator[Problem]:
 
 def _spending(line: dict[str, Any]) -> Spending:
     body = line["body"]
-    if line["kind"] == "gaussian":
-        return Spending(float(body["noise_multiplier"]), 1.0, 1, sampled=False, purpose=body["purpose"])
+    if line["kind"] in ("gaussian", "laplace"):
+        laplace = line["kind"] == "laplace"
+        return Spending(float(body["noise_multiplier"]), 1.0, 1, sampled=False, purpose=body["purpose"], laplace=laplace)
     return Spending(float(body["noise_multiplier"]), float(body["sample_rate"]), body["steps"], sampled=True)
 
 

@@ -14,6 +14,7 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,17 @@ class PoissonGaussianEvent:
     steps: int
 
 
-Event = GaussianEvent | PoissonGaussianEvent
+@dataclass(frozen=True)
+class LaplaceEvent:
+    """One Laplace mechanism on all records; ``noise_multiplier`` is the noise's scale over the l1 sensitivity.
+
+    It is (1 / ``noise_multiplier``, 0)-private: the only event here that keeps a promise with delta 0.
+    """
+
+    noise_multiplier: float
+
+
+Event = GaussianEvent | PoissonGaussianEvent | LaplaceEvent
 
 
 @dataclass(frozen=True)
@@ -89,12 +100,27 @@ def _spent(events: Sequence[Event]) -> list[Event]:
     """The events that cost something; refuses those without meaning."""
     for event in events:
         check_event(event)
-    return [event for event in events if isinstance(event, GaussianEvent) or (event.steps > 0 and event.sample_rate > 0)]
+    return [
+        event for event in events if not isinstance(event, PoissonGaussianEvent) or (event.steps > 0 and event.sample_rate > 0)
+    ]
 
 
-def _mechanism(event: Event) -> tuple[float, float]:
+def _steps(event: Event) -> int:
+    return event.steps if isinstance(event, PoissonGaussianEvent) else 1
+
+
+def _mechanism(event: GaussianEvent | PoissonGaussianEvent) -> tuple[float, float]:
     """(sample rate, noise multiplier) of one step; all records are a Poisson sample with rate 1."""
     return (1.0 if isinstance(event, GaussianEvent) else event.sample_rate), event.noise_multiplier
+
+
+def _split(events: Sequence[Event]) -> tuple[float, list[Event]]:
+    """What the Laplace mechanisms cost at delta 0, the exact sum of 1 / multiplier rounded up; and the other events."""
+    pure = [event for event in events if isinstance(event, LaplaceEvent)]
+    exact = sum((1 / Fraction(event.noise_multiplier) for event in pure), Fraction(0))
+    nearest = float(exact)
+    loss = nearest if Fraction(nearest) >= exact else math.nextafter(nearest, math.inf)
+    return loss, [event for event in events if not isinstance(event, LaplaceEvent)]
 
 
 @functools.lru_cache(maxsize=_KEPT)
@@ -127,21 +153,61 @@ def _one_step_pld(sample_rate: float, noise_multiplier: float, grid: float) -> A
     )
 
 
-def epsilon_rdp(events: Sequence[Event], delta: float) -> float:
-    """Epsilon by Renyi differential privacy; never below the truth. Divergences of independent steps add up."""
-    check_delta(delta)
-    spent = _spent(events)
-    if not spent:
-        return 0.0
-    if any(event.noise_multiplier == 0 for event in spent):
-        return math.inf  # some event releases its sum exactly
+@functools.lru_cache(maxsize=_KEPT)
+def _laplace_rdp(noise_multiplier: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """As ``_one_step_rdp``, for one Laplace mechanism; the orders are the same."""
+    import dp_accounting
     from dp_accounting import rdp
 
-    orders, divergences = _one_step_rdp(*_mechanism(spent[0]))
-    total = np.zeros_like(divergences)
+    accountant = rdp.RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)
+    accountant.compose(dp_accounting.LaplaceDpEvent(noise_multiplier))
+    orders, divergences = accountant.orders, accountant.rdp
+    orders.setflags(write=False)
+    divergences.setflags(write=False)
+    return orders, divergences
+
+
+@functools.lru_cache(maxsize=_KEPT)
+def _laplace_pld(noise_multiplier: float, grid: float) -> Any:
+    """The pessimistic privacy loss distribution of one Laplace mechanism."""
+    from dp_accounting.pld import privacy_loss_distribution
+
+    return privacy_loss_distribution.from_laplace_mechanism(parameter=noise_multiplier, value_discretization_interval=grid)
+
+
+def epsilon_rdp(events: Sequence[Event], delta: float) -> float:
+    """Epsilon by Renyi differential privacy; never below the truth. Divergences of independent steps add up.
+
+    Never above the epsilons of Laplace mechanisms at delta 0 plus what the others cost at ``delta``, which is a bound too.
+    """
+    check_delta(delta)
+    spent = _spent(events)
+    if any(event.noise_multiplier == 0 for event in spent):
+        return math.inf  # some event releases its sum exactly
+    loss, others = _split(spent)
+    composed = _composed_rdp(spent, delta)
+    return composed if loss == 0 else min(composed, _sum_up(loss, _composed_rdp(others, delta)))
+
+
+def _composed_rdp(spent: Sequence[Event], delta: float) -> float:
+    if not spent:
+        return 0.0
+    from dp_accounting import rdp
+
+    orders, total = _divergences(spent[0])
+    total = np.zeros_like(total)
     for event in spent:
-        total += (1 if isinstance(event, GaussianEvent) else event.steps) * _one_step_rdp(*_mechanism(event))[1]
+        total += _steps(event) * _divergences(event)[1]
     return max(0.0, float(rdp.compute_epsilon(orders, total, delta)[0]))
+
+
+def _divergences(event: Event) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    return _laplace_rdp(event.noise_multiplier) if isinstance(event, LaplaceEvent) else _one_step_rdp(*_mechanism(event))
+
+
+def _sum_up(first: float, second: float) -> float:
+    """The sum, not below the exact one."""
+    return first if second == 0 else math.nextafter(first + second, math.inf)
 
 
 def epsilon_pld(events: Sequence[Event], delta: float) -> float:
@@ -151,19 +217,36 @@ def epsilon_pld(events: Sequence[Event], delta: float) -> float:
         Any mechanism made of these events on data sets that differ by one added or removed record is (epsilon, delta)
         differentially private. Proof: dp-accounting's PLDs are built pessimistically and composed exactly on the grid
         (Koskela et al. 2020; Doroshenko et al. 2022), and rounding in their composition is taken off delta, which covers it
-        for delta >= 2e-12. Tests: reference values, the exact Gaussian at rate 1, RDP above PLD, monotone in every argument.
+        for delta >= 2e-12. A Laplace mechanism on several outputs is counted as one output that moves by all their movements
+        together, which is never better (``laplace_delta``); and as the grid rounds losses up, the epsilon is never taken above
+        that of the Laplace mechanisms at delta 0, the sum of 1 / multiplier, plus what the others cost at ``delta`` (basic
+        composition). Tests: reference values, the exact Gaussian at rate 1, the exact Laplace profile, RDP above PLD, monotone
+        in every argument.
     """
     rough = epsilon_rdp(events, delta)
     if math.isinf(rough):
         return math.inf
+    grid = PLD_GRID if rough <= _FINE_GRID_UP_TO else PLD_GRID * rough / _FINE_GRID_UP_TO
+    spent = _spent(events)
+    loss, others = _split(spent)
+    composed = _composed_pld(spent, delta, grid)
+    return composed if loss == 0 else min(composed, _sum_up(loss, _composed_pld(others, delta, grid)))
+
+
+def _composed_pld(spent: Sequence[Event], delta: float, grid: float) -> float:
     from dp_accounting.pld import privacy_loss_distribution
 
-    grid = PLD_GRID if rough <= _FINE_GRID_UP_TO else PLD_GRID * rough / _FINE_GRID_UP_TO
     total = privacy_loss_distribution.identity(value_discretization_interval=grid)
-    for event in _spent(events):
-        step = _one_step_pld(*_mechanism(event), grid)
-        total = total.compose(step if isinstance(event, GaussianEvent) else step.self_compose(event.steps))
+    for event in spent:
+        step = _losses(event, grid)
+        total = total.compose(step.self_compose(event.steps) if isinstance(event, PoissonGaussianEvent) else step)
     return max(0.0, float(total.get_epsilon_for_delta(delta - min(_FFT_ERROR, delta / 4))))
+
+
+def _losses(event: Event, grid: float) -> Any:
+    if isinstance(event, LaplaceEvent):
+        return _laplace_pld(event.noise_multiplier, grid)
+    return _one_step_pld(*_mechanism(event), grid)
 
 
 def spending(events: Sequence[Event], delta: float) -> Spending:

@@ -14,12 +14,12 @@ from typing import Any
 
 from twinproof.errors import RunError
 from twinproof.files import canonical_json, sync_folder
-from twinproof.privacy.accounting import Event, GaussianEvent, PoissonGaussianEvent
+from twinproof.privacy.accounting import Event, GaussianEvent, LaplaceEvent, PoissonGaussianEvent
 
 FORMAT = 1
 NEIGHBOURS = "add-or-remove-one"
 GENESIS = "0" * 64
-KINDS = ("open", "gaussian", "poisson-gaussian", "close")
+KINDS = ("open", "gaussian", "laplace", "poisson-gaussian", "close")
 
 
 @dataclass(frozen=True)
@@ -135,6 +135,8 @@ class Ledger:
         for entry in self.entries:
             if entry.kind == "gaussian":
                 merged.append(GaussianEvent(entry.body["noise_multiplier"]))
+            elif entry.kind == "laplace":
+                merged.append(LaplaceEvent(entry.body["noise_multiplier"]))
             elif entry.kind == "poisson-gaussian":
                 block = PoissonGaussianEvent(entry.body["sample_rate"], entry.body["noise_multiplier"], entry.body["steps"])
                 last = merged[-1] if merged else None

@@ -1,0 +1,158 @@
+"""The exact noise: digits of its probabilities, its law at small and large scales, and words that leave a comparison open."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+
+from twinproof.errors import ConfigError
+from twinproof.privacy.functional.discrete_laplace import (
+    LARGEST_DRAW,
+    LARGEST_SCALE,
+    Chance,
+    decide,
+    discrete_laplace,
+    discrete_laplace_deviation,
+    geometric,
+)
+from twinproof.randomness import Key
+
+KEY = Key.from_seed(5)
+SMALLEST_P = 1e-6
+Draws = NDArray[np.int64]
+
+
+def exponential(exponent: Fraction) -> Fraction:
+    """exp(exponent) to some 300 binary digits, from its series, in fixed point."""
+    halvings, bits = 10, 600
+    step = (exponent.numerator << bits) // (exponent.denominator << halvings)
+    term = total = 1 << bits
+    for order in range(1, 200):
+        term = (term * step >> bits) // order
+        total += term
+    for _ in range(halvings):
+        total = total * total >> bits
+    return Fraction(total, 1 << bits)
+
+
+@pytest.mark.parametrize(
+    "exponent", [Fraction(1, 2**50), Fraction(1, 3), Fraction(1), Fraction(7, 2), Fraction(64), Fraction(128)]
+)
+def test_digits_are_those_of_another_arithmetic(exponent: Fraction) -> None:
+    power = exponential(exponent)
+    for logistic, truth in ((False, 1 / power), (True, 1 / (1 + power))):
+        for words in (1, 2, 3):
+            assert Chance(exponent, logistic).digits(words) == math.floor(truth * 2 ** (64 * words))
+
+
+def test_an_open_comparison_goes_on_and_is_never_cut() -> None:
+    """Equal first words: the second decide; equal again: the third. Rounding the probability would decide wrongly."""
+    chance = Chance(Fraction(1, 3), logistic=True)
+    first, second, third = (chance.digits(depth) % 2**64 for depth in (1, 2, 3))
+    words = np.full(3, first, dtype=np.uint64)
+    answers = {(0, 2): second - 1, (1, 2): second + 1, (2, 2): second, (2, 3): third - 1}
+    assert decide(chance, words, lambda index, depth: answers[index, depth]).tolist() == [True, False, True]
+    answers[2, 3] = third + 1
+    assert decide(chance, words, lambda index, depth: answers[index, depth]).tolist() == [True, False, False]
+    sure = np.array([first - 1, first + 1], dtype=np.uint64)
+    assert decide(chance, sure, lambda index, depth: 0).tolist() == [True, False]
+
+
+class Scripted(Key):
+    """A key whose words are 0, except where a run beyond the digits is to end: after 3 and 20 for the two numbers of a draw."""
+
+    def words(self, purpose: str, *counters: int, count: int) -> NDArray[np.uint64]:
+        ends = purpose.endswith("beyond") and counters[-2] >= (3 if counters[-4] == 0 else 20)
+        return np.full(count, 2**64 - 1 if ends else 0, dtype=np.uint64)
+
+
+def test_what_lies_beyond_the_digits_is_drawn_too() -> None:
+    """All digits 1, and the event beyond them three times in a row: it has probability exp(-192), and is not forgotten."""
+    low, beyond = geometric(Scripted(bytes(32)), "test", 0, scale=5, count=2)
+    digits = (5).bit_length() + 7
+    assert low.tolist() == [(1 << digits) - 1] * 2
+    assert beyond == {0: 3 << digits, 1: 3 << digits}
+
+
+@pytest.mark.parametrize(("scale", "wanted"), [(5, -17 << 10), (2**44, -17 << 52), (LARGEST_SCALE, -LARGEST_DRAW)])
+def test_the_difference_is_exact_before_it_is_cut(scale: int, wanted: int) -> None:
+    """Two numbers beyond 64 bits: cut one by one, their difference would be another one."""
+    assert discrete_laplace(Scripted(bytes(32)), "test", scale=scale, count=2).tolist() == [wanted] * 2
+
+
+def p_value(draws: Draws, scale: int) -> float:
+    """Chi-square of the counts against the law, for every value that is expected at least 20 times, and both tails."""
+    q = math.exp(-1 / scale)
+    reach = int(scale * math.log(draws.size / 40 / scale))
+    inner = (1 - q) / (1 + q) * q ** np.abs(np.arange(-reach, reach + 1))
+    tail = q ** (reach + 1) / (1 + q)
+    counted = np.array([np.sum(draws < -reach), *(np.sum(draws == k) for k in range(-reach, reach + 1)), np.sum(draws > reach)])
+    return float(stats.chisquare(counted, np.array([tail, *inner, tail]) * draws.size).pvalue)
+
+
+@pytest.mark.parametrize("scale", [1, 2, 5])
+def test_the_law_is_exact_at_small_scales(scale: int) -> None:
+    assert p_value(discrete_laplace(KEY, "law", scale, scale=scale, count=300_000), scale) > SMALLEST_P
+
+
+def rounded_floats(scale: int) -> Draws:
+    return np.rint(np.random.default_rng(1).laplace(scale=scale, size=300_000)).astype(np.int64)
+
+
+def signed_geometric(scale: int) -> Draws:
+    draws, _ = geometric(KEY, "one", scale=scale, count=300_000)
+    return np.where(np.random.default_rng(2).integers(2, size=draws.size) > 0, draws, -draws)
+
+
+PLANTED: dict[str, Callable[[int], Draws]] = {
+    "rounded floats": rounded_floats,
+    "one geometric number and a sign": signed_geometric,
+    "one of the two numbers": lambda scale: geometric(KEY, "one", scale=scale, count=300_000)[0],
+    "twice the noise": lambda scale: 2 * discrete_laplace(KEY, "law", scale=scale, count=300_000),
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_planted_other_laws_are_seen(name: str) -> None:
+    assert p_value(PLANTED[name](2), 2) < SMALLEST_P
+
+
+def deviation_error(draws: Draws, scale: float) -> float:
+    """In standard errors: a Laplace number's squared deviation is known to sqrt(5/n) of itself."""
+    return abs(float(np.mean(draws.astype(np.float64) ** 2)) / (2 * scale**2) - 1) / math.sqrt(5 / draws.size)
+
+
+@pytest.mark.parametrize("scale", [2**30 + 1, 2**50])
+def test_the_deviation_at_large_scales(scale: int) -> None:
+    """Six standard errors are 2.1 % of the variance; a scale 2 % off is twice that."""
+    draws = discrete_laplace(KEY, "deviation", scale=scale, count=400_000)
+    assert deviation_error(draws, scale) < 6
+    assert deviation_error(draws, 1.02 * scale) > 6
+    assert deviation_error(draws, 0.98 * scale) > 6
+    assert stats.kstest(draws / scale, stats.laplace.cdf).pvalue > SMALLEST_P
+    assert discrete_laplace_deviation(scale) == pytest.approx(math.sqrt(2) * scale, rel=1e-6)
+
+
+def test_draws_are_independent_and_named() -> None:
+    draws = discrete_laplace(KEY, "streams", 1, scale=1000, count=40_000).astype(np.float64)
+    for other in (np.roll(draws, 1), np.roll(draws, 2**14), discrete_laplace(KEY, "streams", 2, scale=1000, count=40_000)):
+        assert abs(np.corrcoef(draws, other)[0, 1]) < 6 / 200
+    assert (draws == discrete_laplace(KEY, "streams", 1, scale=1000, count=40_000)).all()
+    assert discrete_laplace(KEY, "streams", scale=3, count=0).shape == (0,)
+
+
+def test_the_deviation_of_small_scales_is_that_of_the_law() -> None:
+    q = math.exp(-1 / 2)
+    assert discrete_laplace_deviation(2) == pytest.approx(math.sqrt(2 * q) / (1 - q), rel=1e-12)
+
+
+@pytest.mark.parametrize("scale", [0, -1, LARGEST_SCALE + 1])
+def test_scales_that_cannot_be_exact_are_refused(scale: int) -> None:
+    with pytest.raises(ConfigError, match="cannot be drawn exactly"):
+        discrete_laplace(KEY, "refused", scale=scale, count=1)

@@ -1,0 +1,123 @@
+"""The Taylor losses against autograd's own expansion, their error against the bound, and one record's gradient at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from twinproof.errors import ConfigError
+from twinproof.privacy.functional.polynomials import output_polynomial, reconstruction_polynomial
+from twinproof.training.per_example.fast import FastPath
+from twinproof.training.per_example.path import PerExamplePath, RecordLoss
+from twinproof.training.per_example.vmap import VmapPath
+from twinproof.training.taylor_loss import taylor_cross_entropy, taylor_reconstruction
+
+COPIES, CLASSES = 3, 4
+
+
+def exact_cross_entropy(logits: Tensor, label: Tensor) -> Tensor:
+    target = F.one_hot(label, logits.shape[-1]).to(logits.dtype).expand_as(logits)
+    return F.binary_cross_entropy_with_logits(logits, target, reduction="none").sum(-1).mean()
+
+
+def exact_reconstruction(logits: Tensor, inputs: Tensor) -> Tensor:
+    return (F.softplus(logits) - inputs * logits).flatten(1).sum(1).mean()
+
+
+def derivatives(loss: Callable[[Tensor], Tensor], at: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return loss(at), torch.func.jacrev(loss)(at), torch.func.hessian(loss)(at)
+
+
+@pytest.mark.parametrize("label", range(CLASSES))
+def test_cross_entropy_is_the_second_order_expansion(label: int) -> None:
+    start, answer = torch.zeros(COPIES, CLASSES, dtype=torch.float64), torch.tensor(label)
+    found = derivatives(lambda logits: taylor_cross_entropy(logits, answer), start)
+    truth = derivatives(lambda logits: exact_cross_entropy(logits, answer), start)
+    for one, other in zip(found, truth, strict=True):
+        assert torch.allclose(one, other)
+    moved = torch.func.hessian(lambda logits: taylor_cross_entropy(logits, answer))(start + 2.0)
+    assert torch.allclose(moved, found[2]), "no higher order"
+    wrong = derivatives(lambda logits: taylor_cross_entropy(logits, (answer + 1) % CLASSES), start)
+    assert not torch.allclose(wrong[1], truth[1]), "able to fail"
+
+
+def test_reconstruction_is_the_first_order_expansion() -> None:
+    inputs = torch.rand(COPIES, 2, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    start = torch.zeros_like(inputs)
+    found = derivatives(lambda logits: taylor_reconstruction(logits, inputs), start)
+    truth = derivatives(lambda logits: exact_reconstruction(logits, inputs), start)
+    assert torch.allclose(found[0], truth[0])
+    assert torch.allclose(found[1], truth[1])
+    assert found[2].abs().max() == 0
+
+
+def test_errors_keep_their_bounds_everywhere() -> None:
+    """Second order: above the exact loss by at most z^4/192 for each class; first order: below it by at most z^2/8."""
+    for size in torch.linspace(-30, 30, 401, dtype=torch.float64):
+        logits = size.expand(1, CLASSES)
+        for label in (0, 2):
+            above = taylor_cross_entropy(logits, torch.tensor(label)) - exact_cross_entropy(logits, torch.tensor(label))
+            assert -1e-9 <= float(above) <= CLASSES * float(size) ** 4 / 192 + 1e-9
+        inputs = torch.tensor([[0.0, 0.3, 1.0, -1.0]], dtype=torch.float64)
+        below = exact_reconstruction(size.expand(1, 4), inputs) - taylor_reconstruction(size.expand(1, 4), inputs)
+        assert -1e-9 <= float(below) <= 4 * float(size) ** 2 / 8 + 1e-9
+
+
+@pytest.mark.parametrize(("size", "stated"), [(1.0, 0.0053), (2.0, 0.0834)])
+def test_the_stated_errors(size: float, stated: float) -> None:
+    assert stated - 1e-4 < size**4 / 192 <= stated
+    one = torch.tensor([[size]], dtype=torch.float64)
+    exact = float(taylor_cross_entropy(one, torch.tensor(0)) - exact_cross_entropy(one, torch.tensor(0)))
+    assert 0.5 * stated < exact <= stated, "and they are not far from the truth"
+
+
+def test_losses_are_the_polynomials_of_the_functional_mechanism() -> None:
+    generator = torch.Generator().manual_seed(4)
+    features, weights = (torch.randn(n, 5, dtype=torch.float64, generator=generator) for n in (1, CLASSES))
+    label = torch.tensor(3)
+    polynomial = output_polynomial(features, label[None], CLASSES)
+    assert torch.allclose(taylor_cross_entropy(features @ weights.T, label), polynomial.value(weights))
+    inputs, tied = torch.rand(1, CLASSES, dtype=torch.float64, generator=generator), weights
+    reconstructed = reconstruction_polynomial(inputs, features).value(tied)
+    assert torch.allclose(taylor_reconstruction(features @ tied.T, inputs), reconstructed)
+
+
+def test_the_minimum_is_at_plus_and_minus_two() -> None:
+    logits = torch.full((1, CLASSES), -2.0, dtype=torch.float64)
+    logits[0, 1] = 2.0
+    assert torch.func.jacrev(lambda z: taylor_cross_entropy(z, torch.tensor(1)))(logits).abs().max() == 0
+    assert float(taylor_cross_entropy(logits, torch.tensor(1))) == pytest.approx(CLASSES * (math.log(2) - 0.5))
+
+
+PATHS: list[Callable[[nn.Module, RecordLoss], PerExamplePath]] = [FastPath, VmapPath]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_per_example_gradients_are_those_of_one_record_at_a_time(
+    path: Callable[[nn.Module, RecordLoss], PerExamplePath],
+) -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, CLASSES)).double()
+        inputs = torch.randn(4, COPIES, 6, dtype=torch.float64)
+    labels = torch.tensor([0, 3, 1, 1])
+    sums = path(model, taylor_cross_entropy).gradients(inputs, labels)
+    for record in range(4):
+        weights = torch.zeros(4, dtype=torch.float64)
+        weights[record] = 1.0
+        loss = taylor_cross_entropy(model(inputs[record]), labels[record])
+        wanted = torch.autograd.grad(loss, list(model.parameters()))
+        for found, truth in zip(sums.weighted_sums(weights).values(), wanted, strict=True):
+            assert torch.allclose(found, truth)
+        assert torch.allclose(sums.losses[record], loss)
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (2, 5), (2,)])
+def test_a_reconstruction_of_another_shape_is_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ConfigError, match="does not fit"):
+        taylor_reconstruction(torch.zeros(shape), torch.zeros(2, 4))
