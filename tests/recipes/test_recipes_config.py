@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from small_runs import RECORDS, tiny, write_blobs
 
-from twinproof.cli.train import _assignments, _read_toml
+from twinproof.cli.train import assignments, read_toml
 from twinproof.data.load import load
 from twinproof.errors import ConfigError
 from twinproof.recipes.config import ResolvedConfig, parse_train_config
@@ -51,8 +51,8 @@ def test_merging_leaves_the_callers_settings_alone() -> None:
 def test_a_file_is_below_sets_which_are_below_flags(tmp_path: Path) -> None:
     toml = tmp_path / "settings.toml"
     toml.write_text('recipe = "dpsgd"\nsteps = 10\nclip_norm = 0.4\nsigma = 0.1\n[data]\nsource = "digits"\n')
-    sets = _assignments(["steps=20", "clip_norm=0.5", "performance.path=vmap", "model=mlp"])
-    config = parse_train_config(_read_toml(toml), sets, {"steps": 30})
+    sets = assignments(["steps=20", "clip_norm=0.5", "performance.path=vmap", "model=mlp"])
+    config = parse_train_config(read_toml(toml), sets, {"steps": 30})
     assert (config.steps, config.clip_norm, config.sigma) == (30, 0.5, 0.1)
     assert (config.performance.path, config.model, config.data.source) == ("vmap", "mlp", "digits")
 

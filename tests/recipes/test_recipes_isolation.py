@@ -28,6 +28,7 @@ from twinproof.recipes.own import Own
 from twinproof.recipes.registry import RECIPES
 from twinproof.recipes.resolve import resolve
 from twinproof.training.adversarial_copies import AdversarialCopies
+from twinproof.training.adversarial_ensemble import ATTACKS, AdversarialEnsemble
 from twinproof.training.loss import mean_cross_entropy
 from twinproof.training.per_example.fast import FastPath
 from twinproof.training.per_example.path import PerExamplePath
@@ -192,6 +193,23 @@ def test_planted_blocks_across_moved_records_are_caught() -> None:
     planted = CutAcrossRecords(honest.model, mean_cross_entropy)
     planted.term = TERMS["dpcert-consistency"]
     assert not is_isolated(config, AdversarialCopies(honest.model, planted, honest.ascent))
+
+
+class CutIntoBlocks(AdversarialEnsemble):
+    """Planted: the batch of attacked rows, attack after attack, cut as if the attacks of one record lay together."""
+
+    def moved(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        crafted = super().moved(inputs, labels)[:, -len(ATTACKS) :]
+        blocks = crafted.transpose(0, 1).reshape(crafted.shape)
+        return torch.cat([inputs[:, : -len(ATTACKS)], blocks], dim=1)
+
+
+def test_planted_blocks_across_attacked_records_are_caught() -> None:
+    config = _settings("stobatch", "auto", model="mlp")
+    honest = per_example_path(config, _network(config), _digits())
+    assert isinstance(honest, AdversarialEnsemble)
+    assert is_isolated(config, honest)
+    assert not is_isolated(config, CutIntoBlocks(honest.model, honest.inner, honest.ensemble))
 
 
 @pytest.mark.parametrize("records", [128, 512, 682])

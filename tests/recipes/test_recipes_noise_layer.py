@@ -12,7 +12,7 @@ from small_runs import blobs, one_thread, run_json, tiny, write_blobs
 from torch import nn
 
 from twinproof.cli.main import run as run_command
-from twinproof.cli.train import _assignments
+from twinproof.cli.train import assignments
 from twinproof.data.load import load
 from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError, RunError, UserError
@@ -200,7 +200,7 @@ def test_the_command_takes_the_layers_settings(capsys: pytest.CaptureFixture[str
     config = run_json(tmp_path / "run")["config"]
     assert (config["noise_layer"]["attack_bound"], config["variant"]) == (0.05, "published")
     assert config["sigma"] == paper_extended_sigma(4.0, 1e-5) * 0.05
-    assert _assignments(sets[:2]) == {"noise_layer": {"attack_bound": 0.05}, "variant": "published"}
+    assert assignments(sets[:2]) == {"noise_layer": {"attack_bound": 0.05}, "variant": "published"}
 
 
 def test_recipes_are_listed_with_their_variants(capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,9 +17,10 @@ from twinproof.data.load import load
 from twinproof.data.record import Split
 from twinproof.errors import ConfigError
 from twinproof.layers.models.registry import build_network
-from twinproof.training.adversarial_copies import AdversarialCopies, Ascent, WarmedUp, smoothed_loss
+from twinproof.training.adversarial_copies import AdversarialCopies, Ascent, smoothed_loss
 from twinproof.training.augmentation import GaussianCopies
 from twinproof.training.loss import mean_cross_entropy
+from twinproof.training.moved_copies import WarmedUp
 from twinproof.training.pass_mode import ONE_BY_ONE, PassMode
 from twinproof.training.per_example.fast import FastPath
 from twinproof.training.per_example.path import PerExamplePath, RecordLoss

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from twinproof.attacks.attack import Attack
@@ -25,6 +26,8 @@ from twinproof.errors import RunError
 from twinproof.files import canonical_json, write_atomic, write_json
 from twinproof.progress import Progress, Silent
 from twinproof.randomness import Key
+from twinproof.training.distributed.ranks import ALONE, Ranks
+from twinproof.training.distributed.rounds import in_rounds
 
 SETTINGS = "attack.json"
 _FORMAT = 1
@@ -42,8 +45,11 @@ def attack_in_folder(
     key: Key,
     batch: int | None = None,
     progress: Progress | None = None,
+    ranks: Ranks = ALONE,
 ) -> AttackResult:
     """``run_attack`` over all inputs, kept in ``folder`` batch by batch; called again, it goes on where it stopped.
+
+    Several ``ranks`` share out the batches; all call this alike and have all results, and rank 0 writes.
 
     Guarantees
         Killed at any moment and called again with the same arguments on the same machine, it ends with the same bits as
@@ -54,31 +60,43 @@ def attack_in_folder(
     batch = default_batch(device_of(objective, inputs)) if batch is None else batch
     labels = checked_labels(objective, inputs, labels, threat, targeted=targeted, key=key, batch=batch)
     binding = _binding(attack, objective, inputs, labels, threat, targeted, key, batch)
-    _take_up(folder, binding)
+    ranks.agree("the attack", binding)
     firsts = range(0, max(len(inputs), 1), batch)
-    done = [first for first in firsts if _file(folder, first).is_file()]
+    done = _done(folder, binding, firsts, ranks)
     progress.start("attacking", len(inputs), sum(len(inputs[first : first + batch]) for first in done))
-    results = []
-    for first in firsts:
+    results = {first: _read(_file(folder, first), binding, inputs.device) for first in done}
+
+    def attacked(first: int) -> bytes:
         rows = slice(first, first + batch)
-        if first in done:
-            result = _read(_file(folder, first), binding, inputs.device)
-        else:
-            result = run_attack(
-                attack,
-                objective,
-                inputs[rows],
-                labels[rows],
-                threat,
-                targeted=targeted,
-                key=key,
-                batch=batch,
-                first_index=first,
-            )
-            _write(_file(folder, first), result, binding)
-            progress.advance(len(result))
-        results.append(result)
-    return joined(results)
+        made = run_attack(
+            attack,
+            objective,
+            inputs[rows],
+            labels[rows],
+            threat,
+            targeted=targeted,
+            key=key,
+            batch=batch,
+            first_index=first,
+        )
+        return _content(made, binding)
+
+    for first, content in in_rounds(ranks, [first for first in firsts if first not in done], attacked):
+        if ranks.is_first:
+            write_atomic(_file(folder, first), content)
+        rows = {name: value.to(inputs.device) for name, value in load(content).items()}
+        results[first] = AttackResult(**rows, targeted=targeted)
+        progress.advance(len(results[first]))
+    return joined([results[first] for first in firsts])
+
+
+def _done(folder: Path, binding: str, firsts: Sequence[int], ranks: Ranks) -> list[int]:
+    """The batches that were made before, by their first row: what rank 0 finds, for all."""
+    found: list[int] = []
+    if ranks.is_first:
+        _take_up(folder, binding)
+        found = [first for first in firsts if _file(folder, first).is_file()]
+    return list(json.loads(ranks.from_first(json.dumps(found).encode())))
 
 
 def _binding(
@@ -149,9 +167,9 @@ def _file(folder: Path, first: int) -> Path:
     return folder / f"rows-{first:09d}.safetensors"
 
 
-def _write(path: Path, result: AttackResult, binding: str) -> None:
+def _content(result: AttackResult, binding: str) -> bytes:
     rows = {name: getattr(result, name).cpu().contiguous() for name in ROWS}
-    write_atomic(path, save(rows, metadata={"binding": binding, "targeted": str(int(result.targeted))}))
+    return save(rows, metadata={"binding": binding, "targeted": str(int(result.targeted))})
 
 
 def _read(path: Path, binding: str, device: torch.device) -> AttackResult:

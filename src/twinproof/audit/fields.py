@@ -127,11 +127,12 @@ def exactly(wanted: object) -> Callable[[object], bool]:
 
 @dataclass(frozen=True)
 class Field:
-    """A key, what its value must be, and the same in words."""
+    """A key, what its value must be, and the same in words; one that is ``optional`` may be missing."""
 
     name: str
     accepts: Callable[[object], bool]
     wanted: str
+    optional: bool = False
 
 
 ORIGIN = (
@@ -149,6 +150,8 @@ def field_problems(
     """Every field that is missing or has a value it must not have; unknown keys too if ``closed``."""
     for field in fields:
         if field.name not in record:
+            if field.optional:
+                continue
             yield Problem(file, f"{where}{field.name} is missing", "nothing", field.wanted)
         elif not field.accepts(record[field.name]):
             yield Problem(file, f"{where}{field.name} has a value it cannot have", shown(record[field.name]), field.wanted)

@@ -128,7 +128,8 @@ def answer_rule(settings: dict[str, Any]) -> Rule:
     """How votes at an attacked input become a radius: one look after n draws, with the law and bound of the certificates."""
     noise = attack_noise(settings)
     way = Way(law=noise.law, bound=noise.bound)
-    return Rule(noise.sigma, noise.tau, settings["n"], float(settings["alpha"]), way, noise.operator_norm, noise.slack)
+    norms = (noise.operator_norm, noise.slack, noise.slackless_norm)
+    return Rule(noise.sigma, noise.tau, settings["n"], float(settings["alpha"]), way, *norms)
 
 
 def setting_problems(

@@ -27,7 +27,7 @@ from twinproof.audit.fields import (
 )
 from twinproof.audit.verification import Problem
 from twinproof.audit.verify_method import INPUT, METHOD, NORMS, method_problems, one_of, way_of
-from twinproof.audit.verify_noise import noise_of, noise_problems
+from twinproof.audit.verify_noise import noise_of, noise_problems, slackless_norm_of
 from twinproof.audit.verify_rule import Rule
 from twinproof.audit.verify_run_json import PublicData
 from twinproof.rounding import format_down
@@ -113,7 +113,8 @@ def rules_of(settings: dict[str, Any]) -> tuple[Rule, ...]:
         return ()
     sigma, tau = float(sound["sigma"]), float(sound["tau"])
     norm, slack = float(sound["operator_norm"]), float(sound["slack"])
-    return tuple(Rule(sigma, tau, look["draws"], float(look["alpha"]), way, norm, slack) for look in sound["looks"])
+    slackless = slackless_norm_of(settings)
+    return tuple(Rule(sigma, tau, look["draws"], float(look["alpha"]), way, norm, slack, slackless) for look in sound["looks"])
 
 
 def look_problems(settings: dict[str, Any]) -> Iterator[Problem]:
@@ -167,7 +168,7 @@ def settings_problems(settings: dict[str, Any], data: PublicData) -> Iterator[Pr
 
 def _field_problems(settings: dict[str, Any]) -> Iterator[Problem]:
     """Fields that are missing or wrong; certificates from before there was more than one method are refused in one sentence."""
-    names = [field.name for field in METHOD]
+    names = [field.name for field in METHOD if not field.optional]
     if any(name in settings for name in names):
         yield from field_problems(SETTINGS_FILE, settings, SETTINGS)
         return

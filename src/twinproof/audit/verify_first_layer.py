@@ -23,16 +23,19 @@ from numpy.typing import NDArray
 from twinproof.audit.evidence import RunFolder, shown
 from twinproof.audit.fields import is_positive_count, whole
 from twinproof.audit.verification import Problem
-from twinproof.audit.verify_method import FIRST_LAYER, INPUT
+from twinproof.audit.verify_method import BOTH, FIRST_LAYER, INPUT
 from twinproof.audit.verify_model import FILE as MODEL
 from twinproof.audit.verify_noise import Noise, exactness_problems
 from twinproof.audit.verify_norm_search import largest_output, reached_norm
-from twinproof.audit.verify_reach import GAUSSIAN, PUBLISHED
+from twinproof.audit.verify_reach import GAUSSIAN, LAPLACE, PUBLISHED
 from twinproof.audit.verify_run_json import FILE as RUN_JSON
+from twinproof.audit.verify_two_noises import TwoNoises, column_sums, is_usable, two_noises_problems
 from twinproof.errors import TwinproofError
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from twinproof.layers.noise import NoiseLayer
 
 FLOAT_SLACK = 1e-9
 LARGEST_INPUT = 2**22
@@ -50,12 +53,16 @@ class NoiseSite:
     shape: tuple[int, ...]
     deviation: float
     scales: NDArray[np.float64]
+    # Of a second noise, on the input, where there is noise behind the layer too.
+    input_deviation: float | None = None
     # Norms that were found, by source and target: certificates and attacks ask for the same one, and it can take seconds.
     known: dict[tuple[str, str], float] = field(default_factory=dict)
 
     @property
     def place(self) -> str:
         """In the words of certificates.json."""
+        if self.input_deviation is not None:
+            return BOTH
         return INPUT if self.layer is None else FIRST_LAYER
 
 
@@ -111,7 +118,7 @@ def _too_large(run: dict[str, Any], config: dict[str, Any]) -> Problem | None:
 def _rebuilt(folder: RunFolder, run: dict[str, Any], network: nn.Module | None) -> NoiseSite | Problem | None:
     import torch  # heavy, and only needed for runs with noise of their own
 
-    from twinproof.layers.noise import split_at_noise
+    from twinproof.layers.noise import split_at_noise, split_at_two_noises
     from twinproof.runs.run import Run
 
     content, shape = folder.content(MODEL), tuple(run["data"]["shape"])
@@ -120,7 +127,9 @@ def _rebuilt(folder: RunFolder, run: dict[str, Any], network: nn.Module | None) 
     with torch.random.fork_rng(devices=[]):  # a network is made with random weights, which must not cost the caller's numbers
         if network is None and (refusal := _more_than_stored(len(content), run, shape)) is not None:
             return refusal
-        split = split_at_noise(Run(folder.root, run, network).model())
+        model = Run(folder.root, run, network).model()
+        two = split_at_two_noises(model)
+        split = split_at_noise(model) if two is None else two.hidden
     if split is None:
         return None
     return NoiseSite(
@@ -129,7 +138,14 @@ def _rebuilt(folder: RunFolder, run: dict[str, Any], network: nn.Module | None) 
         shape=(math.prod(shape),) if split.flattens else shape,
         deviation=float(split.noise.deviation),
         scales=split.noise.spread.least_scales(),
+        input_deviation=None if two is None else _equal_deviation(two.input_noise),
     )
+
+
+def _equal_deviation(noise: NoiseLayer) -> float:
+    """Of noise on the input; unequal noise, or noise of another law, counts as none, for which nothing is proven."""
+    equal = str(noise.law) == LAPLACE and not noise.spread.random and bool((noise.spread.least_scales() == 1).all())
+    return float(noise.deviation) if equal else 0.0
 
 
 def _more_than_stored(stored: int, run: dict[str, Any], shape: tuple[int, ...]) -> Problem | None:
@@ -152,6 +168,9 @@ def site_problems(noise: Noise, site: NoiseSite | None, *, own_sigma: bool = Fal
 
     Its deviation may have been chosen anew for certificates; with ``own_sigma`` it was not.
     """
+    if site is not None and site.input_deviation is not None:
+        yield from _two_noises_problems(noise, site, site.input_deviation)
+        return
     if own_sigma and site is not None and noise.sigma != site.deviation:
         what = "sigma is not that of the network's own noise"
         yield Problem(noise.file, what, repr(noise.sigma), f"{site.deviation!r} ({MODEL})")
@@ -184,6 +203,27 @@ def _layer_problems(noise: Noise, site: NoiseSite, layer: nn.Module) -> Iterator
             what = f"operator_norm is below what {where}"
             yield Problem(noise.file, what, repr(noise.operator_norm), f"at least {truth!r}")
     yield from exactness_problems(noise, largest)
+
+
+def _two_noises_problems(noise: Noise, site: NoiseSite, input_scale: float) -> Iterator[Problem]:
+    """Noise on the input and behind the layer, both of Laplace's law."""
+    if (noise.law, noise.place, site.law) != (LAPLACE, BOTH, LAPLACE) or not (
+        is_usable(input_scale) and is_usable(site.deviation)
+    ):
+        what = "two noises are certified together where both are Laplace's, and equal on the input"
+        yield Problem(noise.file, what, f"{noise.law}, {noise.place}", f"{LAPLACE}, {BOTH}")
+        return
+    layer = site.layer
+    if layer is None:
+        yield _unknown("noise at two places without a layer between them")
+        return
+    try:
+        columns = column_sums(layer, site.shape, site.scales)
+        hidden = _proven_norm(noise.norm, "l1", site, layer)
+    except _REFUSALS as error:
+        yield _unknown(_words(error))
+        return
+    yield from two_noises_problems(noise, TwoNoises(input_scale, site.deviation, hidden, columns, len(site.scales)))
 
 
 def _proven_norm(norm: str, target: str, site: NoiseSite, layer: nn.Module) -> float:

@@ -99,7 +99,7 @@ def _status_problems(run: dict[str, Any], guarantee: dict[str, Any], spent: Spen
     status = guarantee.get("status")
     what = f"guarantees.privacy.status is {shown(status)}"
     if privacy_block(run) is None:
-        if status != Status.NONE:
+        if status not in (Status.NONE, Status.REFUTED):  # a mechanism that is refuted has nothing to count either
             yield Problem(FILE, f"{what}, but the recipe has no privacy", shown(status), str(Status.NONE))
         return
     if takes_unpaid(run) and status not in (Status.REFUTED, Status.NONE):

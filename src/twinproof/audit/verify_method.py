@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from twinproof.audit.evidence import shown
-from twinproof.audit.fields import Field, is_not_negative, is_positive, is_positive_count, is_text
+from twinproof.audit.fields import Field, field_problems, is_not_negative, is_positive, is_positive_count, is_text, or_null
 from twinproof.audit.verification import Problem
 from twinproof.audit.verify_confidence import CLOPPER_PEARSON, COMPLEMENT, CONFIDENCES, RUNNERS_UP
 from twinproof.audit.verify_reach import BOUNDS
 from twinproof.audit.verify_rule import Way
 
 NORMS = ("l2", "linf", "l1")
-INPUT, FIRST_LAYER = "input", "first-layer"
-PLACES = (INPUT, FIRST_LAYER)
+INPUT, FIRST_LAYER, BOTH = "input", "first-layer", "input-and-first-layer"
+PLACES = (INPUT, FIRST_LAYER, BOTH)
 VOTES, SCORES = "votes", "scores"
 # Units in which the score of one draw is counted.
 RESOLUTIONS = {VOTES: 1, SCORES: 2**20}
@@ -37,6 +37,7 @@ NOISE = (
     Field("bound", one_of(_BOUND_NAMES), ", ".join(_BOUND_NAMES)),
     Field("operator_norm", is_positive, "a positive number"),
     Field("slack", is_not_negative, "a number from 0"),
+    Field("slackless_norm", or_null(is_positive), "null or a positive number", optional=True),
 )
 """What attacks.json repeats of certificates.json."""
 
@@ -58,7 +59,7 @@ def is_plain(settings: dict[str, Any]) -> bool:
 
 def way_of(settings: dict[str, Any]) -> Way | None:
     """The choices that the settings name; None where one is missing or they have no theorem together."""
-    if any(field.name not in settings or not field.accepts(settings[field.name]) for field in METHOD):
+    if any(field_problems("", settings, METHOD)):
         return None
     if settings["bound"] not in BOUNDS[settings["law"]] or settings["resolution"] not in RESOLUTIONS.values():
         return None

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from twinproof.audit.fields import is_positive
 from twinproof.audit.verification import Problem
-from twinproof.audit.verify_method import INPUT
+from twinproof.audit.verify_method import BOTH, FIRST_LAYER, INPUT
 from twinproof.audit.verify_reach import GAUSSIAN, LAPLACE
 
 # Steps of the grid within one deviation for which tau is proven.
@@ -41,11 +42,12 @@ class Noise:
     tau: float
     operator_norm: float
     slack: float
+    slackless_norm: float | None = None
 
     @property
     def steps(self) -> float:
         """Steps of the grid within one deviation; behind a layer the grid is in units of its outputs."""
-        return self.sigma * (self.levels if self.place == INPUT else 1) / self.grid
+        return self.sigma * (1 if self.place == FIRST_LAYER else self.levels) / self.grid
 
 
 def noise_of(file: str, settings: dict[str, Any], *, norm: str, dimension: str) -> Noise:
@@ -63,7 +65,14 @@ def noise_of(file: str, settings: dict[str, Any], *, norm: str, dimension: str) 
         tau=float(settings["tau"]),
         operator_norm=float(settings["operator_norm"]),
         slack=float(settings["slack"]),
+        slackless_norm=slackless_norm_of(settings),
     )
+
+
+def slackless_norm_of(settings: dict[str, Any]) -> float | None:
+    """The norm that needs no slack, where the settings state one that can be used; records from before it have none."""
+    stated = settings.get("slackless_norm")
+    return float(stated) if stated is not None and is_positive(stated) else None
 
 
 def smallest_tau(law: str, steps: float, dimension: int) -> float:
@@ -77,9 +86,9 @@ def smallest_tau(law: str, steps: float, dimension: int) -> float:
 def smallest_slack(noise: Noise) -> float:
     """What rounding to the grid costs: two inputs' rounding errors, each at most half a step in every coordinate.
 
-    At the input stored levels lie on the grid already.
+    At the input stored levels lie on the grid already; at both places only the layer is rounded (``verify_two_noises``).
     """
-    if noise.place == INPUT:
+    if noise.place != FIRST_LAYER:
         return 0.0
     return noise.grid * (math.sqrt(noise.dimension) if noise.law == GAUSSIAN else noise.dimension)
 
@@ -92,7 +101,7 @@ def identity_norm(norm: str, law: str, dimension: int) -> float:
 
 def noise_problems(noise: Noise) -> Iterator[Problem]:
     """What the numbers of sound settings say about each other."""
-    if noise.place == INPUT and noise.grid > 1:
+    if noise.place != FIRST_LAYER and noise.grid > 1:
         yield Problem(noise.file, "the noise grid is coarser than stored levels", repr(noise.grid), "at most 1")
     if not noise.steps >= FEWEST_STEPS * (1 - FLOAT_SLACK):
         got = f"{noise.steps!r} steps for sigma"
@@ -104,6 +113,9 @@ def noise_problems(noise: Noise) -> Iterator[Problem]:
     if not noise.slack >= paid * (1 - FLOAT_SLACK):
         what = "slack is understated: rounding to the grid costs more"
         yield Problem(noise.file, what, repr(noise.slack), f"at least {paid!r}")
+    if noise.place != BOTH and noise.slackless_norm is not None:
+        what = "only noise at two places can be charged without slack"
+        yield Problem(noise.file, what, repr(noise.slackless_norm), "null")
     if noise.place == INPUT:
         yield from exactness_problems(noise, float(noise.levels))
         truth = identity_norm(noise.norm, noise.law, noise.dimension)
@@ -112,9 +124,12 @@ def noise_problems(noise: Noise) -> Iterator[Problem]:
             yield Problem(noise.file, what, repr(noise.operator_norm), repr(truth))
 
 
-def exactness_problems(noise: Noise, largest: float) -> Iterator[Problem]:
-    """Whether numbers of up to ``largest`` (levels, or units of the layer) and the noise add up exactly in float32."""
+def exactness_problems(noise: Noise, largest: float, room: float = 1.0) -> Iterator[Problem]:
+    """Whether numbers of up to ``largest`` (levels, or units of the layer) and the noise add up exactly in float32.
+
+    ``room`` is the share of float32's whole numbers that they may take.
+    """
     steps = largest / noise.grid + TABLE_ENDS[noise.law] * noise.steps
-    if not steps < FLOAT32_EXACT:
+    if not steps < room * FLOAT32_EXACT:
         what = "the noise grid is too fine: what the noise is added to is not exact in float32"
-        yield Problem(noise.file, what, f"{steps!r} steps", f"fewer than {FLOAT32_EXACT}")
+        yield Problem(noise.file, what, f"{steps!r} steps", f"fewer than {int(room * FLOAT32_EXACT)}")

@@ -22,6 +22,7 @@ Array = NDArray[np.float64]
 
 GAUSSIAN, LAPLACE = "gaussian", "laplace"
 TIGHT, HGM, HGM_COMPLEMENT, PIXELDP, PUBLISHED = "tight", "hgm", "hgm-complement", "pixeldp", "published"
+COMPOSITION = "composition"
 # Two float64 computations of one closed form; and of one maximum that is searched for.
 CLOSED_SLACK, SEARCH_SLACK = 1e-9, 1e-6
 PUBLISHED_DELTA = 1e-5
@@ -140,6 +141,7 @@ _REACHES: dict[tuple[str, str], Callable[[Array, Array], Array]] = {
     (GAUSSIAN, PUBLISHED): _gaussian_published,
     (LAPLACE, TIGHT): _laplace_tight,
     (LAPLACE, PIXELDP): _laplace_dp,
+    (LAPLACE, COMPOSITION): _laplace_dp,
 }
 BOUNDS = {law: tuple(bound for one, bound in _REACHES if one == law) for law in (GAUSSIAN, LAPLACE)}
 

@@ -40,7 +40,7 @@ class Rule:
     """The numbers behind the radii of ``n`` draws; ``alpha`` is the share of the look after these draws.
 
     ``sigma`` and ``rounding`` are in units of the whitened layer, which moves by at most ``operator_norm`` (plus ``rounding``)
-    when the input moves by one.
+    when the input moves by one; or by ``slackless_norm`` and nothing for rounding, where there is such a number.
     """
 
     sigma: float
@@ -50,6 +50,7 @@ class Rule:
     way: Way = Way()
     operator_norm: float = 1.0
     rounding: float = 0.0
+    slackless_norm: float | None = None
 
     def answers(self, counts: Counts) -> Answers:
         """What the sums prove; those that n draws cannot give are taken for the nearest that they can."""
@@ -57,6 +58,8 @@ class Rule:
         reach = self.sigma * reach_of(self.way.law, self.way.bound, low, high)
         with np.errstate(all="ignore"):
             radius = np.maximum((reach - self.rounding) / self.operator_norm, 0.0)
+            if self.slackless_norm is not None:
+                radius = np.maximum(radius, reach / self.slackless_norm)
             slack = slack_of(self.way.law, self.way.bound) * reach / self.operator_norm
         return Answers(low, high, radius, np.where(np.isfinite(radius), slack, 0.0))
 

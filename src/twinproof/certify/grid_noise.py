@@ -35,6 +35,7 @@ _MOST_STEPS = 2**16
 # The share of the deviation that rounding may cost where the table allows it.
 _WANTED_SLACK = 0.01
 _FLOAT32_EXACT = 2.0**24
+_HALF = 0.5
 _SMALLEST_SIGMA = 1e-6  # below it no grid fits float32, and its step would underflow long before sigma does
 # Far above what the float64 functions err that turn votes into a radius, far below what a vote is worth.
 _ARITHMETIC = 2.0**-36
@@ -116,19 +117,48 @@ def layer_noise(sigma: float, law: Law, dimension: int, largest: float) -> GridN
     """
     _check_sigma(sigma)
     cost = math.sqrt(dimension) if law is Law.GAUSSIAN else float(dimension)
+    grid = _fine_grid(sigma, law, cost, largest)
+    return GridNoise(sigma, 1, law, grid, largest + grid)
+
+
+def joint_noise(scale: float, levels: int, dimension: int) -> GridNoise:
+    """Laplace noise of ``scale`` (input units) for inputs of ``levels`` stored levels and for a layer of ``dimension`` numbers.
+
+    The layer's noise is the same law on the same grid in other units; so the grid is as fine as rounding that layer asks for
+    (``layer_noise``).
+
+    Guarantees
+        Input plus noise is less than 2^23 steps: divided by the number of levels, in float32, it can still be told which whole
+        number of steps it was.
+    """
+    _check_sigma(scale)
+    sigma = max(scale, _SMALLEST_SIGMA) * max(levels, 1)
+    grid = min(1.0, _fine_grid(sigma, Law.LAPLACE, float(dimension), float(levels), room=_HALF))
+    if not _is_exact(Law.LAPLACE, sigma / grid, levels / grid, room=_HALF):
+        raise ConfigError(
+            "the noise on the input is too small for noise at two places",
+            where="input_noise",
+            got=f"scale {scale} on {levels} levels",
+            wanted="a scale of about 1e-4 or more",
+        )
+    return GridNoise(scale, levels, Law.LAPLACE, grid, float(levels))
+
+
+def _fine_grid(sigma: float, law: Law, cost: float, largest: float, room: float = 1.0) -> float:
+    """The coarsest grid of which ``cost`` steps are a hundredth of the deviation, within what table and float32 allow."""
     steps = min(max(cost / _WANTED_SLACK, _STEPS_PER_SIGMA), _MOST_STEPS)
     grid = 2.0 ** math.floor(math.log2(sigma / steps))
     if sigma / grid > _MOST_STEPS:
         grid *= 2
     # The numbers' own rounding is up to one step more.
-    while not _is_exact(law, sigma / grid, largest / grid + 1) and sigma / grid >= 2 * _STEPS_PER_SIGMA:
+    while not _is_exact(law, sigma / grid, largest / grid + 1, room) and sigma / grid >= 2 * _STEPS_PER_SIGMA:
         grid *= 2
-    return GridNoise(sigma, 1, law, grid, largest + grid)
+    return grid
 
 
-def _is_exact(law: Law, steps: float, largest: float) -> bool:
-    """Whether numbers of up to ``largest`` steps plus any draw are whole numbers of steps that float32 holds."""
-    return largest + _TABLES[law].cut * steps + 1 < _FLOAT32_EXACT
+def _is_exact(law: Law, steps: float, largest: float, room: float = 1.0) -> bool:
+    """Whether numbers of up to ``largest`` steps plus any draw are whole numbers of steps in a share of those of float32."""
+    return largest + _TABLES[law].cut * steps + 1 < room * _FLOAT32_EXACT
 
 
 def _check_sigma(sigma: float) -> None:

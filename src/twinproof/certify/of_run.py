@@ -9,7 +9,7 @@ from twinproof.certify.method import PLAIN, Method
 from twinproof.certify.smoothed import SmoothedClassifier, smooth
 from twinproof.data.record import Dataset
 from twinproof.errors import ModelError
-from twinproof.layers.noise import Place, split_at_noise
+from twinproof.layers.noise import NoiseLayer, Place
 from twinproof.runs.run import Run
 
 
@@ -22,11 +22,11 @@ def smoothed_for_run(
     input. Without a ``method`` it is plain CERTIFY in the run's norm (``norm_of_run``).
     """
     network = _network(run, dataset, device)
-    if sigma is None and split_at_noise(network) is None:
+    if sigma is None and not any(isinstance(module, NoiseLayer) for module in network.modules()):
         sigma = float(run.record["config"]["sigma"])
     chosen = method or Method(norm=norm_of_run(run))
     smoothed = smooth(network, sigma, levels=dataset.levels, method=chosen, input_shape=tuple(dataset.shape))
-    if smoothed.site.place is Place.INPUT and smoothed.site.slack > 0:
+    if smoothed.site.place == Place.INPUT and smoothed.site.slack > 0:
         raise ModelError(
             "unequal noise at the input cannot be recorded in a run",
             where="noise",

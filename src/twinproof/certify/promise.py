@@ -8,7 +8,7 @@ from twinproof.certify.bounds.confidence import RunnerUp
 from twinproof.certify.bounds.mean_confidence import find_confidence
 from twinproof.certify.method import PLAIN, Statistic
 from twinproof.guarantee import Guarantee, Kind, Status
-from twinproof.layers.noise import Law, Place
+from twinproof.layers.noise import BOTH_PLACES, Law, Place
 from twinproof.runs.certificates import CertificateSettings
 
 _GRID = "noise on a power-of-two grid, so that float32 addition is exact"
@@ -18,6 +18,10 @@ _UNION = "; one lower and classes - 1 upper bounds at alpha / classes each (unio
 _LAYER = (
     "; the noise is added to the whitened first layer, whose movement is bounded by an operator norm of the final weights and "
     "by what rounding it to the grid can add"
+)
+_BOTH = (
+    "; noise is added to the input and to the whitened first layer in the same pass: what a change costs is that of the best "
+    "split of it between the two, or with the bound 'composition' the sum of both, and what rounding the layer can add"
 )
 _ASSUMPTIONS = (
     "The answer is that of the smoothed classifier with exactly these weights and this noise, not of the bare network.",
@@ -101,7 +105,7 @@ def _theorem(settings: CertificateSettings, bound: RobustnessBound) -> str:
     )
     parts = f"{_PLAIN}; {_GRID}" if usual else f"{bound.theorem}; confidence: {confidence}; {_GRID}"
     union = _UNION if settings.runner_up == RunnerUp.UNION else ""
-    layer = _LAYER if settings.place == Place.FIRST_LAYER else ""
+    layer = {str(Place.FIRST_LAYER): _LAYER, BOTH_PLACES: _BOTH}.get(settings.place, "")
     return parts + layer + union + (_LOOKS if settings.target_radius is not None else "")
 
 
@@ -113,6 +117,6 @@ def _assumptions(settings: CertificateSettings) -> tuple[str, ...]:
         distance,
         *_ASSUMPTIONS,
         *((_SCORES,) if settings.statistic == Statistic.SCORES else ()),
-        *((_LAYER_ARITHMETIC,) if settings.place == Place.FIRST_LAYER else ()),
+        *((_LAYER_ARITHMETIC,) if settings.place != Place.INPUT else ()),
         *(_SHARED if settings.shared_noise else ()),
     )

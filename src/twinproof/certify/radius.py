@@ -1,9 +1,10 @@
 """From evidence to radii: a confidence bound, less what the sampler may err, through a robustness bound, to an input's norm.
 
-    radius = (sigma * reach(low, high) - slack) / operator_norm
+    radius = (sigma * reach(low, high) - slack) / operator_norm      or, where it is larger,      sigma * reach / slackless_norm
 
 ``reach`` is in deviations of the noise, in l2 for Gaussian and l1 for Laplace noise, in the layer that gets the noise;
 ``operator_norm`` is how far that layer moves for one unit of the input, and ``slack`` what rounding it to the grid can add.
+Where noise enters at two places, one of them may need no rounding: ``slackless_norm`` is the norm of that one.
 """
 
 from __future__ import annotations
@@ -39,10 +40,10 @@ class RadiusRule:
         If the class was chosen without the evidence, then with probability 1 - alpha over the draws: where ``certified``, the
         smoothed classifier gives that class to the input and to every input at a distance below the radius - for a
         ``bound`` whose status is proven. Proof: the confidence bounds hold with that probability for the noise as drawn,
-        and after tau for the law itself; two inputs at distance r have layers at most operator_norm * r + slack apart; up
-        to sigma * reach nothing changes. What the float64 operations of this line err is covered by the share of tau that
-        is for arithmetic (2^-36 of probability, through slopes of at least a tenth, is far above a few units of 2^-52), and
-        the searched bounds are rounded down by themselves. Decimals are rounded down.
+        and after tau for the law itself; two inputs at distance r have layers at most operator_norm * r + slack apart (or
+        slackless_norm * r, where that is given); up to sigma * reach nothing changes. What the float64 operations of this line
+        err is covered by the share of tau that is for arithmetic (2^-36 of probability, through slopes of at least a tenth,
+        is far above a few units of 2^-52), and the searched bounds are rounded down by themselves. Decimals are rounded down.
     """
 
     bound: RobustnessBound
@@ -54,11 +55,15 @@ class RadiusRule:
     tau: float
     operator_norm: float = 1.0
     slack: float = 0.0
+    slackless_norm: float | None = None
 
     def certified(self, evidence: Evidence, alpha: float) -> Certified:
         """What each input's evidence certifies."""
         low, high = after_tau(*self.confidence.bounds(evidence, alpha, self.classes, self.runner_up), self.tau)
-        exact = np.maximum(self.sigma * self.bound.reach(low, high) - self.slack, 0.0) / self.operator_norm
+        reached = self.sigma * self.bound.reach(low, high)
+        exact = np.maximum(reached - self.slack, 0.0) / self.operator_norm
+        if self.slackless_norm is not None:
+            exact = np.maximum(exact, reached / self.slackless_norm)
         # Many inputs have as many votes, and rounding down in decimals takes its time.
         numbers, which = np.unique(exact, return_inverse=True)
         radii = np.array([round_down(float(radius)) for radius in numbers], dtype=np.float64)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
@@ -16,8 +20,10 @@ from twinproof.certify.promise import certified_promise
 from twinproof.certify.radius import largest_radius
 from twinproof.certify.sampling import Sampling
 from twinproof.certify.smoothed import SmoothedClassifier
+from twinproof.data.fingerprint import fingerprint
 from twinproof.data.record import Dataset
-from twinproof.errors import ConfigError
+from twinproof.errors import ConfigError, RunError
+from twinproof.files import canonical_json
 from twinproof.progress import Progress, Silent
 from twinproof.randomness import Key
 from twinproof.runs.certificates import (
@@ -25,6 +31,7 @@ from twinproof.runs.certificates import (
     CertificateSettings,
     CertificateWriter,
     read_certificates,
+    read_settings,
     write_settings,
 )
 from twinproof.runs.environment import software_versions, utc_now
@@ -33,6 +40,8 @@ from twinproof.runs.lock import exclusive
 from twinproof.runs.record import update_run_json
 from twinproof.runs.run import Run
 from twinproof.training.device import describe_device, resolve_device
+from twinproof.training.distributed.ranks import ALONE, Ranks
+from twinproof.training.distributed.rounds import in_rounds
 
 # Inputs certified and made durable together: a kill loses at most these. With a target an input gets far fewer draws, and
 # at the later looks only a few of the inputs are left to fill a forward pass. Shared noise is made once for all of them.
@@ -62,17 +71,20 @@ def certify_run(
     overwrite: bool = False,
     key: Key | None = None,
     progress: Progress | None = None,
+    ranks: Ranks = ALONE,
 ) -> CertifiedRun:
     """Certifies the first ``limit`` test inputs of ``run`` (all by default) and records the guarantee in ``run.json``.
 
     ``sigma`` replaces the deviation of the run's noise, ``method`` plain CERTIFY in the run's norm (``smoothed_for_run``).
     An interrupted certification with the same settings goes on where it stopped; one with other settings is replaced only
-    with ``overwrite``.
+    with ``overwrite``. Several ``ranks`` share out the inputs; all call this alike, and rank 0 writes.
 
     Guarantees
         - Whatever is refused is refused before anything in the run is touched.
         - Interrupted at any moment and gone on with, on the same machine, it ends with the same certificates to the byte.
         - ``run.json`` promises robustness only while it binds the digests of a complete certification.
+        - The certificates are the same to the byte for any number of ranks: noise belongs to the input, and the batches of
+          inputs are those of one rank.
     """
     sampling, progress = sampling or Sampling(), progress or Silent()
     if limit is not None and limit < 1:
@@ -82,6 +94,8 @@ def certify_run(
     inputs = min(limit or len(dataset.test), len(dataset.test))
     smoothed = smoothed_for_run(run, dataset, target, sigma=sigma, method=method)
     sampling.refuse_other_methods(smoothed.method)
+    if not ranks.is_first:
+        return _follow(run, dataset, smoothed, sampling, inputs, target, ranks)
     form = None if overwrite else earlier_form(run.root, target, shared_noise=sampling.shared_noise)
     base = smoothed.base_for(dataset.test.inputs[:1], sampling, form=form)
     wanted = _settings(run, dataset, smoothed, base, sampling, inputs, target, key or Key.from_system())
@@ -89,15 +103,52 @@ def certify_run(
     began = time.monotonic()
     with exclusive(run.root):
         settings, done = take_up(run.root, wanted, own_key=key is not None, overwrite=overwrite)
+        ranks.from_first(str(done).encode())
         if settings.state != COMPLETE:
-            _sample(run.root, dataset, replace(smoothed, base=base), sampling, settings, done, progress)
+            _agree(ranks, dataset, settings)
+            _sample(run.root, dataset, replace(smoothed, base=base), sampling, settings, done, progress, ranks)
             seconds = round(settings.seconds + time.monotonic() - began, 3)
             settings = replace(settings, state=COMPLETE, seconds=seconds)
             write_settings(run.root, settings)
         if not is_recorded(run.root):
             _record(run.root, settings)
-    elapsed = max(time.monotonic() - began, 1e-9)
-    return CertifiedRun(settings, read_certificates(run.root), (inputs - done) / elapsed)
+    ranks.wait()
+    return _certified(run.root, settings, inputs - done, time.monotonic() - began)
+
+
+def _certified(root: Path, settings: CertificateSettings, made: int, seconds: float) -> CertifiedRun:
+    return CertifiedRun(settings, read_certificates(root), made / max(seconds, 1e-9))
+
+
+def _follow(
+    run: Run,
+    dataset: Dataset,
+    smoothed: SmoothedClassifier,
+    sampling: Sampling,
+    inputs: int,
+    device: torch.device,
+    ranks: Ranks,
+) -> CertifiedRun:
+    """Any rank but the first: its part of the inputs, with the settings and the network's form that rank 0 has written."""
+    began, done = time.monotonic(), int(ranks.from_first(None))
+    settings = read_settings(run.root)
+    if settings is None:
+        raise RunError("the certification that rank 0 began is not here", where=str(run.root), got="no certificates.json")
+    if settings.state != COMPLETE:
+        base = smoothed.base_for(dataset.test.inputs[:1], sampling, form=settings.form)
+        key = Key(bytes.fromhex(settings.key))
+        _agree(ranks, dataset, _settings(run, dataset, smoothed, base, sampling, inputs, device, key))
+        _sample(run.root, dataset, replace(smoothed, base=base), sampling, settings, done, Silent(), ranks)
+    ranks.wait()
+    return _certified(run.root, read_settings(run.root) or settings, inputs - done, time.monotonic() - began)
+
+
+def _agree(ranks: Ranks, dataset: Dataset, settings: CertificateSettings) -> None:
+    """Stops all ranks unless they certify the same inputs by the same network and settings."""
+    if ranks is not ALONE:
+        same = replace(settings, state=SAMPLING, device=_kind(settings), versions={}, created="", seconds=0.0)
+        ranks.agree("the settings of the certification", hashlib.sha256(canonical_json(same.as_dict()).encode()).hexdigest())
+        ranks.agree("the test records", fingerprint(dataset.test, bytes.fromhex(settings.key)))
 
 
 def _settings(
@@ -147,14 +198,19 @@ def _settings(
         operator_norm=rule.operator_norm,
         operator_norm_method=smoothed.operator_norm(shape).method,
         slack=rule.slack,
+        slackless_norm=rule.slackless_norm,
     )
+
+
+def _kind(settings: CertificateSettings) -> str:
+    return "cuda" if settings.device.startswith("cuda") else "cpu"
 
 
 def _inputs_per_batch(settings: CertificateSettings) -> int:
     together = _INPUTS_PER_BATCH_OF_SHARED_NOISE if settings.shared_noise else _INPUTS_PER_BATCH
     if settings.target_radius is not None:
         together = _INPUTS_PER_BATCH_WITH_TARGET
-    return together["cuda" if settings.device.startswith("cuda") else "cpu"]
+    return together[_kind(settings)]
 
 
 def _sample(
@@ -165,19 +221,33 @@ def _sample(
     settings: CertificateSettings,
     done: int,
     progress: Progress,
+    ranks: Ranks,
 ) -> None:
     step = _inputs_per_batch(settings)
     # A batch that was cut is made again whole: a network's last bits, and so a tied vote, may depend on the batch.
     done -= done % step
     key = Key(bytes.fromhex(settings.key))
     progress.start("certifying", settings.inputs, done)
+
+    def certified(first: int) -> bytes:
+        rows = slice(first, min(first + step, settings.inputs))
+        labels = dataset.test.labels[rows].tolist()
+        made = smoothed.certify(dataset.test.inputs[rows], labels, sampling=sampling, key=key, first_index=first)
+        return json.dumps([asdict(certificate) for certificate in made]).encode()
+
+    with _writer(root, settings, done) if ranks.is_first else nullcontext() as writer:
+        for _, made in in_rounds(ranks, range(done, settings.inputs, step), certified):
+            certificates = [Certificate(**values) for values in json.loads(made)]
+            if writer is not None:
+                writer.append(certificates)
+            progress.advance(len(certificates))
+
+
+@contextmanager
+def _writer(root: Path, settings: CertificateSettings, done: int) -> Iterator[CertificateWriter]:
     writer = CertificateWriter(root, keep=done, more=settings.needs_more)
     try:
-        for first in range(done, settings.inputs, step):
-            rows = slice(first, min(first + step, settings.inputs))
-            labels = dataset.test.labels[rows].tolist()
-            writer.append(smoothed.certify(dataset.test.inputs[rows], labels, sampling=sampling, key=key, first_index=first))
-            progress.advance(len(labels))
+        yield writer
     finally:
         writer.close()
 

@@ -45,11 +45,11 @@ from twinproof.certify.shared_noise import SharedNetwork, SharedNoiseCounter, sh
 from twinproof.certify.stopping import Estimate, StoppingRule, estimate
 from twinproof.certify.stored_inputs import check_numbering, stored_levels
 from twinproof.certify.taken_apart import refuse_hidden_work
+from twinproof.certify.two_noises.site import two_noises_site
 from twinproof.certify.votes import Counter, VoteCounter
 from twinproof.errors import ConfigError, ModelError
-from twinproof.guarantee import Status
 from twinproof.layers.modes import evaluation_mode
-from twinproof.layers.noise import split_at_noise
+from twinproof.layers.noise import split_at_noise, split_at_two_noises
 from twinproof.randomness import Key
 from twinproof.runs.certificates import ABSTAIN, UNKNOWN, Certificate
 
@@ -101,7 +101,7 @@ class SmoothedClassifier:
 
     def operator_norm(self, shape: tuple[int, ...]) -> NormBound:
         """How far the layer that gets the noise moves for one unit of an input of ``shape``; the papers' claim for theirs."""
-        return self.site.norm_bound(shape, self.norm, published=self.bound.status is not Status.PROVEN)
+        return self.site.norm_bound(shape, self.norm, published=self.bound.papers_norm)
 
     def radius_rule(self, shape: tuple[int, ...], classes: int) -> RadiusRule:
         """What turns the evidence of inputs of ``shape`` into radii."""
@@ -115,6 +115,7 @@ class SmoothedClassifier:
             tau=self.noise.tau(self.site.dimension(shape)),
             operator_norm=self.operator_norm(shape).value,
             slack=self.site.slack,
+            slackless_norm=self.site.slackless_norm(shape, self.norm, published=self.bound.papers_norm),
         )
 
     def certify(
@@ -199,8 +200,12 @@ def smooth(
 
     A network with a noise layer keeps it, with the deviation ``sigma`` in its place if one is given; behind a convolution
     ``input_shape`` is needed. Any other gets Gaussian noise of deviation ``sigma`` at its input. The layer before the noise is
-    taken as it is now: after more training, smooth again (what was made before is refused).
+    taken as it is now: after more training, smooth again (what was made before is refused). A network with Laplace noise at
+    its input and behind its first layer (``add_two_noises``) keeps both.
     """
+    two = split_at_two_noises(model)
+    if two is not None:
+        return SmoothedClassifier(model, two_noises_site(model, two, sigma, input_shape, levels), method or PLAIN)
     split = split_at_noise(model)
     if split is None:
         if sigma is None:

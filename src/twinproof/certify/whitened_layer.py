@@ -44,14 +44,7 @@ class WhitenedLayer:
         self._matrix, self._levels = layer_map(layer, shape, scales), levels
         ones = np.ones((self._matrix.inputs, 1))
         rows = np.ldexp(self._matrix.absolute().apply(ones)[:, 0], self._matrix.exponent) * (1 + self._matrix.error)
-        if not rows.any():
-            raise ModelError(
-                "the layer before the noise ignores its input",
-                where=type(layer).__name__,
-                got="weights that are all zero",
-                wanted="a layer that depends on its input",
-                fix="train the network first",
-            )
+        refuse_zeros(layer, rows)
         self.noise: GridNoise = layer_noise(sigma, law, self._matrix.outputs, float(rows.max()))
         whole, root = float(self._matrix.outputs), math.sqrt(self._matrix.outputs)
         steps, error = (root, np.linalg.norm(rows)) if law is Law.GAUSSIAN else (whole, rows.sum())
@@ -78,3 +71,15 @@ class WhitenedLayer:
                 wanted=f"at most {self.noise.largest}, for inputs in [0, 1]",
             )
         return torch.from_numpy(made).to(stored.device)
+
+
+def refuse_zeros(layer: nn.Module, sums: NDArray[np.float64]) -> None:
+    """Refuses a layer whose weights, added up in ``sums`` of magnitudes, are all zero: no radius can be read off it."""
+    if not sums.any():
+        raise ModelError(
+            "the layer before the noise ignores its input",
+            where=type(layer).__name__,
+            got="weights that are all zero",
+            wanted="a layer that depends on its input",
+            fix="train the network first",
+        )

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from twinproof.cli.options import DataRoot, Device, Json, RunPath
+from twinproof.cli.ranks import bars_of, launched_ranks
 from twinproof.errors import ConfigError
+
+if TYPE_CHECKING:
+    from twinproof.evaluate.under_attack import AttackedRun
 
 _ALL = "all"
 _BOTH = "both"
@@ -53,42 +58,48 @@ def attack(
     """
     from twinproof.attacks.attack import METHODS
     from twinproof.certify.smoothed import Sampling
-    from twinproof.cli.attack_summary import tell_attacked
-    from twinproof.cli.bars import Bars
     from twinproof.evaluate.protocols import AttackPlan, Protocol
-    from twinproof.evaluate.refuted_bounds import already_refuted
     from twinproof.evaluate.under_attack import attack_run, default_norm
     from twinproof.randomness import Key
     from twinproof.recipes.run_data import load_run_data
     from twinproof.runs.run import Run
 
-    opened = Run.open(run)
-    plan = AttackPlan(
-        norm=norm or default_norm(opened),
-        sizes=tuple(size or ()),
-        attacks=tuple(METHODS) if _ALL in (attacks or ()) else tuple(attacks or AttackPlan.attacks),
-        protocols=tuple(Protocol) if protocol == _BOTH else (protocol,),
-        steps=steps,
-        step_size=step_size,
-        restarts=restarts,
-        draws=draws,
-        paper_steps=paper_steps,
-        aim=_aim(targeted, target_class, target_rule),
-    )
-    sampling = Sampling(n0, n, alpha)
-    dataset = load_run_data(opened, source=data, data_root=data_root)
-    with Bars() as bars:
-        result = attack_run(
-            opened,
-            dataset,
-            plan=plan,
-            sampling=sampling,
-            limit=limit,
-            device=device or "auto",
-            overwrite=overwrite,
-            key=None if seed is None else Key.from_seed(seed),
-            progress=bars,
+    with launched_ranks(as_json=as_json) as ranks:
+        opened = Run.open(run)
+        plan = AttackPlan(
+            norm=norm or default_norm(opened),
+            sizes=tuple(size or ()),
+            attacks=tuple(METHODS) if _ALL in (attacks or ()) else tuple(attacks or AttackPlan.attacks),
+            protocols=tuple(Protocol) if protocol == _BOTH else (protocol,),
+            steps=steps,
+            step_size=step_size,
+            restarts=restarts,
+            draws=draws,
+            paper_steps=paper_steps,
+            aim=_aim(targeted, target_class, target_rule),
         )
+        dataset = load_run_data(opened, source=data, data_root=data_root)
+        with bars_of(ranks) as bars:
+            result = attack_run(
+                opened,
+                dataset,
+                plan=plan,
+                sampling=Sampling(n0, n, alpha),
+                limit=limit,
+                device=device or "auto",
+                overwrite=overwrite,
+                key=None if seed is None else Key.from_seed(seed),
+                progress=bars,
+                ranks=ranks,
+            )
+    if ranks.is_first:
+        _tell(run, result, as_json=as_json)
+
+
+def _tell(run: Path, result: AttackedRun, *, as_json: bool) -> None:
+    from twinproof.cli.attack_summary import tell_attacked
+    from twinproof.evaluate.refuted_bounds import already_refuted
+
     tell_attacked(run, result, as_json=as_json)
     if result.results["crossing"] and not already_refuted(result.settings):
         raise typer.Exit(1)

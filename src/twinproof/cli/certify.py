@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from twinproof.cli.options import DataRoot, Device, Json, RunPath
+from twinproof.cli.ranks import bars_of, launched_ranks
+
+if TYPE_CHECKING:
+    from twinproof.certify.run import CertifiedRun
 
 
 def certify(
@@ -15,7 +20,7 @@ def certify(
         str | None, typer.Option(help="Norm of the radii: l1, l2 or linf; default: that of the run's noise layer, else l2.")
     ] = None,
     bound: Annotated[
-        str, typer.Option(help="Robustness bound: tight, hgm, hgm-complement, pixeldp, or published (refuted; to compare).")
+        str, typer.Option(help="Robustness bound: tight, hgm, hgm-complement, pixeldp, composition or published (refuted).")
     ] = "tight",
     statistic: Annotated[str, typer.Option(help="What is averaged over the noise: votes or scores.")] = "votes",
     confidence: Annotated[
@@ -60,32 +65,39 @@ def certify(
     from twinproof.certify.of_run import norm_of_run
     from twinproof.certify.run import certify_run
     from twinproof.certify.sampling import Sampling
-    from twinproof.cli.bars import Bars
-    from twinproof.cli.output import print_json
-    from twinproof.cli.summaries import certified_answer, show_certified
     from twinproof.recipes.run_data import load_run_data
     from twinproof.runs.run import Run
 
-    opened = Run.open(run)
-    method = Method(norm or norm_of_run(opened), bound, statistic, confidence or default_confidence(statistic), runner_up)
-    dataset = load_run_data(opened, source=data, data_root=data_root)
-    with Bars() as bars:
-        result = certify_run(
-            opened,
-            dataset,
-            sampling=Sampling(n0, n, alpha, target_radius, shared_noise),
-            method=method,
-            sigma=sigma,
-            limit=limit,
-            device=device or "auto",
-            overwrite=overwrite,
-            progress=bars,
-        )
+    with launched_ranks(as_json=as_json) as ranks:
+        opened = Run.open(run)
+        method = Method(norm or norm_of_run(opened), bound, statistic, confidence or default_confidence(statistic), runner_up)
+        dataset = load_run_data(opened, source=data, data_root=data_root)
+        with bars_of(ranks) as bars:
+            result = certify_run(
+                opened,
+                dataset,
+                sampling=Sampling(n0, n, alpha, target_radius, shared_noise),
+                method=method,
+                sigma=sigma,
+                limit=limit,
+                device=device or "auto",
+                overwrite=overwrite,
+                progress=bars,
+                ranks=ranks,
+            )
+    if ranks.is_first:
+        _tell(run, result, as_json=as_json, overwrite=overwrite)
+
+
+def _tell(run: Path, result: CertifiedRun, *, as_json: bool, overwrite: bool) -> None:
+    from twinproof.cli.output import print_json
+    from twinproof.cli.summaries import certified_answer, show_certified
+
     if as_json:
         print_json({"run": str(run), **certified_answer(result)})
-    else:
-        show_certified(result)
-        for file, verb in (("attacks.json", "attack RUN again"), ("audit.json", "audit RUN --certificates --overwrite")):
-            # A record about other certificates is a problem for verify, so say how it is renewed.
-            if overwrite and (run / file).is_file():
-                typer.echo(f"note: {file} speaks of the certificates before these; renew it with: twinproof {verb}")
+        return
+    show_certified(result)
+    for file, verb in (("attacks.json", "attack RUN again"), ("audit.json", "audit RUN --certificates --overwrite")):
+        # A record about other certificates is a problem for verify, so say how it is renewed.
+        if overwrite and (run / file).is_file():
+            typer.echo(f"note: {file} speaks of the certificates before these; renew it with: twinproof {verb}")

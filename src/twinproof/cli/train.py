@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from twinproof.cli.options import DataRoot, Device, Json
+from twinproof.cli.ranks import bars_of, launched_ranks
 from twinproof.errors import ConfigError
 
 
@@ -37,8 +38,9 @@ def train(
     Writes a run directory: weights, ledger, progress on the test set, and what is promised.
 
     Example: twinproof train --data mnist --recipe dpcert-gaussian --epsilon 3 --delta 1e-5 --sigma 0.5 --out runs/mnist
+
+    By several processes or GPUs: torchrun --nproc-per-node 4 -m twinproof train --data mnist --out runs/mnist
     """
-    from twinproof.cli.bars import Bars
     from twinproof.cli.output import print_json
     from twinproof.cli.summaries import show_training, training_answer
     from twinproof.recipes.config import parse_train_config
@@ -53,21 +55,29 @@ def train(
         "seed": seed,
         "performance": None if device is None else {"device": device},
     }
-    layers = [_read_toml(config), _assignments(set_ or []), {key: value for key, value in flags.items() if value is not None}]
-    settings = parse_train_config(*layers) if any(layers) else None
-    if settings is None and not resume:
-        raise ConfigError(
-            "no data are named", where="--data", got="nothing", wanted="a data set or a path", fix="e.g. --data digits"
-        )
-    with Bars() as bars:
-        run = train_run(settings, out, resume=resume, data_root=data_root, progress=bars)
+    with launched_ranks(as_json=as_json) as ranks:
+        layers = [
+            read_toml(config),
+            assignments(set_ or []),
+            {key: value for key, value in flags.items() if value is not None},
+        ]
+        settings = parse_train_config(*layers) if any(layers) else None
+        if settings is None and not resume:
+            raise ConfigError(
+                "no data are named", where="--data", got="nothing", wanted="a data set or a path", fix="e.g. --data digits"
+            )
+        with bars_of(ranks) as bars:
+            run = train_run(settings, out, resume=resume, data_root=data_root, progress=bars, ranks=ranks)
+    if not ranks.is_first:
+        return
     if as_json:
         print_json(training_answer(run))
     else:
         show_training(run)
 
 
-def _read_toml(path: Path | None) -> dict[str, Any]:
+def read_toml(path: Path | None) -> dict[str, Any]:
+    """The settings in a file; none where there is no file."""
     if path is None:
         return {}
     try:
@@ -76,7 +86,7 @@ def _read_toml(path: Path | None) -> dict[str, Any]:
         raise ConfigError("the settings file cannot be read", where=str(path), got=error, wanted="a TOML file") from error
 
 
-def _assignments(items: list[str]) -> dict[str, Any]:
+def assignments(items: list[str]) -> dict[str, Any]:
     """key=value pairs as nested settings; a value is read as TOML where it is valid TOML, else as text."""
     settings: dict[str, Any] = {}
     for item in items:

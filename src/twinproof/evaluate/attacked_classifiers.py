@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from twinproof.attacks.objective import Expectation, Objective, OwnNoise, Plain, Smoothed
 from twinproof.attacks.without_noise import without_noise
 from twinproof.evaluate.own_noise import answers_at_random
-from twinproof.layers.noise import NoiseLayer, split_at_noise
+from twinproof.layers.noise import NoiseLayer, split_at_noise, split_at_two_noises
 
 if TYPE_CHECKING:
     from twinproof.certify.smoothed import SmoothedClassifier
@@ -55,6 +55,8 @@ def smoothed_objective(smoothed: SmoothedClassifier, draws: int) -> Objective:
     Guarantees
         The noise of the gradients has the law and the deviation of the noise that is certified (in floats, off its grid).
     """
+    if split_at_two_noises(smoothed.model) is not None:
+        return OwnNoise(smoothed.model, draws=draws)  # certified with the scales that its layers have, and no others
     split = split_at_noise(smoothed.model) if smoothed.own_noise else None
     if split is None:
         return Smoothed(smoothed.model, smoothed.noise.sigma, draws=draws)

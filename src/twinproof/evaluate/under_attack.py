@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +21,7 @@ from twinproof.certify.method import Method
 from twinproof.certify.of_run import norm_of_run, smoothed_for_run
 from twinproof.certify.radius import largest_radius
 from twinproof.certify.smoothed import Sampling, SmoothedClassifier
+from twinproof.data.fingerprint import fingerprint
 from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError, RunError
 from twinproof.evaluate.aims import aimed_classes
@@ -28,6 +32,7 @@ from twinproof.evaluate.crossing import CertifiedLine, line_of
 from twinproof.evaluate.judge import Judge, Subjects, entry_key
 from twinproof.evaluate.protocols import CLEAN, AttackPlan, Entry
 from twinproof.evaluate.stored_levels import stored_inside
+from twinproof.files import canonical_json
 from twinproof.progress import Progress, Silent
 from twinproof.randomness import Key
 from twinproof.runs.attacks import (
@@ -38,7 +43,9 @@ from twinproof.runs.attacks import (
     AttackLine,
     AttackRecord,
     AttackSettings,
+    format_lines,
     is_complete,
+    parse_lines,
     read_attack_lines,
     read_attacks,
     write_attacks,
@@ -50,6 +57,8 @@ from twinproof.runs.lock import exclusive
 from twinproof.runs.record import COMPLETE, update_run_json
 from twinproof.runs.run import Run
 from twinproof.training.device import describe_device, resolve_device
+from twinproof.training.distributed.ranks import ALONE, Ranks
+from twinproof.training.distributed.rounds import in_rounds
 
 DEFAULT_LIMIT = 500
 JUDGING = Sampling(n0=100, n=1000, alpha=0.001)
@@ -78,11 +87,13 @@ def attack_run(
     overwrite: bool = False,
     key: Key | None = None,
     progress: Progress | None = None,
+    ranks: Ranks = ALONE,
 ) -> AttackedRun:
     """Attacks the first ``limit`` test inputs of ``run`` (None: all) and records both protocols' results beside the weights.
 
     The smoothed classifier is the one that was certified, with its norm and bound, or the run's own. ``sampling`` says how it
-    is asked at each attacked input, by votes. Interrupted attacks with the same settings go on where they stopped.
+    is asked at each attacked input, by votes. Interrupted attacks with the same settings go on where they stopped. Several
+    ``ranks`` share out the inputs; all call this alike, and rank 0 writes.
 
     Guarantees
         - Whatever is refused is refused before anything in the run is touched, and a run whose attacks are not finished
@@ -92,6 +103,7 @@ def attack_run(
         - Every attacked input that the smoothed classifier is asked about can be stored, and lies within the size of its
           original in exact arithmetic.
         - ``run.json`` binds the digests of the three files.
+        - Lines and attacked inputs are the same to the byte for any number of ranks.
     """
     plan, sampling, progress = plan or AttackPlan(), sampling or JUDGING, progress or Silent()
     if limit is not None and limit < 1:
@@ -99,14 +111,57 @@ def attack_run(
     if sampling.target_radius is not None or sampling.shared_noise:
         raise ConfigError("answers under attack are made one by one", where="sampling", got=sampling, wanted="n0, n and alpha")
     run.refuse_other_data(dataset)
-    attacker = _prepare(run, dataset, plan, sampling, limit, resolve_device(device), overwrite, key or Key.from_system())
+    target = resolve_device(device)
+    if not ranks.is_first:
+        return _follow(run, dataset, plan, sampling, limit, target, ranks)
+    form = _form(run, target, overwrite=overwrite)
+    attacker = _prepare(run, dataset, plan, sampling, limit, target, form, key or Key.from_system())
     began = time.monotonic()
     with exclusive(run.root):
         settings = take_up(run.root, attacker.settings, own_key=key is not None, overwrite=overwrite)
         if is_complete(settings):
             AttackWork.of(run.root).remove()  # what a kill left between the last step and this one
-            return _renewed(run, settings, plan.entries)
-        return _made(run, dataset, replace(attacker, settings=settings), began, progress)
+            made = _renewed(run, settings, plan.entries)
+            ranks.from_first(b"")
+            return made
+        ranks.from_first(canonical_json(settings.as_dict()).encode())
+        _agree(ranks, dataset, settings)
+        made = _made(run, dataset, replace(attacker, settings=settings), began, progress, ranks)
+        ranks.wait()
+        return made
+
+
+def _follow(
+    run: Run,
+    dataset: Dataset,
+    plan: AttackPlan,
+    sampling: Sampling,
+    limit: int | None,
+    device: torch.device,
+    ranks: Ranks,
+) -> AttackedRun:
+    """Any rank but the first: its part of the inputs, with rank 0's settings and form of the network."""
+    began, told = time.monotonic(), ranks.from_first(None)
+    if not told:
+        record = read_attacks(run.root)
+        if record is None:
+            raise RunError("the attacks that rank 0 speaks of are not here", where=str(run.root), got="no attacks.json")
+        return AttackedRun(record.settings, record.results, read_attack_lines(run.root))
+    settings = AttackSettings.from_dict(json.loads(told))
+    attacker = _prepare(run, dataset, plan, sampling, limit, device, settings.form, Key(bytes.fromhex(settings.key)))
+    _agree(ranks, dataset, attacker.settings)
+    made = _made(run, dataset, replace(attacker, settings=settings), began, Silent(), ranks)
+    ranks.wait()
+    return made
+
+
+def _agree(ranks: Ranks, dataset: Dataset, settings: AttackSettings) -> None:
+    """Stops all ranks unless they attack the same inputs of the same network with the same settings."""
+    if ranks is not ALONE:
+        kind = settings.device.partition(":")[0]
+        same = replace(settings, device=kind, versions={}, created="", seconds=0.0)
+        ranks.agree("the settings of the attacks", hashlib.sha256(canonical_json(same.as_dict()).encode()).hexdigest())
+        ranks.agree("the test records", fingerprint(dataset.test, bytes.fromhex(settings.key)))
 
 
 def default_norm(run: Run) -> str:
@@ -146,12 +201,12 @@ def _prepare(
     sampling: Sampling,
     limit: int | None,
     device: torch.device,
-    overwrite: bool,
+    form: str | None,
     key: Key,
 ) -> _Attacker:
     certified = _certified(run)
     smoothed = _smoothed(run, dataset, device, certified)
-    base = smoothed.base_for(dataset.test.inputs[:1], sampling, form=_form(run, device, certified, overwrite=overwrite))
+    base = smoothed.base_for(dataset.test.inputs[:1], sampling, form=form)
     smoothed = replace(smoothed, base=base)
     largest_radius(sampling, smoothed.radius_rule(tuple(dataset.shape), base.classes))
     example = torch.as_tensor(dataset.test.inputs[:1].astype("float32"), device=device) / dataset.levels
@@ -218,12 +273,13 @@ def _settings(
         versions=software_versions(),
         created=utc_now(),
         seconds=0.0,
+        slackless_norm=rule.slackless_norm,
     )
 
 
-def _form(run: Run, device: torch.device, certified: CertificateSettings | None, *, overwrite: bool) -> str | None:
+def _form(run: Run, device: torch.device, *, overwrite: bool) -> str | None:
     """The network in the form of the work that is gone on with, else in the form that was certified on such a device."""
-    begun = None if overwrite else earlier_attacks(run.root)
+    begun, certified = None if overwrite else earlier_attacks(run.root), _certified(run)
     alone = None if certified is None or certified.shared_noise else certified
     for earlier in (begun, alone):
         if earlier is not None and earlier.device.partition(":")[0] == device.type:
@@ -240,17 +296,19 @@ def _subjects(dataset: Dataset, plan: AttackPlan, model: nn.Module, count: int, 
     return Subjects(stored, labels, aims)
 
 
-def _made(run: Run, dataset: Dataset, attacker: _Attacker, began: float, progress: Progress) -> AttackedRun:
+def _made(run: Run, dataset: Dataset, attacker: _Attacker, began: float, progress: Progress, ranks: Ranks) -> AttackedRun:
     work = AttackWork.of(run.root)
     progress.start("attacking", attacker.settings.inputs * len(attacker.plan.entries))
-    crafted = {entry: _craft(attacker, entry, work, progress) for entry in attacker.plan.entries}
+    crafted = {entry: _craft(attacker, entry, work, progress, ranks) for entry in attacker.plan.entries}
     crafted[CLEAN] = (attacker.subjects.stored, attacker.inputs)
     progress.start("judging", attacker.settings.inputs * len(crafted))
     lines = []
     for entry in (CLEAN, *attacker.plan.entries):
-        lines += _judge(attacker, entry, *crafted[entry], work, progress)
+        lines += _judge(attacker, entry, *crafted[entry], work, progress, ranks)
     settings = replace(attacker.settings, state=COMPLETE, seconds=round(time.monotonic() - began, 3))
     results = attack_results(settings, lines, _certified_line(run))
+    if not ranks.is_first:
+        return AttackedRun(settings, results, lines)
     kind = dataset.test.inputs.dtype
     attacked = {entry.name: crafted[entry][0].cpu().numpy().astype(kind) for entry in attacker.plan.entries}
     write_attacks(run.root, AttackRecord(settings, results), lines, attacked)
@@ -259,7 +317,7 @@ def _made(run: Run, dataset: Dataset, attacker: _Attacker, began: float, progres
     return AttackedRun(settings, results, lines)
 
 
-def _craft(attacker: _Attacker, entry: Entry, work: AttackWork, progress: Progress) -> tuple[Tensor, Tensor]:
+def _craft(attacker: _Attacker, entry: Entry, work: AttackWork, progress: Progress, ranks: Ranks) -> tuple[Tensor, Tensor]:
     """The attacked inputs of an entry: in stored levels, and as the attack left them."""
     plan, settings, subjects = attacker.plan, attacker.settings, attacker.subjects
     threat: Threat = plan.threat(entry)
@@ -274,21 +332,32 @@ def _craft(attacker: _Attacker, entry: Entry, work: AttackWork, progress: Progre
         targeted=targeted,
         key=entry_key(attacker.key, "attack", entry),
         progress=_PartOfBar(progress),
+        ranks=ranks,
     )
     stored = stored_inside(found.inputs, subjects.stored, settings.levels, settings.norm, entry.size)
     return stored.to(torch.int32), found.inputs
 
 
 def _judge(
-    attacker: _Attacker, entry: Entry, stored: Tensor, unrounded: Tensor, work: AttackWork, progress: Progress
+    attacker: _Attacker,
+    entry: Entry,
+    stored: Tensor,
+    unrounded: Tensor,
+    work: AttackWork,
+    progress: Progress,
+    ranks: Ranks,
 ) -> list[AttackLine]:
     judge, lines = attacker.judge, []
     before = judge.network_classes(unrounded, entry).tolist()
-    for first in range(0, len(stored), _INPUTS_PER_BATCH):
+
+    def judged(first: int) -> bytes:
         rows = slice(first, min(first + _INPUTS_PER_BATCH, len(stored)))
-        made = work.judged(entry, first)
-        if made is None:
-            made = judge.lines(entry, stored, attacker.subjects, before, rows)
+        earlier = work.judged(entry, first)
+        return format_lines(earlier or judge.lines(entry, stored, attacker.subjects, before, rows)).encode()
+
+    for first, text in in_rounds(ranks, range(0, len(stored), _INPUTS_PER_BATCH), judged):
+        made = parse_lines(text.decode(), Path(entry.name))
+        if ranks.is_first and work.judged(entry, first) is None:
             work.keep_judged(entry, first, made)
         lines += made
         progress.advance(len(made))

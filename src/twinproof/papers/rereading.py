@@ -76,4 +76,5 @@ class Rereading:
             tau=self.settings.tau,
             operator_norm=self.paper_norm if bound == PUBLISHED else self.settings.operator_norm,
             slack=self.settings.slack,
+            slackless_norm=self.settings.slackless_norm,
         )

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from twinproof.data.config import DataConfig
 from twinproof.errors import ConfigError
 from twinproof.layers.models.prior import Prior
+from twinproof.layers.noise import BOTH_PLACES, Place
 from twinproof.privacy.clipping import ClipRule
 from twinproof.recipes.noise_layer import LARGEST_SIGMA, NoiseLayerConfig, Variant, check_noise_layer
 from twinproof.recipes.recipe import Recipe
@@ -169,6 +170,14 @@ def _check_noise(config: TrainConfig, recipe: Recipe) -> None:
             got=f"sigma = {config.sigma}, and a noise layer",
             wanted="the noise layer alone: sigma follows from attack_bound, epsilon_r and delta_r",
             fix="leave sigma out and set noise_layer.attack_bound",
+        )
+    if (recipe.view is not None) != (config.noise_layer.place == BOTH_PLACES):
+        raise ConfigError(
+            "this recipe needs both of its noises" if recipe.view is not None else "this recipe has one noise",
+            where="noise_layer.place",
+            got=f"{config.noise_layer.place}, with {recipe.name}",
+            wanted=BOTH_PLACES if recipe.view is not None else " or ".join(Place),
+            fix="leave place out, or choose another recipe",
         )
     if config.copies < 1:
         raise ConfigError(

@@ -32,7 +32,7 @@ def finish_run(
     layout = RunLayout(root)
     weights = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
     write_atomic(layout.model, save(weights))
-    spent = spending(ledger.events(), config.delta) if find_recipe(config.recipe).private else None
+    spent = spending(ledger.events(), config.delta) if find_recipe(config.recipe).counted(config.variant) else None
     if not ledger.closed:
         ledger.append(
             "close",

@@ -12,10 +12,12 @@ from twinproof.randomness import Key
 from twinproof.recipes.config import ResolvedConfig
 from twinproof.recipes.registry import find_recipe
 from twinproof.recipes.resolve import plan_of
-from twinproof.training.adversarial_copies import AdversarialCopies, WarmedUp
 from twinproof.training.batching import Batching
 from twinproof.training.device_memory import records_that_fit
+from twinproof.training.distributed.ranks import ALONE, Ranks
+from twinproof.training.distributed.shared_sums import SharedPlainGradients, SharedPrivateGradients
 from twinproof.training.gradient_source import GradientSource, PlainGradients, PrivateGradients
+from twinproof.training.moved_copies import MovedCopies, WarmedUp
 from twinproof.training.pass_mode import layers_draw, pass_mode
 from twinproof.training.per_example.choose import choose_path
 from twinproof.training.per_example.path import PerExamplePath, trainable_parameters
@@ -30,49 +32,76 @@ _FEWEST_WORKERS = 2
 
 
 def gradient_source(
-    config: ResolvedConfig, dataset: Dataset, key: Key, ledger: Ledger, model: nn.Module, device: torch.device
+    config: ResolvedConfig,
+    dataset: Dataset,
+    key: Key,
+    ledger: Ledger,
+    model: nn.Module,
+    device: torch.device,
+    ranks: Ranks = ALONE,
 ) -> GradientSource:
-    """What the training loop asks for gradients."""
+    """What the training loop asks for gradients; with several ``ranks`` each makes some of a step's passes."""
     recipe = find_recipe(config.recipe)
     augmentation = recipe.augmentation(config)
     records = DeviceRecords(dataset.train, dataset.levels, device)
-    if not recipe.private:
-        rows = physical_batch_size(config.performance, config.batch_size, copies=augmentation.copies)
-        batching = Batching(records, augmentation, rows, key)
-        loss = recipe.record_loss(config)
-        return PlainGradients(model, loss, batching, sample_rate=config.sample_rate, divisor=config.batch_size)
+    expected = config.batch_size / _cut_for(ranks, device)
+    if not recipe.counted(config.variant):
+        rows = physical_batch_size(config.performance, expected, copies=augmentation.copies)
+        batching = Batching(records, augmentation, ranks.smallest(rows), key)
+        loss, declared = recipe.record_loss(config), {"sample_rate": config.sample_rate, "divisor": config.batch_size}
+        plain = (
+            PlainGradients(model, loss, batching, **declared)
+            if ranks is ALONE
+            else SharedPlainGradients(model, loss, batching, **declared, ranks=ranks)
+        )
+        as_printed = recipe.printed if recipe.private else None
+        return plain if as_printed is None else as_printed.source(config, plain, model, key)
     shapes = {name: value.detach() for name, value in trainable_parameters(model).items()}
     parameters = sum(value.numel() for value in shapes.values())
     execution = PrivateExecution(plan_of(config), key, ledger, records=len(records), parameters=parameters, device=device)
     path, mode = per_example_path(config, model, dataset), pass_mode(model, device)
     rows = physical_batch_size(
         config.performance,
-        config.batch_size,
+        expected,
         copies=augmentation.copies,
         limit=_limit(ClippedPass(path, execution.clip_weights), dataset.shape, augmentation.copies, device),
         device=device.type,
         parameters=parameters,
         workers=max(_FEWEST_WORKERS, mode.workers),
     )
-    batching = Batching(records, augmentation, rows, key, layers_draw(model))
-    source = PrivateGradients(execution, path, batching, shapes, mode)
-    return WarmedUp(source, path) if isinstance(path, AdversarialCopies) else source
+    batching = Batching(records, augmentation, ranks.smallest(rows), key, layers_draw(model))
+    source = (
+        PrivateGradients(execution, path, batching, shapes, mode)
+        if ranks is ALONE
+        else SharedPrivateGradients(execution, path, batching, shapes, mode, ranks=ranks)
+    )
+    return WarmedUp(source, path, key) if isinstance(path, MovedCopies) else source
 
 
 def per_example_path(config: ResolvedConfig, model: nn.Module, dataset: Dataset) -> PerExamplePath:
     """How the gradients of single records are computed: their copies moved first, where the recipe says so."""
     recipe = find_recipe(config.recipe)
+    view = None if recipe.view is None else recipe.view(model)
     path = choose_path(
-        model,
+        model if view is None else view,
         recipe.record_loss(config),
         dataset.shape,
-        len(dataset.classes),
+        len(dataset.classes) + (0 if view is None else view.columns),
         copies=recipe.augmentation(config).copies,
         path=config.performance.path,
     )
     if recipe.ascent is None:
         return path
-    return AdversarialCopies(model, path, recipe.ascent(config), originals=config.originals)
+    return recipe.ascent(config).on(model, path, originals=config.originals)
+
+
+def _cut_for(ranks: Ranks, device: torch.device) -> int:
+    """Among how many ranks the rows of one pass on a GPU are divided: there one pass would hold a whole draw.
+
+    On a CPU a draw is several passes anyway, and they stay the same for any number of ranks: so do a recipe's noisy copies,
+    which belong to passes, and the model.
+    """
+    return ranks.world if device.type == "cuda" else 1
 
 
 def _limit(work: ClippedPass, shape: tuple[int, ...], copies: int, device: torch.device) -> int:

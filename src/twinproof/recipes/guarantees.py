@@ -8,6 +8,7 @@ from twinproof.layers.models.with_noise import RedistributionKind
 from twinproof.privacy.accounting import Spending
 from twinproof.recipes.config import TrainConfig
 from twinproof.recipes.noise_layer import NoiseLayerConfig, Variant
+from twinproof.recipes.registry import find_recipe
 from twinproof.rounding import format_up
 
 _THEOREM = (
@@ -42,8 +43,11 @@ def privacy_guarantee(config: TrainConfig, dataset: Dataset, spent: Spending | N
     Guarantees
         Status ``proven`` is given only to a private recipe whose noise nobody can reproduce and whose redistribution vector
         is public or paid for. A known seed, or no privacy mechanism at all, gives ``none`` with the reason; a redistribution
-        vector that nothing pays for gives ``refuted``, and no epsilon. Any other published variant gives ``published``.
+        vector that nothing pays for, or steps that no plan can count, give ``refuted``, and no epsilon. Any other published
+        variant gives ``published``.
     """
+    if (refutation := refuted_as_printed(config)) is not None:
+        return Guarantee(Kind.PRIVACY, Status.REFUTED, _REFUTED_PROMISE, reason=refutation)
     if spent is None:
         reason = "the recipe trains without a privacy mechanism"
         return Guarantee(Kind.PRIVACY, Status.NONE, "Nothing is promised about the training records.", reason=reason)
@@ -72,6 +76,12 @@ def privacy_guarantee(config: TrainConfig, dataset: Dataset, spent: Spending | N
         reason=_PUBLISHED_REASON if published else "",
         values=(("epsilon", spent.epsilon), ("epsilon_rdp", spent.epsilon_rdp), ("delta", spent.delta)),
     )
+
+
+def refuted_as_printed(config: TrainConfig) -> str | None:
+    """Why the steps of a paper's own variant do not keep its promise; None where a plan counts them, or none is claimed."""
+    recipe = find_recipe(config.recipe)
+    return recipe.printed.refutation if recipe.printed is not None and config.variant is Variant.PUBLISHED else None
 
 
 def takes_r_unpaid(config: TrainConfig) -> bool:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from twinproof.errors import ConfigError
 from twinproof.layers.models.with_noise import NoiseForm, RedistributionKind
-from twinproof.layers.noise import Law, Place
+from twinproof.layers.noise import BOTH_PLACES, Law, Place
 from twinproof.layers.noise.constraint import WeightRule
 from twinproof.privacy.mechanisms.catalogue import HETEROGENEOUS, LAPLACE, calibrate
 from twinproof.privacy.mechanisms.classic_gaussian import LARGEST_EPSILON
@@ -18,6 +18,7 @@ from twinproof.privacy.mechanisms.laplace import Laplace
 from twinproof.privacy.mechanisms.paper_formulas import paper_classic_sigma, paper_extended_sigma
 from twinproof.privacy.sensitivity.bound import Norm
 
+BothPlaces = Literal["input-and-first-layer"]
 MechanismName = Literal["classic", "extended", "analytic", "heterogeneous", "heterogeneous-analytic", "laplace"]
 LARGEST_SIGMA = 10.0
 # PixelDP's usual bound. In linf the whole input may move at once: an equal l2 length is that over the root of its size.
@@ -37,7 +38,7 @@ class NoiseLayerConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    place: Place = Place.FIRST_LAYER
+    place: Place | BothPlaces = Place.FIRST_LAYER
     law: Law = Law.GAUSSIAN
     norm: Norm = Field(default=Norm.L2, description="norm in which the layer is held and attacks are measured")
     attack_bound: float | None = Field(
@@ -52,13 +53,17 @@ class NoiseLayerConfig(BaseModel):
     floor: float = Field(default=0.1, gt=0, lt=1, description="smallest share of an output, over the mean share")
     width: float = Field(default=0.5, ge=0, lt=1, description="how far random shares may lie from equal ones")
     public_data: str | None = Field(default=None, min_length=1, description="data set for redistribution=public")
+    hidden_share: float = Field(
+        default=1.0, gt=0, le=100, description="at both places: noise behind the layer, over what attack_bound asks for there"
+    )
     r_clip: float = Field(default=0.01, ge=1e-30, le=1e30, description="bound on one record's part in r")
     r_noise_multiplier: float = Field(default=20.0, ge=0.1, le=1e5, description="noise on r over r_clip")
 
     @property
     def form(self) -> NoiseForm:
-        """What decides the layer's modules."""
-        return NoiseForm(self.place, self.law, self.redistribution, self.floor, self.width)
+        """What decides the layer's modules; of two noises, those of the one behind the first layer."""
+        place = self.place if isinstance(self.place, Place) else Place.FIRST_LAYER
+        return NoiseForm(place, self.law, self.redistribution, self.floor, self.width)
 
 
 def check_noise_layer(noise: NoiseLayerConfig, variant: Variant) -> None:
@@ -76,11 +81,18 @@ def check_noise_layer(noise: NoiseLayerConfig, variant: Variant) -> None:
             {"epsilon_r": noise.epsilon_r, "mechanism": noise.mechanism},
             "epsilon_r at most 1, or mechanism analytic: any epsilon, and less noise",
         )
-    if redistributed and noise.mechanism not in HETEROGENEOUS:
+    # Laplace's law spreads like any other: divided by their scales, all outputs have the same noise again.
+    if redistributed and noise.mechanism not in (*HETEROGENEOUS, LAPLACE):
         raise _contradiction(
             "this mechanism gives every output the same noise",
             {"redistribution": noise.redistribution, "mechanism": noise.mechanism},
-            f"redistribution uniform, or mechanism {' or '.join(HETEROGENEOUS)}",
+            f"redistribution uniform, or mechanism {' or '.join((*HETEROGENEOUS, LAPLACE))}",
+        )
+    if noise.place == BOTH_PLACES and (noise.law is not Law.LAPLACE or redistributed):
+        raise _contradiction(
+            "noise at both places is certified where both are Laplace's and equal for all coordinates",
+            {"place": noise.place, "law": noise.law, "redistribution": noise.redistribution},
+            "law laplace with redistribution uniform, or another place",
         )
     if redistributed and noise.place is Place.INPUT:
         raise _contradiction(

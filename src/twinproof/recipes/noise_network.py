@@ -7,11 +7,18 @@ from torch import nn
 from twinproof.data.record import Dataset
 from twinproof.layers.models.prior import Prior, start_from_prior
 from twinproof.layers.models.registry import build_network
-from twinproof.layers.models.with_noise import with_noise
+from twinproof.layers.models.with_noise import with_noise, with_two_noises
+from twinproof.layers.noise import BOTH_PLACES
 from twinproof.layers.noise.constraint import Constraint
+from twinproof.layers.noise.fixed_draws import FixedDrawsConstraint
+from twinproof.layers.noise.two_noises_constraint import TwoNoisesConstraint
 from twinproof.recipes.config import ResolvedConfig
+from twinproof.recipes.noise_layer import Variant
 from twinproof.recipes.own import Own
+from twinproof.recipes.stobatch_printed import printed_network
 from twinproof.runs.run import is_own_network
+
+Holds = Constraint | TwoNoisesConstraint | FixedDrawsConstraint
 
 
 def run_network(config: ResolvedConfig, own: Own, dataset: Dataset) -> nn.Module:
@@ -24,10 +31,14 @@ def run_network(config: ResolvedConfig, own: Own, dataset: Dataset) -> nn.Module
         start_from_prior(network, config.sigma)
     if config.noise_layer is None:
         return network
+    if config.noise_layer.place == BOTH_PLACES and config.variant is Variant.PUBLISHED:
+        return printed_network(network, dataset.shape, config)
+    if config.noise_layer.place == BOTH_PLACES:  # scales in proportion to the layer are set by the constraint
+        return with_two_noises(network, dataset.shape, config.sigma, config.sigma, config.noise_layer.law)
     return with_noise(network, dataset.shape, config.noise_layer.form, config.sigma)
 
 
-def constraint_of(config: ResolvedConfig, shape: tuple[int, ...]) -> Constraint | None:
+def constraint_of(config: ResolvedConfig, shape: tuple[int, ...]) -> Holds | None:
     """What is done to the network before the first step and after each one; a function of its weights alone.
 
     Guarantees
@@ -35,4 +46,11 @@ def constraint_of(config: ResolvedConfig, shape: tuple[int, ...]) -> Constraint 
         certificate rests on it: certification measures the final layer itself.
     """
     noise = config.noise_layer
-    return None if noise is None else Constraint(noise.weights, noise.norm, noise.law, config.sigma, shape)
+    if noise is None:
+        return None
+    if noise.place != BOTH_PLACES:
+        return Constraint(noise.weights, noise.norm, noise.law, config.sigma, shape)
+    if config.variant is Variant.PUBLISHED:
+        return FixedDrawsConstraint()
+    hidden = Constraint(noise.weights, noise.norm, noise.law, config.sigma * noise.hidden_share, shape)
+    return TwoNoisesConstraint(config.sigma, hidden)

@@ -1,8 +1,10 @@
-"""The redistribution vector r from gradients (Phan et al. 2019, Eq. 7): shares in proportion to mean |dL/dh_k|^beta.
+"""The redistribution vector r from records: which share of a layer's noise each of its outputs h_k gets.
 
-h is the output of the first layer. Gradients are taken at the initial weights, which are random: a trained network would have
-to be public or paid for itself. From public records, or in a recipe that promises no privacy, the mean is taken as it is. From
-the training records of a private recipe it is one Gaussian mechanism, which the ledger counts before a record is read.
+By gradients (Phan et al. 2019, Eq. 7) shares are in proportion to mean |dL/dh_k|^beta. By relevance (Phan et al. 2017) scales
+are in proportion to 1 / mean |R_k|^beta, R the relevance of h for the score of the label, each record's vector of length 1.
+Both are taken at the initial weights, which are random: a trained network would have to be public or paid for itself. From
+public records, or in a recipe that promises no privacy, the mean is taken as it is. From the training records of a private
+recipe it is one Gaussian mechanism, which the ledger counts before a record is read.
 """
 
 from __future__ import annotations
@@ -21,20 +23,24 @@ from twinproof.data.sources import SOURCES
 from twinproof.errors import DataError, ModelError, RunError
 from twinproof.layers.models.with_noise import RedistributionKind
 from twinproof.layers.modes import evaluation_mode
-from twinproof.layers.noise import FixedSpread, NoiseSplit, split_at_noise
+from twinproof.layers.noise import FixedSpread, NoiseSplit, split_at_noise, split_at_two_noises
+from twinproof.layers.relevance import layers_with_rules, relevance
 from twinproof.privacy.clipping import flat_clip_weights
 from twinproof.privacy.ledger import Ledger
 from twinproof.privacy.plan import Plan
 from twinproof.randomness import Key
 from twinproof.recipes.config import ResolvedConfig
+from twinproof.recipes.noise_layer import Variant
 from twinproof.recipes.overlap import refuse_training_records
 from twinproof.recipes.registry import find_recipe
 from twinproof.recipes.resolve import REDISTRIBUTION, redistribution_plan
+from twinproof.recipes.shares import Shares
 from twinproof.training.per_example.path import RecordLoss
 from twinproof.training.per_example.repeatable import repeatable_convolutions
 from twinproof.training.records import DeviceRecords, Pass
 
 _ROWS = 256
+_TINY = torch.finfo(torch.float64).tiny
 
 
 @dataclass(frozen=True)
@@ -77,6 +83,16 @@ def _public_source(data: DataConfig, source: str) -> DataConfig:
     return DataConfig(source=source) if source in SOURCES else data.model_copy(update={"source": source, "test": None})
 
 
+def refuse_network(config: ResolvedConfig, network: nn.Module) -> None:
+    """Refuses a network whose shares could not be found, or whose paper's steps could not be made; nothing is written yet."""
+    recipe = find_recipe(config.recipe)
+    split = split_at_noise(network) if recipe.shares is Shares.RELEVANCE else None
+    if split is not None and isinstance(split.noise.spread, FixedSpread):
+        layers_with_rules(split.after)
+    if recipe.printed is not None and config.variant is Variant.PUBLISHED:
+        recipe.printed.check(network)
+
+
 def redistribute(
     config: ResolvedConfig, network: nn.Module, dataset: Dataset, public: PublicRecords | None, key: Key, ledger: Ledger
 ) -> None:
@@ -89,6 +105,8 @@ def redistribute(
     plan = redistribution_plan(config)
     if plan is not None:
         _refuse_unpaid(ledger, plan)
+    if split_at_two_noises(network) is not None:
+        return  # equal noise at both places: nobody's r
     split = split_at_noise(network)
     spread = None if split is None else split.noise.spread
     if config.noise_layer is None or split is None or not isinstance(spread, FixedSpread):
@@ -96,11 +114,16 @@ def redistribute(
     source = public or PublicRecords(dataset.train, dataset.levels)
     records = DeviceRecords(source.split, source.levels, spread.scales.device)
     with evaluation_mode(network), repeatable_convolutions(records.device):
-        loss, beta = find_recipe(config.recipe).loss, config.noise_layer.beta
-        parts = influences(split, records, loss, beta, alone=plan is not None)
+        recipe, beta, alone = find_recipe(config.recipe), config.noise_layer.beta, plan is not None
+        by_relevance = recipe.shares is Shares.RELEVANCE
+        parts = (
+            relevances(split, records, beta, alone=alone)
+            if by_relevance
+            else influences(split, records, recipe.loss, beta, alone=alone)
+        )
         mean = exact_mean(parts) if plan is None else private_mean(parts, plan, key, spread.coordinates)
     with torch.no_grad():
-        spread.scales.copy_(scales_from(mean, config.noise_layer.floor))
+        spread.scales.copy_((scales_against if by_relevance else scales_from)(mean, config.noise_layer.floor))
 
 
 def influences(split: NoiseSplit, records: DeviceRecords, loss: RecordLoss, beta: float, *, alone: bool) -> Iterator[Tensor]:
@@ -133,6 +156,29 @@ def _slopes_alone(split: NoiseSplit, batch: Pass, loss: RecordLoss) -> Tensor:
     with torch.no_grad():
         slopes: Tensor = torch.func.vmap(slope, randomness="error")(batch.inputs, batch.labels)
     return slopes
+
+
+def relevances(split: NoiseSplit, records: DeviceRecords, beta: float, *, alone: bool) -> Iterator[Tensor]:
+    """|R|^beta of each record, scaled to length 1, some records at a time: (records, K) in float64. No noise is drawn.
+
+    R is the relevance of the first layer's outputs for the score of the record's label. Scores of random weights have any
+    size: records of one length count alike, and no clipping norm has to be found.
+
+    Guarantees
+        Those of ``influences``, ``alone`` included. A record whose relevance is zero adds zeros.
+    """
+
+    def found(inputs: Tensor, labels: Tensor) -> Tensor:
+        return relevance(split.after, _hidden(split, inputs), labels)
+
+    single = torch.func.vmap(lambda one, label: found(one.unsqueeze(0), label.unsqueeze(0)).squeeze(0), randomness="error")
+    for batch in records.passes(torch.arange(len(records), device=records.device), _ROWS):
+        with torch.no_grad():
+            made: Tensor = (single if alone else found)(batch.inputs, batch.labels)
+        rows = made.flatten(1)[batch.present].double().abs()
+        # Divided first: a power of large numbers is not finite.
+        powers = (rows / rows.amax(dim=1, keepdim=True).clamp_min(_TINY)).pow(beta)
+        yield powers / powers.norm(dim=1, keepdim=True).clamp_min(_TINY)
 
 
 def _hidden(split: NoiseSplit, inputs: Tensor) -> Tensor:
@@ -193,6 +239,20 @@ def scales_from(mean: Tensor, floor: float) -> Tensor:
         return torch.ones(mean.shape, dtype=torch.float32)
     lifted = kept.clamp_min(floor * average)
     return (lifted / lifted.mean()).sqrt().float()
+
+
+def scales_against(mean: Tensor, floor: float) -> Tensor:
+    """sqrt(K r), float32: scales in proportion to 1 / ``mean``, none of it below ``floor`` times its average.
+
+    So an epsilon of each output in proportion to its relevance, as Laplace noise of scale 1 / epsilon gives it. Entries that
+    noise has put below zero count as the floor; where nothing is left above zero, all shares are equal.
+    """
+    kept = mean.double().clamp_min(0)
+    average = kept.mean()
+    if not (torch.isfinite(average) and average > 0):
+        return torch.ones(mean.shape, dtype=torch.float32)
+    inverse = (kept / average).clamp_min(floor).reciprocal()
+    return (inverse / inverse.square().mean().sqrt()).float()
 
 
 def _refuse_unpaid(ledger: Ledger, plan: Plan) -> None:

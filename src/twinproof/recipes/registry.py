@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 
 from twinproof.errors import ConfigError
+from twinproof.recipes.adlm import ADLM
 from twinproof.recipes.dpcert_consistency import DPCERT_CONSISTENCY
 from twinproof.recipes.dpcert_gaussian import DPCERT_GAUSSIAN
 from twinproof.recipes.dpcert_macer import DPCERT_MACER
@@ -19,6 +20,7 @@ from twinproof.recipes.recipe import Recipe
 from twinproof.recipes.regular import REGULAR
 from twinproof.recipes.securesgd import SECURESGD
 from twinproof.recipes.securesgd_agm import SECURESGD_AGM
+from twinproof.recipes.stobatch import STOBATCH
 from twinproof.recipes.twinproof import TWINPROOF
 
 RECIPES: dict[str, Recipe] = {
@@ -38,6 +40,8 @@ RECIPES: dict[str, Recipe] = {
         HGM_PIXELDP,
         SECURESGD,
         SECURESGD_AGM,
+        STOBATCH,
+        ADLM,
     )
 }
 

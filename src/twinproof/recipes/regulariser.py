@@ -13,7 +13,18 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from twinproof.errors import ConfigError
 
-Setting = Literal["weight", "eta", "beta", "macer_gamma", "radius", "attack_steps", "warm_up_epochs"]
+Setting = Literal[
+    "weight",
+    "eta",
+    "beta",
+    "macer_gamma",
+    "radius",
+    "attack_steps",
+    "warm_up_epochs",
+    "xi",
+    "attack_size",
+    "attack_stride",
+]
 FIELD = "regulariser"
 
 
@@ -31,6 +42,14 @@ class RegulariserConfig(BaseModel):
     radius: float | None = Field(default=None, gt=0, allow_inf_nan=False, description="attack on the copies, l2, input units")
     attack_steps: int | None = Field(default=None, ge=1, le=100, description="steps of that attack")
     warm_up_epochs: int | None = Field(default=None, ge=0, description="epochs in which its radius grows to the full one")
+
+    xi: float | None = Field(default=None, ge=0, allow_inf_nan=False, description="StoBatch: weight of adversarial copies")
+    attack_size: float | None = Field(
+        default=None, gt=0, le=1, description="StoBatch: largest attack on the copies, linf, input units"
+    )
+    attack_stride: float | None = Field(
+        default=None, gt=0, le=100, description="StoBatch: length of a step of the attacks, times steps over size"
+    )
 
     def value(self, name: Setting) -> float:
         """A setting that the recipe reads."""

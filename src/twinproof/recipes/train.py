@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,10 @@ from twinproof.recipes.finish import finish_run
 from twinproof.recipes.gradients import gradient_source, per_example_path
 from twinproof.recipes.guarantees import not_yet_certified
 from twinproof.recipes.noise_network import constraint_of, run_network
+from twinproof.recipes.optimizer import optimizer_of
 from twinproof.recipes.own import Own
-from twinproof.recipes.redistribution import PublicRecords, public_records, redistribute
+from twinproof.recipes.ranks_of_run import agree_on_data, shared_ledger, tell, tell_complete, told
+from twinproof.recipes.redistribution import PublicRecords, public_records, redistribute, refuse_network
 from twinproof.recipes.registry import find_recipe
 from twinproof.recipes.reporter import Reporter
 from twinproof.recipes.resolve import REDISTRIBUTION, plan_of, resolve, spent_on_data, spent_on_redistribution
@@ -41,6 +43,8 @@ from twinproof.training.captured import Captured
 from twinproof.training.checkpoint import FILE as CHECKPOINT_FILE
 from twinproof.training.checkpoint import load_checkpoint, save_checkpoint
 from twinproof.training.device import describe_device, resolve_device
+from twinproof.training.distributed.ranks import ALONE, Ranks
+from twinproof.training.distributed.weights import agree_on_weights
 from twinproof.training.loop import run_loop
 from twinproof.training.schedule import rate_of
 
@@ -58,6 +62,7 @@ class Job:
     ledger: Ledger
     digest: str
     created: str
+    ranks: Ranks = ALONE
 
     @property
     def layout(self) -> RunLayout:
@@ -79,21 +84,26 @@ def train(
     network: nn.Module | None = None,
     data_root: Path | None = None,
     progress: Progress | None = None,
+    ranks: Ranks = ALONE,
 ) -> Run:
     """Trains a run into the directory ``out``; with ``resume`` continues one that was interrupted (or starts it).
 
     ``dataset`` is used instead of loading what the settings name. ``network`` is your own module, instead of one by name: a
     copy of it is trained, from the weights it has, which must not come from the training records. Both must be given again
-    to resume.
+    to resume. With several ``ranks`` (docs/distributed.md) all call this alike, and see one directory; rank 0 writes.
 
     Guarantees
         - Every privacy-spending step is in the ledger, on the disk, before its records are drawn.
         - A run killed at any moment and resumed on the same CPU with the same number of threads ends with the same bits.
         - Outside ``private/`` nothing depends on the training records except through the plan.
+        - With several ranks the plan, and so the promise, is that of one: noise is added once, steps are announced once.
     """
     root = Path(out)
     own = Own(dataset, network)
     config = parse_train_config(own.named(settings)) if isinstance(settings, Mapping) else settings
+    if not ranks.is_first:
+        _follow(root, config, own, data_root, ranks)
+        return Run.open(root, network)
     if root.exists() and not root.is_dir():
         raise RunError("this is not a directory", where=str(root), got="a file", wanted="a new or empty directory for the run")
     started = RunLayout(root).run_json.is_file()
@@ -111,17 +121,38 @@ def train(
             if config is not None:
                 refuse_other_settings(root, config, record["config"])
             private_files.forget_training_secrets(RunLayout(root).private, CHECKPOINT_FILE)
+            tell_complete(ranks)
             return Run.open(root, network)
         with exclusive(root):
-            _run(_continue_job(root, config, own, data_root), progress or Silent())
+            _lead(_continue_job(root, config, own, data_root), ranks, progress)
     else:
         if config is None:
             raise RunError("there is nothing to resume", where=str(root), got="no run.json", wanted="an interrupted run")
         prepared = _prepare(root, config, own, data_root, resume=resume)
         root.mkdir(parents=True, exist_ok=True)
         with exclusive(root):
-            _run(_start_job(prepared), progress or Silent())
+            _lead(_start_job(prepared, ranks), ranks, progress)
     return Run.open(root, network)
+
+
+def _lead(job: Job, ranks: Ranks, progress: Progress | None) -> None:
+    """Rank 0, or the only one."""
+    tell(ranks, job.root, job.key)
+    _run(replace(job, ranks=ranks), progress or Silent())
+
+
+def _follow(root: Path, given: TrainConfig | None, own: Own, data_root: Path | None, ranks: Ranks) -> None:
+    """Any other rank: what rank 0 decided, with data of its own loading."""
+    known = told(ranks)
+    if known is None:
+        return
+    config, record = restore_config(known.record["config"], known.source), known.record
+    dataset = own.dataset or load(config.data, root=data_root, scaling=stored_scaling(record["data"]))
+    digest = config_digest(record["config"])
+    if given is not None:
+        refuse_other_settings(root, resolve(given, dataset), record["config"])
+    public, ledger = public_records(config, dataset, data_root), load_ledger(RunLayout(root), digest)
+    _run(Job(root, config, own, dataset, public, known.key, ledger, digest, record["created"], ranks), Silent())
 
 
 @dataclass(frozen=True)
@@ -146,21 +177,22 @@ def _prepare(root: Path, config: TrainConfig, own: Own, data_root: Path | None, 
     resolved = resolve(config, dataset)
     public = public_records(resolved, dataset, data_root)
     network = run_network(resolved, own, dataset)
+    refuse_network(resolved, network)
     if (constraint := constraint_of(resolved, dataset.shape)) is not None:
         constraint.apply(network)  # what it cannot hold is refused now
-    if find_recipe(resolved.recipe).private:
+    if find_recipe(resolved.recipe).counted(resolved.variant):
         plan_of(resolved)
         if own.network is not None:  # ours pass the trial of the per-example path; it can take many seconds
             per_example_path(resolved, network.train(), dataset)
     return _Prepared(root, resolved, own, dataset, public, key, describe_device(device))
 
 
-def _start_job(prepared: _Prepared) -> Job:
+def _start_job(prepared: _Prepared, ranks: Ranks) -> Job:
     root, resolved, dataset, key = prepared.root, prepared.config, prepared.dataset, prepared.key
     layout = RunLayout(root)
     if any(root.iterdir()):
         clear_stillborn(layout)
-    private = find_recipe(resolved.recipe).private
+    private = find_recipe(resolved.recipe).counted(resolved.variant)
     private_files.create_private_folder(layout.private)
     private_files.save_source(layout.private, located(resolved))
     private_files.save_fingerprint(layout.private, dataset.train)
@@ -184,7 +216,7 @@ def _start_job(prepared: _Prepared) -> Job:
             "data": {**dataset.public_description(), "records": resolved.records},
             "guarantees": {"robustness": not_yet_certified(resolved.sigma).as_dict()},
             "versions": software_versions(),
-            "device": prepared.device,
+            "device": prepared.device if ranks.world == 1 else f"{prepared.device}, {ranks.world} ranks",
         },
     )
     return Job(root, resolved, prepared.own, dataset, prepared.public, key, ledger, digest, created)
@@ -204,14 +236,17 @@ def _continue_job(root: Path, given: TrainConfig | None, own: Own, data_root: Pa
 
 
 def _run(job: Job, progress: Progress) -> None:
-    config, steps = job.config, job.config.steps
+    config, steps, ranks = job.config, job.config.steps, job.ranks
     device = resolve_device(config.performance.device)
+    ranks.check_device(device)
+    agree_on_data(ranks, job.dataset, job.key)
+    ledger = shared_ledger(ranks, job.ledger, job.layout.ledger)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(job.key.seed("initial weights"))
         model = run_network(config, job.own, job.dataset)
     model.to(device).train()
-    optimizer = torch.optim.SGD(model.parameters(), lr=config.learning_rate, momentum=config.momentum)
-    source = gradient_source(job.config, job.dataset, job.key, job.ledger, model, device)
+    optimizer = optimizer_of(config, model)
+    source = gradient_source(job.config, job.dataset, job.key, ledger, model, device, ranks)
     average = WeightAverage(model, config.averaging) if config.averaging else None
     released = nullcontext if average is None else average.in_place
     first = load_checkpoint(job.layout.private, model, optimizer, binding=job.binding, average=average)
@@ -219,13 +254,15 @@ def _run(job: Job, progress: Progress) -> None:
     # The few hundred small kernels that it starts on a GPU are recorded once.
     hold = None if constraint is None else Captured(lambda: constraint.apply(model), device)
     if first == 0:
-        redistribute(config, model, job.dataset, job.public, job.key, job.ledger)
+        redistribute(config, model, job.dataset, job.public, job.key, ledger)
         if hold is not None:
             hold()
-    if find_recipe(config.recipe).private:
-        refuse_older_ledger(job.ledger, first)
+    if find_recipe(config.recipe).counted(config.variant):
+        refuse_older_ledger(ledger, first)
+    agree_on_weights(ranks, model, f"before step {first + 1}")
     reporter = Reporter(job.layout, job.config, job.dataset, device)
-    reporter.rewind(first)
+    if ranks.is_first:
+        reporter.rewind(first)
     progress.start("training", steps, first)
     began = time.monotonic()
 
@@ -233,16 +270,23 @@ def _run(job: Job, progress: Progress) -> None:
         if hold is not None:
             hold()
         progress.advance()
+        kept = done % config.performance.checkpoint_every == 0 or done == steps
+        if kept or reporter.due(done) or done == first + 1:
+            agree_on_weights(ranks, model, f"after step {done}")
+        if not ranks.is_first:
+            return
         if source.last is not None:
             reporter.diagnose(source.last)
         if reporter.due(done):
             with released():
                 reporter.report(model, done)
-        if done % config.performance.checkpoint_every == 0 or done == steps:
+        if kept:
             reporter.flush()
             save_checkpoint(job.layout.private, model, optimizer, step=done, binding=job.binding, average=average)
 
     rate = rate_of(config.schedule, config.learning_rate, steps)
     run_loop(model, optimizer, source, first=first, steps=steps, after_step=after_step, rate=rate, average=average)
-    with released():
-        finish_run(job.root, config, job.dataset, job.ledger, model, created=job.created, seconds=time.monotonic() - began)
+    if ranks.is_first:
+        with released():
+            finish_run(job.root, config, job.dataset, job.ledger, model, created=job.created, seconds=time.monotonic() - began)
+    ranks.wait()

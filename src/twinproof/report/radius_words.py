@@ -13,12 +13,17 @@ from twinproof.runs.certificates import CertificateSettings
 REFUTED_CLAIM, UNPROVEN_CLAIM = "claimed, refuted", "claimed, not proven"
 _CLAIMS = {Status.REFUTED: REFUTED_CLAIM, Status.PUBLISHED: UNPROVEN_CLAIM}
 _LAWS = {"gaussian": "Gaussian", "laplace": "Laplace"}
-_PLACES = {"input": "at the input", "first-layer": "after the first layer"}
+_PLACES = {
+    "input": "at the input",
+    "first-layer": "after the first layer",
+    "input-and-first-layer": "at the input and after the first layer",
+}
 _BOUNDS = {
     "tight": "tight (Neyman and Pearson)",
     "hgm": "HGM-PixelDP, corrected",
     "hgm-complement": "HGM-PixelDP, corrected, with the complement",
     "pixeldp": "PixelDP",
+    "composition": "StoBatch's composition over all noises",
     "published": "HGM-PixelDP as published, which is false",
 }
 

@@ -127,17 +127,20 @@ class AttackSettings:
     created: str
     seconds: float
     state: str = ATTACKING
+    slackless_norm: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return {"format": FORMAT, **asdict(self)}
+        """Plain JSON values; the slackless norm only where there is one."""
+        unsaid = () if self.slackless_norm is not None else ("slackless_norm",)
+        return {"format": FORMAT, **{name: value for name, value in asdict(self).items() if name not in unsaid}}
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> AttackSettings:
         """Reads ``as_dict`` back; ValueError, KeyError or TypeError where it is malformed."""
         if record["format"] != FORMAT:
             raise ValueError(f"format {record['format']!r}, not {FORMAT}")
-        values = {field.name: record[field.name] for field in fields(cls)}
+        values = {field.name: record[field.name] for field in fields(cls) if field.name != "slackless_norm"}
+        values["slackless_norm"] = record.get("slackless_norm")
         for name in ("sizes", "attacks", "protocols"):
             values[name] = tuple(values[name])
         return cls(**values)

@@ -113,6 +113,7 @@ class CertificateSettings:
     operator_norm: float = 1.0
     operator_norm_method: str = "identity"
     slack: float = 0.0
+    slackless_norm: float | None = None
 
     def __post_init__(self) -> None:
         if not self.looks:
@@ -148,7 +149,9 @@ def read_settings(root: Path) -> CertificateSettings | None:
         return None
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-        values = {field.name: record[field.name] for field in fields(CertificateSettings)}
+        # Records from before there was noise at two places have no slackless norm.
+        values = {field.name: record[field.name] for field in fields(CertificateSettings) if field.name != "slackless_norm"}
+        values["slackless_norm"] = record.get("slackless_norm")
         return CertificateSettings(**{**values, "looks": tuple(Look(**look) for look in values["looks"])})
     except (ValueError, KeyError, TypeError) as error:
         raise RunError(

@@ -17,12 +17,15 @@ from twinproof.errors import RunError, UserError
 from twinproof.files import sha256_file
 from twinproof.guarantee import Guarantee, Kind, Status
 from twinproof.layers.models.registry import build_network
-from twinproof.layers.models.with_noise import NoiseForm, RedistributionKind, with_noise
-from twinproof.layers.noise import Law, Place
+from twinproof.layers.models.with_noise import NoiseForm, RedistributionKind, with_noise, with_two_noises
+from twinproof.layers.noise import BOTH_PLACES, Law, Place
+from twinproof.layers.noise.fixed_draws import with_fixed_draws
 from twinproof.runs.layout import RunLayout, read_run_json
 from twinproof.runs.record import COMPLETE
 
 _OWN = "own:"
+# The variant in which noise at both places is drawn once as well, and kept with the weights.
+_PUBLISHED = "published"
 
 
 def own_network_name(network: nn.Module) -> str:
@@ -144,6 +147,9 @@ class Run:
         if noise is None:
             return model
         try:
+            if noise["place"] == BOTH_PLACES:  # both deviations lie with the weights
+                noisy = with_two_noises(model, shape, float(config["sigma"]), float(config["sigma"]), Law(noise["law"]))
+                return with_fixed_draws(noisy, shape) if config.get("variant") == _PUBLISHED else noisy
             return with_noise(model, shape, _noise_form(noise), float(config["sigma"]))
         except (UserError, KeyError, TypeError, ValueError) as error:
             raise RunError(

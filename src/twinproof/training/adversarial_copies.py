@@ -2,9 +2,6 @@
 
 All noisy copies of a record move by one perturbation: the l2-bounded one that raises the loss of the smoothed classifier, the
 negative logarithm of the mean probability of the right class over those copies. The original copy stays where it is.
-
-Why the movement belongs to the path and not to the making of copies: it needs the label and the network's present weights, as
-the gradient does; it takes memory that must be counted when passes are cut; and in a path it is mapped over records.
 """
 
 from __future__ import annotations
@@ -19,10 +16,11 @@ from torch.func import grad, vmap
 
 from twinproof.errors import ConfigError
 from twinproof.layers.modes import evaluation_mode
-from twinproof.training.gradient_source import GradientSource
+from twinproof.randomness import Key
+from twinproof.training.moved_copies import MovedCopies
 from twinproof.training.pass_mode import layers_draw
 from twinproof.training.per_example.failures import naming_the_operation
-from twinproof.training.per_example.path import PerExamplePath, RecordGradients
+from twinproof.training.per_example.path import PerExamplePath
 from twinproof.training.per_example.repeatable import repeatable_convolutions
 
 
@@ -52,8 +50,12 @@ class Ascent:
         epoch = math.floor(step / self.steps_per_epoch)
         return self.radius * min(1.0, (epoch + 1) / self.warm_up_epochs)
 
+    def on(self, model: nn.Module, inner: PerExamplePath, *, originals: bool) -> AdversarialCopies:
+        """See :class:`Movement`."""
+        return AdversarialCopies(model, inner, self, originals=originals)
 
-class AdversarialCopies(PerExamplePath):
+
+class AdversarialCopies(MovedCopies):
     """A path that first moves each record's noisy copies uphill, then lets ``inner`` take the gradients at them.
 
     The first copy it is given must be the record itself, in [0, 1]; without ``originals`` it is not handed on. Steps go along
@@ -76,13 +78,9 @@ class AdversarialCopies(PerExamplePath):
         self._draws = layers_draw(model)
         self._radius = torch.tensor(ascent.radius, device=next(model.parameters()).device)
 
-    def begin(self, step: int) -> None:
+    def begin(self, step: int, key: Key | None = None) -> None:
         """Sets the radius of a training step, in place: a recording reads it there."""
         self._radius.fill_(self.ascent.radius_at(step))
-
-    def gradients(self, inputs: Tensor, labels: Tensor) -> RecordGradients:
-        """See :class:`PerExamplePath`."""
-        return self.inner.gradients(self.moved(inputs, labels), labels)
 
     def moved(self, inputs: Tensor, labels: Tensor) -> Tensor:
         """The copies at which gradients are taken: the record, where it is kept, and its noisy copies moved uphill."""
@@ -120,21 +118,6 @@ def smoothed_loss(logits: Tensor, label: Tensor) -> Tensor:
     """-log of the mean probability of ``label`` () over the rows of ``logits`` (copies, classes)."""
     chosen = logits.log_softmax(dim=-1).gather(1, label.expand(logits.shape[0], 1))
     return math.log(logits.shape[0]) - chosen.squeeze(1).logsumexp(dim=0)
-
-
-class WarmedUp(GradientSource):
-    """Gradients of a source whose path moves copies: tells the path each step before it is taken."""
-
-    def __init__(self, source: GradientSource, path: AdversarialCopies) -> None:
-        self._source = source
-        self._path = path
-
-    def gradient(self, step: int) -> dict[str, Tensor]:
-        """See :class:`GradientSource`."""
-        self._path.begin(step)
-        found = self._source.gradient(step)
-        self.last = self._source.last
-        return found
 
 
 def _unit(slope: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from twinproof.privacy.step_randomness import step_randomness
 from twinproof.training.batching import Batching
 from twinproof.training.pass_mode import ONE_BY_ONE, PassMode
 from twinproof.training.per_example.path import PerExamplePath, RecordLoss
+from twinproof.training.records import DeviceRecords
 from twinproof.training.step_sums import ClippedPass, DeviceStepSums, HostStepSums, StepSums
 
 # Steps whose draws a GPU may prepare together where no ledger sets the limit.
@@ -95,6 +96,11 @@ class PlainGradients(GradientSource):
             batching.key, records.device, records=len(records), sample_rate=sample_rate, parameters=0
         )
         self._divisor = divisor
+
+    @property
+    def records(self) -> DeviceRecords:
+        """All records, for who draws them otherwise."""
+        return self._batching.records
 
     def gradient(self, step: int) -> dict[str, Tensor]:
         """Sum of the drawn records' gradients over the expected batch size."""

@@ -36,6 +36,20 @@ def test_the_other_sizes_are_what_their_layers_say() -> None:
     assert _parameters(build_network("small-cnn", (1, 8, 8), 10)) == convolutions + (32 * 16 * 32 + 32) + (32 * 10 + 10)
 
 
+def test_stobatch_has_the_published_layers() -> None:
+    model = build_network("stobatch-cnn", (1, 28, 28), 10)
+    assert _parameters(model) == 317_642
+    kinds = (nn.Conv2d, nn.AvgPool2d, nn.Linear)
+    x, sizes = torch.rand(1, 1, 28, 28), []
+    for layer in model.children():
+        x = layer(x)
+        if isinstance(layer, kinds):
+            sizes.append(tuple(x.shape[1:]))
+        if isinstance(layer, nn.Hardtanh):
+            assert float(x.detach().abs().max()) <= 1
+    assert sizes == [(32, 14, 14), (32, 7, 7), (64, 4, 4), (256,), (10,)]
+
+
 SHAPES = [
     ("mlp", (7,)),
     ("mlp", (1, 8, 8)),
@@ -44,6 +58,9 @@ SHAPES = [
     ("small-cnn", (3, 32, 32)),
     ("small-cnn", (1, 4, 4)),
     ("small-cnn", (2, 5, 9)),
+    ("stobatch-cnn", (1, 8, 8)),
+    ("stobatch-cnn", (1, 4, 4)),
+    ("stobatch-cnn", (3, 5, 9)),
     ("tramer-boneh-cnn", (1, 28, 28)),
     ("tramer-boneh-cnn", (3, 32, 32)),
     ("tramer-boneh-cnn", (1, 20, 20)),

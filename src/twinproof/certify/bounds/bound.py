@@ -31,6 +31,7 @@ class RobustnessBound(ABC):
     theorem: ClassVar[str]
     status: ClassVar[Status] = Status.PROVEN
     reason: ClassVar[str] = ""  # why the status is not proven
+    papers_norm: ClassVar[bool] = False  # whether it is combined with what the papers say of the layer's movement
 
     @final
     def reach(self, low: ArrayLike, high: ArrayLike) -> Floats:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from twinproof.certify.bounds.bound import RobustnessBound
+from twinproof.certify.bounds.composition import Composition
 from twinproof.certify.bounds.hgm import HGM, HGMComplement
 from twinproof.certify.bounds.pixeldp import PixelDPGaussian, PixelDPLaplace
 from twinproof.certify.bounds.published import PublishedHGM
@@ -19,6 +20,7 @@ _BOUNDS: tuple[RobustnessBound, ...] = (
     HGMComplement(),
     PixelDPGaussian(),
     PixelDPLaplace(),
+    Composition(),
     PublishedHGM(),
 )
 _BY_NAME: Mapping[tuple[str, Law], RobustnessBound] = {(bound.name, bound.law): bound for bound in _BOUNDS}

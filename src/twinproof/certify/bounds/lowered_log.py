@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 # A dozen roundings of 2**-53 each in the ratio move its logarithm by less than 2**-49; the other share pays for log itself.
 _MARGIN = 2.0**-49
 
+_TINY = 1e-300
+
 
 def lowered_log(ratio: NDArray[np.float64]) -> NDArray[np.float64]:
     """ln(ratio), never above the logarithm of the real number that ``ratio`` was computed for.
@@ -19,3 +21,12 @@ def lowered_log(ratio: NDArray[np.float64]) -> NDArray[np.float64]:
     """
     logarithm = np.log(ratio)
     return np.asarray(logarithm - _MARGIN * (1 + np.minimum(np.abs(logarithm), 1000.0)), dtype=np.float64)
+
+
+def never_tiny(high: NDArray[np.float64]) -> NDArray[np.float64]:
+    """``high``, and 1e-300 where it is smaller but not 0: quotients by smaller numbers would overflow to infinity.
+
+    Guarantees
+        Never below ``high``; zero, which stands for a class that never wins, stays zero.
+    """
+    return np.where(high > 0, np.maximum(high, _TINY), 0.0)

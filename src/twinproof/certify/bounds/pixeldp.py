@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from twinproof.certify.bounds.bound import Floats, RobustnessBound
-from twinproof.certify.bounds.lowered_log import lowered_log
+from twinproof.certify.bounds.lowered_log import lowered_log, never_tiny
 from twinproof.certify.bounds.output_privacy import OutputPrivacyBound
 from twinproof.layers.noise import Law
 from twinproof.privacy.mechanisms.classic_gaussian import LARGEST_EPSILON, classic_gaussian_sigma
@@ -39,4 +39,4 @@ class PixelDPLaplace(RobustnessBound):
 
     def _reach(self, low: Floats, high: Floats) -> Floats:
         with np.errstate(divide="ignore"):
-            return lowered_log(low / high) / 2
+            return lowered_log(low / never_tiny(high)) / 2

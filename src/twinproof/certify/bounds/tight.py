@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from twinproof.certify.bounds.bound import Floats, RobustnessBound
-from twinproof.certify.bounds.lowered_log import lowered_log
+from twinproof.certify.bounds.lowered_log import lowered_log, never_tiny
 from twinproof.layers.noise import Law
 
 
@@ -49,6 +49,7 @@ class TightLaplace(RobustnessBound):
 
     def _reach(self, low: Floats, high: Floats) -> Floats:
         # A class that never wins is out of reach of every shift: infinity is the right answer to high = 0.
+        high = never_tiny(high)
         with np.errstate(divide="ignore"):
             scores, complement = lowered_log(low / high) / 2, lowered_log(1 / ((1 - low) + high))
         return np.maximum(scores, complement)

@@ -14,6 +14,7 @@ from twinproof.layers.models.resnet import resnet_18
 from twinproof.layers.models.scatter_cnn import scatter_cnn
 from twinproof.layers.models.small_cnn import small_cnn
 from twinproof.layers.models.small_vit import small_vit
+from twinproof.layers.models.stobatch_cnn import stobatch_cnn
 from twinproof.layers.models.tramer_boneh_cnn import tramer_boneh_cnn
 from twinproof.layers.models.wide_resnet import wide_resnet_16_4
 
@@ -37,6 +38,9 @@ NETWORKS: dict[str, NetworkInfo] = {
     "gelu-cnn": NetworkInfo(gelu_cnn, "three convolutions with GroupNorm and GELU, the first of 7x7; images from 8x8"),
     "scatter-cnn": NetworkInfo(
         scatter_cnn, "fixed scattering features (Morlet wavelets, two scales), then a small tanh network; images from 8x8"
+    ),
+    "stobatch-cnn": NetworkInfo(
+        stobatch_cnn, "the MNIST network of StoBatch, its first 5x5 convolution an auto-encoder's layer; images from 4x4"
     ),
     "wrn-16-4": NetworkInfo(
         wide_resnet_16_4, "wide residual network with GroupNorm, the CIFAR-10 network of De et al. (2022); images from 8x8"

@@ -19,6 +19,7 @@ from twinproof.layers.noise import (
     Spread,
     UniformSpread,
     add_noise,
+    add_two_noises,
 )
 
 
@@ -50,6 +51,16 @@ def with_noise(network: nn.Module, shape: tuple[int, ...], form: NoiseForm, devi
         return NoiseLayer(outputs, form.law, deviation, _spread(form, outputs))
 
     return add_noise(network, shape, form.place, layer)
+
+
+def with_two_noises(
+    network: nn.Module, shape: tuple[int, ...], input_deviation: float, hidden_deviation: float, law: Law = Law.LAPLACE
+) -> nn.Sequential:
+    """``network`` with equal noise on its input and behind its first layer; its modules and the names of its weights stay."""
+    on_input = NoiseLayer(shape, law, input_deviation, UniformSpread(shape))
+    return add_two_noises(
+        network, shape, on_input, lambda outputs: NoiseLayer(outputs, law, hidden_deviation, UniformSpread(outputs))
+    )
 
 
 def _spread(form: NoiseForm, outputs: tuple[int, ...]) -> Spread:

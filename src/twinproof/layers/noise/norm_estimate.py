@@ -42,7 +42,7 @@ def estimated_norm(
         if source == "l1":
             return _largest_column(layer, inverse, input_shape, law)
         start = _fixed_vectors(_RANK[law], input_shape, layer.weight)
-        return _ascended(lambda inputs: _linear_part(layer, layer.weight.detach(), inputs) * inverse, start, source, law)
+        return _ascended(lambda inputs: linear_part(layer, layer.weight.detach(), inputs) * inverse, start, source, law)
 
 
 def identity_norm(scales: Tensor, source: str, law: Law) -> Tensor:
@@ -55,7 +55,8 @@ def identity_norm(scales: Tensor, source: str, law: Law) -> Tensor:
     return _length(inverse)
 
 
-def _linear_part(layer: FirstLayer, weight: Tensor, inputs: Tensor) -> Tensor:
+def linear_part(layer: FirstLayer, weight: Tensor, inputs: Tensor) -> Tensor:
+    """The layer without its bias, and with ``weight`` for its own."""
     if isinstance(layer, nn.Linear):
         return functional.linear(inputs, weight)
     convolve = (functional.conv1d, functional.conv2d, functional.conv3d)[len(layer.kernel_size) - 1]
@@ -68,7 +69,7 @@ def _largest_column(layer: FirstLayer, inverse: Tensor, shape: tuple[int, ...], 
     power = 1 if law is Law.LAPLACE else 2
     weight = layer.weight.detach().abs().pow(power)
     sums = _pulled_back(
-        lambda inputs: _linear_part(layer, weight, inputs), weight.new_zeros(1, *shape), lambda _: inverse.pow(power)[None]
+        lambda inputs: linear_part(layer, weight, inputs), weight.new_zeros(1, *shape), lambda _: inverse.pow(power)[None]
     )
     return sums.max().pow(1 / power)
 

@@ -1,0 +1,88 @@
+"""Laplace noise on the input and behind the first layer of one pass: what a change costs, found again from the layer itself.
+
+Guarantees
+    Recorded norms pass only if none is below what is proven for the weights and scales of the run: for the bound
+    ``composition`` the sum of what the two noises charge, for the others the least of either alone and of the split by
+    coordinates. Sums of magnitudes come from running the layer with the magnitudes of its weights, not from the certifier.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinproof.audit.verification import Problem
+from twinproof.audit.verify_noise import FLOAT_SLACK, Noise, exactness_problems, identity_norm
+from twinproof.audit.verify_reach import COMPOSITION, LAPLACE
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@dataclass(frozen=True)
+class TwoNoises:
+    """What the network draws: scales on the input and behind the layer, which without noise moves by ``hidden_norm``."""
+
+    input_scale: float
+    hidden_scale: float
+    hidden_norm: float
+    columns: NDArray[np.float64]
+    outputs: int
+
+    def costs(self, norm: str) -> tuple[float, float, float]:
+        """Per unit of ``norm``: to the noise of the input alone, to that of the layer alone, and split by coordinates."""
+        each = np.minimum(1 / self.input_scale, self.columns / self.hidden_scale)
+        split = {"l1": each.max(), "l2": np.linalg.norm(each), "linf": each.sum()}[norm]
+        alone = identity_norm(norm, LAPLACE, len(self.columns)) / self.input_scale
+        return alone, self.hidden_norm / self.hidden_scale, float(split)
+
+
+def column_sums(layer: nn.Module, shape: tuple[int, ...], scales: NDArray[np.float64]) -> NDArray[np.float64]:
+    """How far the layer moves in l1, each output divided by its scale, for each coordinate of the input alone."""
+    import torch
+
+    magnitudes = copy.deepcopy(layer).cpu().double()
+    with torch.no_grad():
+        magnitudes.get_parameter("weight").abs_()
+    point = torch.zeros((1, *shape), dtype=torch.float64, requires_grad=True)
+    moved = (magnitudes(point).flatten() / torch.from_numpy(scales)).sum()
+    (sums,) = torch.autograd.grad(moved, point)
+    return np.asarray(sums.flatten().numpy(), dtype=np.float64)
+
+
+def two_noises_problems(noise: Noise, drawn: TwoNoises) -> Iterator[Problem]:
+    """Scale, number of coordinates, both norms and slack of the record against the network."""
+    if noise.sigma != drawn.input_scale:
+        what = "sigma is not the scale of the network's noise on its input"
+        yield Problem(noise.file, what, repr(noise.sigma), repr(drawn.input_scale))
+    coordinates = len(drawn.columns) + drawn.outputs
+    if noise.dimension != coordinates:
+        what = "dimension is not the number of coordinates that get noise"
+        yield Problem(noise.file, what, str(noise.dimension), str(coordinates))
+    paid = drawn.outputs * noise.grid / noise.levels
+    if not noise.slack >= paid * (1 - FLOAT_SLACK):
+        what = "slack is understated: rounding to the grid costs more"
+        yield Problem(noise.file, what, repr(noise.slack), f"at least {paid!r}")
+    alone, hidden, split = drawn.costs(noise.norm)
+    composed = noise.bound == COMPOSITION
+    least = alone + hidden if composed else min(alone, hidden, split)
+    for name, said, rate in (
+        ("operator_norm", noise.operator_norm, least),
+        ("slackless_norm", noise.slackless_norm, alone + hidden if composed else alone),
+    ):
+        if said is not None and not said >= noise.sigma * rate * (1 - FLOAT_SLACK):
+            what = f"{name} is below what the noise and the weights of the first layer allow"
+            yield Problem(noise.file, what, repr(said), f"at least {noise.sigma * rate!r}")
+    # Half the room: a quotient in float32 must still tell whole steps apart.
+    yield from exactness_problems(noise, float(noise.levels), room=0.5)
+
+
+def is_usable(scale: float) -> bool:
+    """Whether noise of that scale hides anything."""
+    return scale > 0 and math.isfinite(scale)

@@ -1,0 +1,78 @@
+"""StoBatch: noise before and behind the first layer, an auto-encoder's objective for that layer, an ensemble of attacks.
+
+loss of one record = [mean over benign copies + xi * mean over adversarial copies of the Taylor cross-entropy] / (1 + xi)
+                     + weight * mean over all copies of the reconstruction's cost.
+
+The paper's noise is drawn once for the whole training and its epsilon is refuted. Here architecture, objectives and ensemble
+stay, and DP-SGD trains them: a record's copies are made from that record alone, its gradient is clipped once, every step is in
+the ledger. Both noises are drawn anew in every pass, in training as in certification.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from twinproof.guarantee import Status
+from twinproof.layers.models.registry import default_network
+from twinproof.layers.noise import BOTH_PLACES
+from twinproof.recipes.printed import Printed
+from twinproof.recipes.recipe import Recipe, RecordSettings
+from twinproof.recipes.regulariser import reading
+from twinproof.recipes.stobatch_printed import ensemble_of, printed_source
+from twinproof.training.adversarial_ensemble import ATTACKS
+from twinproof.training.augmentation import Repeats
+from twinproof.training.per_example.path import RecordLoss
+from twinproof.training.published_stobatch.gradients import REFUTATION, ends_of
+from twinproof.training.reconstructing_view import ReconstructingView
+from twinproof.training.taylor_loss import taylor_cross_entropy
+
+_SMALLEST_SIDE = 4
+
+
+def _network(shape: tuple[int, ...]) -> str:
+    return "stobatch-cnn" if len(shape) == 3 and min(shape[1:]) >= _SMALLEST_SIDE else default_network(shape)
+
+
+def stobatch_loss(settings: RecordSettings) -> RecordLoss:
+    """The loss of one record: of the outputs of its benign copies, then its adversarial ones; the last column is the cost."""
+    benign = settings.copies
+    xi, weight = (reading(settings.regulariser, name) for name in ("xi", "weight"))
+
+    def loss(outputs: Tensor, label: Tensor) -> Tensor:
+        logits, costs = outputs[:, :-1], outputs[:, -1]
+        clean, attacked = (taylor_cross_entropy(rows, label) for rows in (logits[:benign], logits[benign:]))
+        return (clean + xi * attacked) / (1 + xi) + weight * costs.mean()
+
+    return loss
+
+
+STOBATCH = Recipe(
+    name="stobatch",
+    summary="DP-SGD with an auto-encoder's first layer, Laplace noise before and behind it, and an ensemble of attacks",
+    paper="Phan et al., ICML 2020 (StoBatch)",
+    private=True,
+    privacy_status=Status.PROVEN,
+    robustness="certified after training with both of its own noises (linf; any norm with --norm)",
+    loss=taylor_cross_entropy,
+    augmentation=lambda settings: Repeats(settings.copies + len(ATTACKS)),
+    defaults={
+        "copies": 3,
+        "learning_rate": 0.5,
+        "regulariser": {"weight": 1.0, "xi": 1.0, "attack_size": 0.5, "attack_steps": 10, "attack_stride": 1.0},
+        "noise_layer": {
+            "place": BOTH_PLACES,
+            "law": "laplace",
+            "mechanism": "laplace",
+            "norm": "linf",
+            "epsilon_r": 4.0,
+            "weights": "project",
+            "hidden_share": 0.1,
+        },
+    },
+    published={"learning_rate": 1e-4, "epochs": 200},
+    printed=Printed(printed_source, REFUTATION, check=ends_of, adam=True),
+    loss_of=stobatch_loss,
+    ascent=lambda settings: ensemble_of(settings.regulariser),
+    view=ReconstructingView,
+    network=_network,
+)

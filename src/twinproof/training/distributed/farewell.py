@@ -1,0 +1,132 @@
+"""Signs of life and last words of ranks, on the store that their launcher keeps: how a lost rank is found and named."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from twinproof.training.distributed.rank_error import RankError, broken, gone, stopped
+
+INTERVAL = 1.0
+"""Seconds between two signs of a living rank, whatever it is busy with."""
+# After a broken connection: long enough for several signs, so that their absence means something.
+_LISTEN = 5.0
+_MISSING = 3.0
+_LOOK = 0.1
+# What rank 0 gets to learn of another one's error and to tell it; then, to end before its launcher ends it.
+_WAIT_FOR_FIRST = 10.0
+_LET_IT_TELL = 1.0
+
+
+class Store(Protocol):
+    """What is used of a ``torch.distributed.Store``."""
+
+    def set(self, key: str, value: str, /) -> None:
+        """Keeps ``value``."""
+
+    def get(self, key: str, /) -> bytes:
+        """The value."""
+
+    def check(self, keys: list[str], /) -> bool:
+        """Whether all keys have values."""
+
+
+class Farewell:
+    """This rank's signs and last words, and what it hears of the others'.
+
+    ``clock`` and ``sleep`` are those of :mod:`time`, unless a test says otherwise.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        rank: int,
+        world: int,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._store = store
+        self._rank = rank
+        self._others = [other for other in range(world) if other != rank]
+        self._clock, self._sleep = clock, sleep
+        self._count = 0
+
+    def give_sign(self) -> None:
+        """Says that this rank is alive."""
+        self._count += 1
+        self._store.set(f"sign/{self._rank}", str(self._count))
+
+    def speak(self, words: Mapping[str, str]) -> None:
+        """This rank's last words: the fields of its error; none at the end of its work."""
+        self._store.set(f"words/{self._rank}", json.dumps(dict(words)))
+
+    def words_of(self, rank: int) -> dict[str, str] | None:
+        """The last words of ``rank``, if it has spoken."""
+        found = self._found(f"words/{rank}")
+        return None if found is None else dict(json.loads(found))
+
+    def signs(self) -> dict[int, bytes]:
+        """The last sign of each of the others that has not taken its leave."""
+        return {rank: self._found(f"sign/{rank}") or b"" for rank in self._others if self.words_of(rank) is None}
+
+    def stopped(self) -> RankError | None:
+        """The error of a rank that has stopped with one."""
+        for rank in self._others:
+            if words := self.words_of(rank):
+                return stopped(rank, words)
+        return None
+
+    def reason(self) -> RankError:
+        """Why the work was cut: the last words of a rank, else the ranks of which nothing more is heard."""
+        try:
+            silence, ends = Silence(self, self._clock), self._clock() + _LISTEN
+            while self._clock() < ends:
+                silence.listen()
+                if (error := self.stopped()) is not None:
+                    return error
+                self._sleep(_LOOK)
+            lost = silence.longer_than(_MISSING)
+            return gone(lost) if lost else broken()
+        except RuntimeError:  # the store itself is gone: rank 0 keeps it, or the launcher on the machine of rank 0
+            return broken() if self._rank == 0 else gone([0])
+
+    def first_tells(self) -> bool:
+        """Whether rank 0 has ended with an error too, and so tells it; gives it the time to."""
+        ends = self._clock() + _WAIT_FOR_FIRST
+        try:
+            while not self.words_of(0):
+                if self._clock() >= ends:
+                    return False
+                self._sleep(_LOOK)
+        except RuntimeError:  # rank 0 kept the store, and has left with it
+            return True
+        self._sleep(_LET_IT_TELL)
+        return True
+
+    def _found(self, key: str) -> bytes | None:
+        return self._store.get(key) if self._store.check([key]) else None
+
+
+class Silence:
+    """For how long each of the others has given no new sign."""
+
+    def __init__(self, farewell: Farewell, clock: Callable[[], float] = time.monotonic) -> None:
+        self._farewell = farewell
+        self._clock = clock
+        self._heard: dict[int, tuple[bytes, float]] = {}
+        self._present: list[int] = []
+
+    def listen(self) -> None:
+        """Takes in the signs that there are now."""
+        signs = self._farewell.signs()
+        self._present = list(signs)
+        for rank, sign in signs.items():
+            if rank not in self._heard or self._heard[rank][0] != sign:
+                self._heard[rank] = (sign, self._clock())
+
+    def longer_than(self, seconds: float) -> list[int]:
+        """The ranks that have been silent for longer, and have not taken their leave."""
+        return [rank for rank in self._present if self._clock() - self._heard[rank][1] > seconds]

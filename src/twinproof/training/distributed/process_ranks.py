@@ -1,0 +1,136 @@
+"""Ranks that are processes: started by torchrun, joined by ``torch.distributed`` (gloo; NCCL for sums on GPUs)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from twinproof.errors import ConfigError
+from twinproof.training.distributed.farewell import Farewell
+from twinproof.training.distributed.ranks import Ranks
+from twinproof.training.distributed.share import Share
+from twinproof.training.distributed.watch import Watch
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup, Work
+
+# Numbers of the sum that travel at once: every rank holds those of all ranks for a moment.
+_AT_ONCE = 1 << 22
+# How long ranks wait for each other while all are alive: rank 0 may evaluate and write for a while. Loss is found otherwise.
+LONGEST_WAIT = timedelta(hours=6)
+_MOMENT = timedelta(seconds=0.5)
+
+
+class ProcessRanks(Ranks):
+    """One of several processes that were started together. Words travel by gloo, between CPUs; sums where they lie.
+
+    Nothing that travels is pickled.
+    """
+
+    def __init__(self, share: Share, farewell: Farewell, watch: Watch) -> None:
+        self.share = share
+        self._farewell = farewell
+        self._watch = watch
+        self._nccl: ProcessGroup | None = None
+
+    def sum_in_order(self, flat: Tensor) -> Tensor:
+        """See :class:`Ranks`. On a GPU the host waits for nothing."""
+        return torch.cat([self._sum(part) for part in torch.split(flat.double().contiguous(), _AT_ONCE)])
+
+    def _sum(self, part: Tensor) -> Tensor:
+        total, *others = self._all(part)
+        for other in others:
+            total += other
+        return total
+
+    def gathered(self, content: bytes) -> list[bytes]:
+        """See :class:`Ranks`."""
+        sizes = [int(size) for size in self._all(torch.tensor([len(content)]))]
+        parts = self._all(_bytes(content, max(sizes)))
+        return [part[:size].numpy().tobytes() for part, size in zip(parts, sizes, strict=True)]
+
+    def from_first(self, content: bytes | None) -> bytes:
+        """See :class:`Ranks`."""
+        from torch import distributed
+
+        given = (content or b"") if self.is_first else b""
+        size = torch.tensor([len(given)])
+        self._done(lambda: distributed.broadcast(size, 0, async_op=True))
+        sent = _bytes(given, int(size))
+        if int(size):
+            self._done(lambda: distributed.broadcast(sent, 0, async_op=True))
+        return sent.numpy().tobytes()
+
+    def _all(self, part: Tensor) -> list[Tensor]:
+        """The tensors of all ranks, of one shape."""
+        from torch import distributed
+
+        parts = [torch.empty_like(part) for _ in range(self.world)]
+        if part.numel():
+            group = self._gpu_group() if part.is_cuda else None
+            self._done(lambda: distributed.all_gather(parts, part, group=group, async_op=True), waits=not part.is_cuda)
+        return parts
+
+    def _done(self, start: Callable[[], Work | None], *, waits: bool = True) -> None:
+        """Starts an operation of all ranks and waits for it, unless one of them stops or is lost meanwhile."""
+        work = None
+        try:
+            work = start()
+            if work is not None and not waits:
+                work.wait()  # on a GPU that only lets the device wait
+            while work is not None and waits and not self._over(work):
+                if self._watch.error is not None:
+                    raise self._watch.error
+        except RuntimeError as error:  # what torch raises when a connection breaks
+            raise self._farewell.reason() from error
+
+    @staticmethod
+    def _over(work: Work) -> bool:
+        """Whether an operation has ended, within a moment: signals, and news of lost ranks, must get through."""
+        try:
+            work.wait(_MOMENT)
+        except RuntimeError:
+            if work.is_completed():
+                raise
+            return False
+        return True
+
+    def check_device(self, device: torch.device) -> None:
+        """See :class:`Ranks`."""
+        if device.type == "cuda" and local_rank() >= torch.cuda.device_count():
+            raise ConfigError(
+                "there are more ranks than GPUs on this machine",
+                where=f"rank {self.rank}",
+                got=f"rank {local_rank()} of this machine, {torch.cuda.device_count()} GPUs",
+                wanted="one GPU for each rank",
+                fix="start fewer ranks (--nproc-per-node), or use --device cpu",
+            )
+        self.agree("the kind of device", device.type)
+
+    def _gpu_group(self) -> ProcessGroup:
+        """Made for the first sum on a GPU, by all ranks at once."""
+        from torch import distributed
+
+        if self._nccl is None:
+            self._nccl = distributed.new_group(backend="nccl", timeout=LONGEST_WAIT)
+        return self._nccl
+
+
+def launched() -> bool:
+    """Whether a launcher such as torchrun started this process as one of several ranks."""
+    return all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
+
+
+def local_rank() -> int:
+    """The number of this rank on its machine, which is the number of its GPU."""
+    return int(os.environ.get("LOCAL_RANK", "0"))
+
+
+def _bytes(content: bytes, length: int) -> Tensor:
+    padded = bytearray(content.ljust(length, b"\0"))
+    return torch.frombuffer(padded, dtype=torch.uint8) if length else torch.empty(0, dtype=torch.uint8)

@@ -1,0 +1,149 @@
+"""The steps of Algorithm 1 as printed: one draw of every noise for the whole training, fixed disjoint batches, no clipping.
+
+Why no epsilon is promised for them: ``REFUTATION``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import vmap
+
+from twinproof.errors import ConfigError, ModelError
+from twinproof.layers.noise import silenced
+from twinproof.layers.noise.fixed_draws import PSI, fixed_draws_of
+from twinproof.layers.noise.norm_estimate import linear_part
+from twinproof.layers.noise.placement import FirstLayer
+from twinproof.layers.noise.standard_noise import laplace_from_uniform
+from twinproof.randomness import Key
+from twinproof.torch_seeding import seed_generator
+from twinproof.training.adversarial_ensemble import Ensemble
+from twinproof.training.gradient_source import GradientSource, StepDiagnostics
+from twinproof.training.published_stobatch.attacked_batch import PrintedAttacks
+from twinproof.training.published_stobatch.paper_noise import paper_output_noise
+from twinproof.training.records import DeviceRecords
+from twinproof.training.taylor_loss import taylor_cross_entropy
+
+REFUTATION = (
+    "one draw of noise is added to every record, so that differences of records have none; labels are read again at each step "
+    "under one draw that all classes share; and a record enters two batches. Without attacks "
+    "neighbours are told apart with certainty from one update of the first layer: less the true records' part it has rank 2"
+)
+
+
+@dataclass(frozen=True)
+class PrintedTraining:
+    """What the steps need beside records and network; ``xi`` is the weight of the adversarial batch."""
+
+    batch: int
+    xi: float
+    ensemble: Ensemble
+
+
+class PublishedStoBatch(GradientSource):
+    """Gradients of Algorithm 1, line 12: the first layer's weights descend the reconstruction, the rest the classification.
+
+    Both objectives are means over the batch. Of the reconstruction it takes the gradient that the paper writes, mean of
+    h (1/2 - x) for inputs in [-1, 1], which holds h fixed. Batches are parts of one permutation; step t takes batch t mod B and
+    attacks the next. Fresh noise is silenced: what the network sees is the fixed draw.
+
+    Guarantees
+        None about privacy. Everything random follows from the key and the step, so that a resumed training is the same.
+    """
+
+    def __init__(self, training: PrintedTraining, records: DeviceRecords, model: nn.Module, key: Key) -> None:
+        self._training, self._records, self._model, self._key = training, records, model, key
+        self._two, self._draws = fixed_draws_of(model)
+        self._layer, self._last = ends_of(model)
+        device = self._last.weight.device
+        for name, place, noise in (
+            ("input", self._draws.on_input, self._two.input_noise),
+            ("layer", self._draws.on_layer, self._two.hidden.noise),
+        ):
+            place.copy_(PSI * noise.deviation * self._laplace(f"printed: {name}", tuple(place.shape)).to(device))
+        scale = paper_output_noise(training.batch, self._last.in_features)
+        self._on_output = scale * self._laplace("printed: output", (self._last.in_features,)).to(device)
+        self._batches = fixed_batches(len(records), training.batch, key).to(device)
+        self._attacks = PrintedAttacks(training.ensemble.steps)
+
+    def gradient(self, step: int) -> dict[str, Tensor]:
+        """See :class:`GradientSource`."""
+        benign, others = (self._batches[number % len(self._batches)] for number in (step, step + 1))
+        inputs, generator = self._records.inputs(benign), torch.Generator(self._records.device)
+        seed_generator(generator, self._key, "printed: attacks", step)
+        size = self._training.ensemble.size_at(step, self._key)
+        with silenced(self._model):
+            attacked = self._attacks(self._model, self._records.inputs(others), size, generator)
+            labels = self._records.labels
+            found = self._descent(inputs, labels[benign], attacked, labels[others])
+        self.last = StepDiagnostics(step, 2 * len(benign), torch.zeros(2, dtype=torch.int64, device=inputs.device))
+        return found
+
+    def _descent(self, inputs: Tensor, labels: Tensor, attacked: Tensor, attacked_labels: Tensor) -> dict[str, Tensor]:
+        parameters = {name: value for name, value in self._model.named_parameters() if value.requires_grad}
+        xi = self._training.xi
+        benign, adversarial = (
+            self._classification(rows, classes) for rows, classes in ((inputs, labels), (attacked, attacked_labels))
+        )
+        loss = (benign + xi * adversarial) / (1 + xi) - (self._on_output * self._last.weight).sum()
+        slopes = torch.autograd.grad(loss, list(parameters.values()))
+        found = dict(zip(parameters, slopes, strict=True))
+        name = next(name for name, value in parameters.items() if value is self._layer.weight)
+        found[name] = self._reconstruction(torch.cat([inputs, attacked]))
+        return found
+
+    def _classification(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        losses: Tensor = vmap(taylor_cross_entropy)(self._model(inputs).unsqueeze(1), labels)
+        return losses.mean()
+
+    def _reconstruction(self, inputs: Tensor) -> Tensor:
+        """The gradient of the first-order reconstruction in the first layer's weights, its outputs held fixed."""
+        rows, moved = inputs, inputs + self._draws.on_input
+        if self._two.hidden.flattens:
+            rows, moved = rows.flatten(1), moved.flatten(1)
+        with torch.no_grad():
+            code = self._draws(self._layer(rows))
+        shifted = 0.5 - (2 * moved - 1)
+        value = (linear_part(self._layer, self._layer.weight, shifted) * code).sum() / len(inputs)
+        return torch.autograd.grad(value, self._layer.weight)[0]
+
+    def _laplace(self, purpose: str, shape: tuple[int, ...]) -> Tensor:
+        generator = torch.Generator()
+        seed_generator(generator, self._key, purpose)
+        return laplace_from_uniform(torch.rand(shape, generator=generator))
+
+
+def refuse_one_batch(records: int, batch: int) -> None:
+    """Refuses batches of which there are no two: one is trained on as it is, the next is attacked."""
+    if records < 2 * batch:
+        raise ConfigError(
+            "there are no two batches",
+            where="batch_size",
+            got=f"{batch}, of {records} records",
+            wanted=f"at most {records // 2}: one batch is trained on as it is, the next is attacked",
+        )
+
+
+def fixed_batches(records: int, batch: int, key: Key) -> Tensor:
+    """(batches, batch): disjoint parts of one permutation of the records; the rest, less than a batch, is never seen."""
+    refuse_one_batch(records, batch)
+    generator = torch.Generator()
+    seed_generator(generator, key, "printed: batches")
+    return torch.randperm(records, generator=generator)[: records // batch * batch].view(-1, batch)
+
+
+def ends_of(model: nn.Module) -> tuple[FirstLayer, nn.Linear]:
+    """The first layer and the last of a network that the paper's steps can train; another one is refused."""
+    two, _ = fixed_draws_of(model)
+    first, last = two.hidden.before, list(model.children())[-1]
+    if first is None or type(last) is not nn.Linear:
+        raise ModelError(
+            "the functional mechanism needs a linear layer at the end",
+            where="network",
+            got=str(last),
+            wanted="a Sequential that ends in Linear",
+            fix="choose another model, or the sound variant",
+        )
+    return first, last

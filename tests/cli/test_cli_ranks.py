@@ -1,0 +1,119 @@
+"""``torchrun --nproc-per-node N -m twinproof``: one answer, one error, and the certificates of one process."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from twinproof.cli.ranks import bars_of, launched_ranks
+from twinproof.progress import Silent
+from twinproof.training.distributed.ranks import ALONE
+
+TRAIN = [
+    "train",
+    "--data",
+    "digits",
+    "--recipe",
+    "dpcert-gaussian",
+    "--sigma",
+    "0.25",
+    "--delta",
+    "1e-4",
+    "--seed",
+    "3",
+    "--device",
+    "cpu",
+]
+SMALL = [word for pair in ("steps=200", "batch_size=100", "noise_multiplier=2.0", "model=mlp") for word in ("--set", pair)]
+EVERY = ["--set", "performance.checkpoint_every=5"]
+
+
+def command(world: int, *arguments: object) -> list[str]:
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world), "-m", "--", "twinproof"]
+    return [sys.executable, *(launch if world else ["-m", "twinproof"]), *map(str, arguments)]
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def call(world: int, *arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(world, *arguments), capture_output=True, text=True, env=environment(), timeout=120)
+
+
+def answer(text: str) -> dict[str, Any]:
+    return dict(json.loads(text))
+
+
+def test_without_a_launcher_a_verb_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    with launched_ranks(as_json=False) as ranks:
+        assert ranks is ALONE
+        with bars_of(ranks) as bars:
+            assert not isinstance(bars, Silent)
+
+
+@pytest.mark.slow
+def test_train_and_certify_by_two_ranks(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    few = [word.replace("steps=200", "steps=8") for word in SMALL]
+    for world, root in ((0, one), (2, two)):
+        trained = call(world, *TRAIN, *few, "--out", root, "--json")
+        assert trained.returncode == 0, trained.stderr
+        assert answer(trained.stdout)["run"] == str(root), "one object on stdout"
+    assert (one / "model.safetensors").read_bytes() == (two / "model.safetensors").read_bytes()
+    certified = call(2, "certify", two, "--n", 100, "--n0", 10, "--alpha", 0.01, "--limit", 20, "--device", "cpu", "--json")
+    assert certified.returncode == 0, certified.stderr
+    assert answer(certified.stdout)["n"] == 100
+    again = call(2, *TRAIN, *few, "--out", two, "--json")
+    assert again.returncode != 0
+    assert answer(again.stdout)["error"]["what"] == "there is a run in this directory already", "one error on stdout"
+
+
+@pytest.mark.slow
+def test_a_killed_rank_ends_the_command_with_one_clear_error(tmp_path: Path) -> None:
+    root = tmp_path / "run"
+    running = subprocess.Popen(
+        command(2, *TRAIN, *SMALL, *EVERY, "--out", root),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    )
+    try:
+        while not (root / "private" / "checkpoint.safetensors").exists():
+            assert running.poll() is None
+            time.sleep(0.05)
+        os.kill(_rank_process(running.pid, 1), signal.SIGKILL)
+        began = time.monotonic()
+        _, errors = running.communicate(timeout=60)
+    finally:
+        running.kill()
+    assert time.monotonic() - began < 30
+    assert running.returncode != 0
+    assert errors.count("error: a rank has gone without a word") == 1
+    assert "where: rank 1" in errors
+    assert json.loads((root / "run.json").read_text())["state"] == "training"
+    resumed = call(0, "train", "--out", root, "--resume", "--json")
+    assert resumed.returncode == 0, resumed.stderr
+
+
+def _rank_process(parent: int, rank: int) -> int:
+    """The process of a rank among the children of ``parent``, which this test started."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            status, variables = (folder / "status").read_text(), (folder / "environ").read_bytes()
+        except OSError:
+            continue
+        if f"PPid:\t{parent}\n" in status and f"RANK={rank}".encode() in variables.split(b"\0"):
+            return int(folder.name)
+    raise LookupError(f"rank {rank} is not there")

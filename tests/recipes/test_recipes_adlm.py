@@ -1,0 +1,422 @@
+"""AdLM: shares against relevance, by hand; what the estimate costs; the law of its noise; what is printed, and refuted."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from scipy.stats import spearmanr
+from small_runs import RECORDS, blobs, ledger_lines, one_thread, run_json, tiny, with_other_record, write_blobs
+from torch import Tensor, nn
+
+from twinproof.audit.verify import verify_run
+from twinproof.data.load import load
+from twinproof.data.record import Dataset, Split
+from twinproof.errors import ConfigError, ModelError, RunError
+from twinproof.files import canonical_json
+from twinproof.guarantee import Status
+from twinproof.layers.models.registry import build_network
+from twinproof.layers.models.with_noise import with_noise
+from twinproof.layers.noise import NoiseLayer, silenced, split_at_noise
+from twinproof.privacy.accounting import GaussianEvent, PoissonGaussianEvent, epsilon_pld
+from twinproof.randomness import Key
+from twinproof.recipes import redistribution
+from twinproof.recipes import train as train_module
+from twinproof.recipes.adlm_printed import OneDraw, paper_output_sensitivity
+from twinproof.recipes.config import ResolvedConfig, parse_train_config
+from twinproof.recipes.noise_network import run_network
+from twinproof.recipes.own import Own
+from twinproof.recipes.redistribution import exact_mean, private_mean, relevances, scales_against, scales_from
+from twinproof.recipes.registry import RECIPES
+from twinproof.recipes.resolve import redistribution_plan, resolve
+from twinproof.recipes.train import train
+from twinproof.rounding import round_up
+from twinproof.runs.run import Run
+from twinproof.training.gradient_source import GradientSource
+from twinproof.training.records import DeviceRecords
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    with one_thread():
+        yield
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return write_blobs(tmp_path / "data")
+
+
+def _settings(source: Path, **changes: Any) -> dict[str, Any]:
+    if changes.get("variant") == "published":
+        changes = {"epsilon": 3.0, **changes}
+    settings = tiny(source, recipe="adlm", noise_layer=changes.pop("noise", {}), **changes)
+    if "epsilon" in changes:
+        del settings["noise_multiplier"]
+    return settings
+
+
+def _resolved(settings: dict[str, Any]) -> tuple[ResolvedConfig, Dataset]:
+    config = parse_train_config(settings)
+    dataset = load(config.data)
+    return resolve(config, dataset), dataset
+
+
+def _initial(config: ResolvedConfig, dataset: Dataset) -> nn.Sequential:
+    assert config.noise_layer is not None
+    assert config.seed is not None
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(Key.from_seed(config.seed).seed("initial weights"))
+        network = build_network("mlp", dataset.shape, len(dataset.classes))
+    return with_noise(network, dataset.shape, config.noise_layer.form, config.sigma)
+
+
+def _by_hand(network: nn.Sequential, split: Split, levels: int, beta: float) -> Tensor:
+    """One record at a time: a_k w_lk z_l / (z_l + e sign z_l) for the label l, its magnitude to beta, length 1."""
+    first, last = (layer for layer in network if isinstance(layer, nn.Linear))
+    rows = []
+    for stored, label in zip(split.inputs, split.labels, strict=True):
+        hidden = first(torch.from_numpy(stored.astype(np.float32)).flatten() / levels).tanh().detach().double()
+        weights, bias = last.weight.detach().double()[label], last.bias.detach().double()[label]
+        score = weights @ hidden + bias
+        found = (weights * hidden * score / (score + torch.sign(score) * 0.01)).abs() ** beta
+        rows.append(found / found.norm())
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("alone", [True, False])
+@pytest.mark.parametrize("beta", [1.0, 2.0])
+def test_the_relevance_of_each_record_is_the_one_written_by_hand(source: Path, beta: float, alone: bool) -> None:
+    config, dataset = _resolved(_settings(source))
+    network = _initial(config, dataset).eval()
+    split = split_at_noise(network)
+    assert split is not None
+    records = DeviceRecords(dataset.train, dataset.levels, CPU)
+    found = torch.cat(list(relevances(split, records, beta, alone=alone)))
+    assert torch.allclose(found, _by_hand(network, dataset.train, dataset.levels, beta), rtol=1e-4, atol=1e-7)
+
+
+def test_no_record_changes_what_another_adds(source: Path) -> None:
+    config, dataset = _resolved(_settings(source))
+    split = split_at_noise(_initial(config, dataset).eval())
+    assert split is not None
+    inputs, labels = dataset.train.inputs.copy(), dataset.train.labels.copy()
+    inputs[1:], labels[1:] = dataset.levels - inputs[1:], (labels[1:] + 1) % 3
+    found = [
+        next(relevances(split, DeviceRecords(part, dataset.levels, CPU), 1.0, alone=True))
+        for part in (dataset.train, Split(inputs, labels))
+    ]
+    assert torch.equal(found[0][0], found[1][0])
+    assert not torch.equal(found[0][1], found[1][1])
+
+
+def test_a_record_without_relevance_adds_nothing(source: Path) -> None:
+    config, dataset = _resolved(_settings(source))
+    network = _initial(config, dataset).eval()
+    with torch.no_grad():
+        for value in network[4].parameters():
+            value.zero_()
+    split = split_at_noise(network)
+    assert split is not None
+    found = torch.cat(list(relevances(split, DeviceRecords(dataset.train, dataset.levels, CPU), 2.0, alone=True)))
+    assert not found.any()
+
+
+UNFIT: list[tuple[str, nn.Module, str]] = [
+    ("sound", nn.Sequential(nn.Linear(4, 5), nn.Softplus(), nn.Linear(5, 3)), "relevance cannot be handed back"),
+    ("published", nn.Sequential(nn.Linear(4, 5), nn.Softplus(), nn.Linear(5, 3)), "relevance cannot be handed back"),
+    ("published", nn.Sequential(nn.Linear(4, 5, bias=False), nn.Tanh(), nn.Linear(5, 3)), "no bias of the first layer"),
+    ("published", nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 3), nn.Tanh()), r"drawn once(.|\n)*Tanh\(\) at the end"),
+]
+
+
+@pytest.mark.parametrize(("variant", "network", "words"), UNFIT)
+def test_a_network_that_does_not_fit_is_refused_before_anything_is_written(
+    source: Path, tmp_path: Path, variant: str, network: nn.Module, words: str
+) -> None:
+    with pytest.raises(ModelError, match=words):
+        train(_settings(source, variant=variant), tmp_path / "run", network=network)
+    assert not (tmp_path / "run").exists()
+
+
+def test_equal_shares_need_no_relevance(source: Path, tmp_path: Path) -> None:
+    network = nn.Sequential(nn.Linear(4, 5), nn.Softplus(), nn.Linear(5, 3))
+    run = train(_settings(source, noise={"redistribution": "uniform"}), tmp_path / "run", network=network)
+    assert [line["kind"] for line in ledger_lines(run.root)] == ["open", "poisson-gaussian", "close"]
+
+
+def _noise_falls_with_relevance(rule: Any) -> bool:
+    mean = torch.tensor([0.1, 0.4, 0.2, 0.8], dtype=torch.float64)
+    scales = rule(mean, 0.1).double()
+    return torch.equal(scales.argsort(), mean.argsort(descending=True)) and torch.allclose(
+        scales * mean, (scales * mean)[0].expand(4), rtol=1e-6
+    )
+
+
+def test_scales_go_against_relevance_and_the_planted_other_way_is_caught() -> None:
+    assert _noise_falls_with_relevance(scales_against)
+    assert not _noise_falls_with_relevance(scales_from)
+
+
+def test_shares_are_floored_and_normalised() -> None:
+    scales = scales_against(torch.tensor([-3.0, 0.0, 1.0, 7.0], dtype=torch.float64), 0.1)
+    inverse = [1 / value for value in (0.1, 0.1, 0.5, 3.5)]
+    length = (sum(value**2 for value in inverse) / 4) ** 0.5
+    assert scales.tolist() == pytest.approx([value / length for value in inverse], rel=1e-6)
+    assert float(scales.double().square().mean()) == pytest.approx(1, abs=1e-6)
+
+
+@pytest.mark.parametrize("nothing", [[0.0, 0.0], [-1.0, -2.0], [float("nan"), 1.0], [float("inf"), 1.0]])
+def test_shares_are_equal_where_nothing_can_be_told(nothing: list[float]) -> None:
+    assert scales_against(torch.tensor(nothing, dtype=torch.float64), 0.1).tolist() == [1.0, 1.0]
+
+
+def test_scales_in_the_weights_follow_public_records(source: Path, tmp_path: Path) -> None:
+    settings = _settings(source, steps=1, learning_rate=0, noise={"redistribution": "public"})
+    run = train(settings, tmp_path / "run")
+    config, dataset = _resolved(settings)
+    mean = _by_hand(_initial(config, dataset), dataset.test, dataset.levels, 1.0).mean(dim=0)
+    inverse = 1 / (mean / mean.mean()).clamp_min(0.25)
+    wanted = (inverse / inverse.square().mean().sqrt()).float()
+    assert torch.allclose(load_file(run.layout.model)["noise.spread.scales"], wanted, rtol=1e-4)
+    assert float(wanted.max() / wanted.min()) > 2, "the test would see equal scales"
+
+
+def _undercharged(root: Path) -> bool:
+    """Whether a run promises less than it cost, or its ledger does not hold the estimate of relevance."""
+    config, privacy = (run_json(root)[name] for name in ("config", "privacy"))
+    steps = PoissonGaussianEvent(config["batch_size"] / config["records"], config["noise_multiplier"], config["steps"])
+    truth = epsilon_pld([GaussianEvent(config["noise_layer"]["r_noise_multiplier"]), steps], config["delta"])
+    paid = [line["body"] for line in ledger_lines(root) if line["kind"] == "gaussian"]
+    return [body["purpose"] for body in paid] != ["redistribution"] or privacy["epsilon"] < round_up(truth)
+
+
+def test_relevance_is_paid_for_and_proven(source: Path, tmp_path: Path) -> None:
+    root = train(_settings(source, seed=None), tmp_path / "run").root
+    assert not _undercharged(root)
+    kinds = [line["kind"] for line in ledger_lines(root)]
+    assert kinds.index("gaussian") < kinds.index("poisson-gaussian")
+    assert Run.open(root).guarantee.status is Status.PROVEN
+    assert verify_run(root).ok
+
+
+def test_planted_relevance_that_is_not_charged_is_caught(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(train_module, "spent_on_redistribution", lambda config: [])
+    with pytest.raises(RunError, match="does not count the private estimate of r"):
+        train(_settings(source), tmp_path / "guarded")
+    monkeypatch.setattr(redistribution, "_refuse_unpaid", lambda ledger, plan: None)
+    root = train(_settings(source), tmp_path / "unguarded").root
+    assert _undercharged(root)
+    verdict = verify_run(root)
+    assert not verdict.ok
+    assert any("no event of the ledger pays for it" in problem.what for problem in verdict.problems)
+
+
+def test_records_are_not_read_before_the_ledger_counts_them(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[bool, list[str]]] = []
+
+    def watched(*arguments: Any, alone: bool) -> Iterator[Tensor]:
+        seen.append((alone, [line["body"].get("purpose", "") for line in ledger_lines(tmp_path / "run")]))
+        return relevances(*arguments, alone=alone)
+
+    monkeypatch.setattr(redistribution, "relevances", watched)
+    train(_settings(source), tmp_path / "run")
+    assert seen == [(True, ["", "redistribution"])]
+
+
+def _is_laplace(layer: NoiseLayer, draw: Any) -> bool:
+    """60,000 draws of each of 64 outputs: E|x| = b to six deviations (2.5 %), E x^2 = 2 b^2 (normal: pi/2 b^2)."""
+    scales = layer.deviation * layer.spread.least().double()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(5)
+        drawn = draw(torch.zeros(60_000, *layer.shape)).double()
+    size, square = drawn.abs().mean(dim=0), drawn.square().mean(dim=0)
+    return bool(((size / scales - 1).abs() < 0.025).all() and ((square / (2 * scales**2) - 1).abs() < 0.06).all())
+
+
+def test_the_noise_has_laplaces_law_and_the_written_scales(source: Path, tmp_path: Path) -> None:
+    run = train(_settings(source), tmp_path / "run")
+    split = split_at_noise(run.model())
+    assert split is not None
+    layer = split.noise
+    assert float(layer.spread.least().max() / layer.spread.least().min()) > 1.5
+    assert _is_laplace(layer, layer)
+    assert not _is_laplace(layer, lambda x: 1.04 * layer(x)), "noise 4 % too large is seen"
+    scales = (layer.deviation * layer.spread.least()).float()
+    assert not _is_laplace(layer, lambda x: scales * (np.pi / 2) ** 0.5 * torch.randn_like(x)), "another law is seen"
+
+
+class _Still(GradientSource):
+    """A source that finds nothing, so that what is added shows."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+
+    def gradient(self, step: int) -> dict[str, Tensor]:
+        with torch.no_grad():  # one draw that depends on the noise layer, to see whether it is silent
+            self.seen = self._model(torch.zeros(2, 4))
+        return {name: torch.zeros_like(value) for name, value in self._model.named_parameters()}
+
+
+def _printed(source: Path, seed: int = 3) -> tuple[OneDraw, nn.Sequential, _Still, ResolvedConfig]:
+    config, dataset = _resolved(_settings(source, variant="published"))
+    model = _initial(config, dataset)
+    inner = _Still(model)
+    return OneDraw(config, inner, model, Key.from_seed(seed)), model, inner, config
+
+
+def test_printed_noise_is_one_draw_of_the_papers_scale(source: Path) -> None:
+    draws, scale = [], paper_output_sensitivity(3, 64) / (1.0 * 20)
+    for seed in range(60):
+        printed, *_ = _printed(source, seed)
+        first, later = (printed.gradient(step) for step in (1, 2))
+        assert torch.equal(first["3.weight"], later["3.weight"]), "every step meets the same draw"
+        assert all(not value.any() for name, value in first.items() if name != "3.weight")
+        draws.append(first["3.weight"])
+    size = torch.stack(draws).double().abs()
+    assert abs(float(size.mean()) / scale - 1) < 6 / size.numel() ** 0.5
+    assert not torch.equal(draws[0], draws[1])
+
+
+def test_printed_noise_of_the_first_layer_is_a_constant(source: Path) -> None:
+    printed, model, inner, _ = _printed(source)
+    before = copy.deepcopy(model.state_dict())
+    printed.gradient(1)
+    assert torch.equal(model.state_dict()["1.bias"], before["1.bias"]), "a resumed run is not disturbed again"
+    assert torch.equal(inner.seen[0], inner.seen[1]), "no other noise is drawn"
+    printed.gradient(0)
+    offset = (model.state_dict()["1.bias"] - before["1.bias"]).double()
+    deviation = float(before["noise.deviation"])
+    assert 0.4 * deviation < float(offset.abs().mean()) < 1.8 * deviation
+    with silenced(model):
+        again = model(torch.zeros(2, 4))
+    assert torch.equal(again, inner.seen)
+
+
+def test_the_papers_sensitivity_is_what_one_replaced_record_can_do() -> None:
+    """Two records with features at opposite corners and other labels: the l1 distance of all monomials of all classes."""
+    from twinproof.privacy.functional.polynomials import output_polynomial
+
+    corner = torch.ones(1, 6, dtype=torch.float64)
+    mixed = torch.tensor([[1.0, -1.0, 1.0, -1.0, 1.0, -1.0]], dtype=torch.float64)
+    for other in (-corner, mixed):
+        one, two = (output_polynomial(rows, torch.tensor([label]), 3).monomials() for rows, label in ((corner, 0), (other, 1)))
+        assert float((one - two).abs().sum()) <= paper_output_sensitivity(3, 6)
+    assert paper_output_sensitivity(10, 30) == 2550
+
+
+def test_as_published_it_is_refuted_and_prints_no_epsilon(source: Path, tmp_path: Path) -> None:
+    run = train(_settings(source, variant="published", seed=None), tmp_path / "run")
+    assert run.guarantee.status is Status.REFUTED
+    assert "one draw of noise serves all steps" in run.guarantee.reason
+    assert run.guarantee.values == ()
+    assert run.epsilon is None
+    assert [line["kind"] for line in ledger_lines(run.root)] == ["open", "close"]
+    assert all(json.loads(line)["epsilon"] is None for line in run.layout.metrics.read_text().splitlines())
+    assert verify_run(run.root).ok
+    assert RECIPES["adlm"].published_privacy is Status.REFUTED
+
+
+def test_as_published_it_takes_no_steps_of_dp_sgd(source: Path) -> None:
+    with pytest.raises(ConfigError, match=r"takes no DP-SGD steps(.|\n)*noise_multiplier(.|\n)*epsilon"):
+        _resolved(tiny(source, recipe="adlm", variant="published"))
+
+
+@pytest.mark.parametrize("status", ["proven", "published"])
+def test_a_planted_promise_over_what_is_printed_is_caught(source: Path, tmp_path: Path, status: str) -> None:
+    root = train(_settings(source, variant="published", seed=None), tmp_path / "run").root
+    record = run_json(root)
+    record["guarantees"]["privacy"] |= {"status": status, "values": {"epsilon": 3.0, "delta": 1e-4}}
+    (root / "run.json").write_text(canonical_json(record))
+    verdict = verify_run(root)
+    assert any("the recipe has no privacy" in problem.what for problem in verdict.problems)
+
+
+def test_as_published_neighbours_are_told_apart_whatever_the_key(tmp_path: Path) -> None:
+    """The counter-example itself: the exact relevance of a data set is recomputed, and no other data set has it."""
+    scales = []
+    for name, arrays in (("base", blobs()), ("again", blobs()), ("other", with_other_record(7))):
+        data = write_blobs(tmp_path / name, arrays)
+        run = train(_settings(data, variant="published", steps=1, learning_rate=0, records=RECORDS), tmp_path / name / "run")
+        scales.append(load_file(run.layout.model)["noise.spread.scales"])
+    assert torch.equal(scales[0], scales[1])
+    assert not torch.equal(scales[0], scales[2])
+
+
+def test_a_published_run_that_was_interrupted_ends_with_the_same_weights(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = _settings(source, variant="published")
+    whole = train(settings, tmp_path / "whole").root
+    honest = OneDraw.gradient
+
+    def stopped(self: OneDraw, step: int) -> dict[str, Tensor]:
+        if step == 3:
+            raise KeyboardInterrupt
+        return honest(self, step)
+
+    monkeypatch.setattr(OneDraw, "gradient", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        train(settings, tmp_path / "cut")
+    monkeypatch.undo()
+    cut = train(settings, tmp_path / "cut", resume=True).root
+    assert (whole / "model.safetensors").read_bytes() == (cut / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize(("variant", "status"), [("sound", "proven"), ("published", "refuted")])
+def test_the_command_line_end_to_end(call: Any, tmp_path: Path, variant: str, status: str) -> None:
+    root = tmp_path / "run"
+    noise = "noise_multiplier=9" if variant == "sound" else "epsilon=3"
+    options = ["--set", "model=mlp", "--set", "steps=8", "--set", f"variant={variant}", "--set", noise, "--delta", "1e-4"]
+    trained = call("train", "--data", "digits", "--recipe", "adlm", *options, "--out", root, "--json").json()
+    assert trained["status"] == status
+    assert (trained["epsilon"] is None) == (variant == "published")
+    certified = call("certify", root, "--n", "300", "--limit", "8", "--json").json()
+    assert (certified["norm"], certified["law"], certified["place"]) == ("l1", "laplace", "first-layer")
+    assert Run.open(root).robustness.status is Status.PROVEN
+    assert call("verify", root, "--json").json()["ok"]
+    assert call("report", root, "--json").code == 0
+    assert json.loads((root / "report.json").read_text())["guarantees"]["privacy"]["status"] == status
+
+
+WORTH = [("mlp", 0.85, -0.4, 0.4), ("small-cnn", 0.5, 0.45, 0.8)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("model", "private", "least", "most"), WORTH)
+def test_what_relevance_at_random_weights_is_worth(model: str, private: float, least: float, most: float) -> None:
+    """Rank correlations on digits: of the private estimate with the exact one, and of that with a trained network's."""
+    settings = {"data": {"source": "digits"}, "recipe": "adlm", "delta": 1e-4, "noise_multiplier": 2.0, "model": model}
+    config, dataset = _resolved(settings)
+    torch.manual_seed(1)
+    network = run_network(config, Own(), dataset).eval()
+    split, plan, records = (
+        split_at_noise(network),
+        redistribution_plan(config),
+        DeviceRecords(dataset.train, dataset.levels, CPU),
+    )
+    assert split is not None
+    assert plan is not None
+    exact = exact_mean(relevances(split, records, 1.0, alone=False))
+    noisy = private_mean(relevances(split, records, 1.0, alone=True), plan, Key.from_seed(1), split.noise.spread.coordinates)
+    assert spearmanr(exact, noisy).statistic > private
+    optimizer = torch.optim.Adam(network.parameters(), 1e-3)
+    inputs = records.inputs(slice(None))
+    with silenced(network):
+        for _ in range(300):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(network(inputs), records.labels).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+    trained = exact_mean(relevances(split, records, 1.0, alone=False))
+    assert least < spearmanr(exact, trained).statistic < most

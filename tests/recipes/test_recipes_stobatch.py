@@ -1,0 +1,213 @@
+"""StoBatch as a whole: it learns, both of its noises are certified, it verifies, is attacked and reported, and resumes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from small_runs import announced_steps, model_bytes, one_thread, tiny, write_blobs
+
+from twinproof.audit.verify import verify_run
+from twinproof.certify.method import Method
+from twinproof.certify.run import certify_run
+from twinproof.certify.smoothed import Sampling
+from twinproof.data.load import load
+from twinproof.errors import ConfigError, RunError
+from twinproof.evaluate.protocols import AttackPlan
+from twinproof.evaluate.under_attack import attack_run
+from twinproof.guarantee import Status
+from twinproof.layers.noise import split_at_two_noises
+from twinproof.privacy.plan import PrivateExecution
+from twinproof.randomness import Key
+from twinproof.recipes.config import parse_train_config
+from twinproof.recipes.resolve import resolve
+from twinproof.recipes.stobatch import STOBATCH, stobatch_loss
+from twinproof.recipes.train import train
+from twinproof.report.run import report_run
+from twinproof.runs.run import Run
+from twinproof.training.adversarial_ensemble import ATTACKS
+from twinproof.training.taylor_loss import taylor_cross_entropy
+
+DIGITS: dict[str, Any] = {
+    "data": {"source": "digits"},
+    "recipe": "stobatch",
+    "delta": 1e-4,
+    "model": "mlp",
+    "noise_multiplier": 0.7,
+    "learning_rate": 2.0,
+    "regulariser": {"attack_steps": 1, "attack_size": 0.2},
+    "performance": {"device": "cpu", "checkpoint_every": 1000, "report_every": 1000},
+}
+KEY = Key.from_seed(5)
+FAST = {"attack_steps": 1}
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    with one_thread():
+        yield
+
+
+@pytest.fixture(scope="module")
+def digits_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    with one_thread():
+        return train(DIGITS | {"steps": 40, "seed": 2}, tmp_path_factory.mktemp("stobatch") / "run")
+
+
+def test_it_learns_and_both_bounds_certify_it(digits_run: Run) -> None:
+    assert digits_run.record["accuracy"]["value"] >= 0.65
+    assert digits_run.record["config"]["noise_layer"]["place"] == "input-and-first-layer"
+    radii: dict[str, list[float]] = {}
+    for bound in ("composition", "tight"):
+        method = Method(norm="linf", bound=bound)
+        made = certify_run(
+            digits_run, load("digits"), sampling=Sampling(20, 200), limit=20, method=method, overwrite=True, key=KEY
+        )
+        assert made.settings.place == "input-and-first-layer"
+        radii[bound] = [certificate.radius for certificate in made.certificates]
+        assert sum(certificate.correct and certificate.radius > 0 for certificate in made.certificates) >= 8
+        assert Run.open(digits_run.root).robustness.status is Status.PROVEN
+        verification = verify_run(digits_run.root)
+        assert verification.ok, [str(problem) for problem in verification.problems]
+    assert all(single >= composed for single, composed in zip(radii["tight"], radii["composition"], strict=True))
+
+
+def test_it_is_attacked_and_reported(digits_run: Run) -> None:
+    run, dataset = Run.open(digits_run.root), load("digits")
+    certify_run(run, dataset, sampling=Sampling(20, 100), limit=4, overwrite=True, key=KEY)
+    plan = AttackPlan(norm="linf", sizes=(0.005,), attacks=("pgd",), steps=2, restarts=1, draws=2, paper_steps=2)
+    attacked = attack_run(run, dataset, plan=plan, sampling=Sampling(20, 100), limit=4, key=KEY)
+    assert {line.protocol for line in attacked.lines} >= {"paper", "adaptive"}
+    assert verify_run(run.root).ok
+    page = report_run(run.root).html.read_text()
+    assert "StoBatch" in page or "stobatch" in page
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", ["sound", "published"])
+def test_the_papers_network_is_trained_certified_and_verified(tmp_path: Path, variant: str) -> None:
+    """By default images get ``stobatch-cnn``, whose tied convolution takes the vmap path."""
+    noise = {"noise_multiplier": 20.0} if variant == "sound" else {"noise_multiplier": None, "epsilon": 10.0}
+    changes = {"model": None, "steps": 6, "seed": 1, "variant": variant, "learning_rate": 0.01} | noise
+    run = train(DIGITS | changes, tmp_path / "run")
+    assert run.record["config"]["model"] == "stobatch-cnn"
+    made = certify_run(run, load("digits"), sampling=Sampling(20, 100), limit=4, key=KEY)
+    assert made.settings.norm == "linf"
+    verification = verify_run(run.root)
+    assert verification.ok, [str(problem) for problem in verification.problems]
+
+
+def test_without_a_seed_its_privacy_is_proven_and_every_step_is_in_the_ledger(tmp_path: Path) -> None:
+    source = write_blobs(tmp_path / "data")
+    run = train(tiny(source, recipe="stobatch", seed=None, regulariser=FAST), tmp_path / "run")
+    assert run.guarantee.status is Status.PROVEN
+    assert announced_steps(run.root) >= 6
+    assert run.epsilon is not None
+    assert verify_run(run.root).ok
+
+
+def test_a_run_opens_from_its_files_alone_with_both_scales(tmp_path: Path) -> None:
+    source = write_blobs(tmp_path / "data")
+    run = train(tiny(source, recipe="stobatch", regulariser=FAST), tmp_path / "run")
+    stored = load_file(run.root / "model.safetensors")
+    two = split_at_two_noises(Run.open(run.root).model())
+    assert two is not None
+    assert float(two.input_noise.deviation) == float(stored["input_noise.deviation"])
+    assert float(two.hidden.noise.deviation) == float(stored["noise.deviation"])
+    config = run.record["config"]
+    assert float(two.input_noise.deviation) == pytest.approx(4 * config["sigma"])
+    share = config["noise_layer"]["hidden_share"]
+    assert float(two.hidden.noise.deviation) == pytest.approx(4 * config["sigma"] * share)
+
+
+def test_settings_of_the_noise_that_were_changed_are_refused(tmp_path: Path) -> None:
+    run = train(tiny(write_blobs(tmp_path / "data"), recipe="stobatch", regulariser=FAST), tmp_path / "run")
+    record = json.loads((run.root / "run.json").read_text())
+    record["config"]["noise_layer"]["law"] = "cauchy"
+    (run.root / "run.json").write_text(json.dumps(record))
+    with pytest.raises(RunError, match="noise layer of this run cannot be built"):
+        Run.open(run.root).model()
+
+
+@pytest.mark.parametrize("after", [2, 5])
+def test_an_interrupted_run_ends_with_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int) -> None:
+    settings = tiny(write_blobs(tmp_path / "data"), recipe="stobatch", regulariser=FAST)
+    whole = train(settings, tmp_path / "whole")
+    interrupt_after(monkeypatch, after)
+    with pytest.raises(KeyboardInterrupt):
+        train(settings, tmp_path / "broken")
+    monkeypatch.undo()
+    again = train(None, tmp_path / "broken", resume=True)
+    assert model_bytes(again.root) == model_bytes(whole.root)
+
+
+def interrupt_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
+    honest = PrivateExecution.draw
+
+    def draw(execution: PrivateExecution, step: int) -> Any:
+        if step == steps:
+            raise KeyboardInterrupt
+        return honest(execution, step)
+
+    monkeypatch.setattr(PrivateExecution, "draw", draw)
+
+
+def _settings(**changes: Any) -> Any:
+    return resolve(parse_train_config(DIGITS | {"steps": 5} | changes), load("digits"))
+
+
+@pytest.mark.parametrize("xi", [0.0, 1.0, 2.0])
+@pytest.mark.parametrize("weight", [0.0, 0.5])
+def test_the_loss_is_the_papers_objective(xi: float, weight: float) -> None:
+    """Eq. 9 for one record, and the reconstruction of all of its copies; a swap of benign and adversarial rows is seen."""
+    settings = _settings(copies=2, regulariser={"xi": xi, "weight": weight})
+    outputs = torch.randn(5, 11, generator=torch.Generator().manual_seed(1))
+    label = torch.tensor(3)
+    logits, costs = outputs[:, :10], outputs[:, 10]
+    benign, attacked = taylor_cross_entropy(logits[:2], label), taylor_cross_entropy(logits[2:], label)
+    wanted = (benign + xi * attacked) / (1 + xi) + weight * costs.mean()
+    assert stobatch_loss(settings)(outputs, label) == pytest.approx(float(wanted), rel=1e-6)
+    swapped = stobatch_loss(settings)(outputs.flip(0), label)
+    assert swapped != pytest.approx(float(wanted), rel=1e-3)
+
+
+def test_its_settings_are_the_papers_in_units_of_the_house() -> None:
+    defaults = STOBATCH.defaults
+    assert defaults["regulariser"]["xi"] == 1.0
+    assert defaults["regulariser"]["attack_size"] == 0.5, "mu_t up to 1 on pixels in [-1, 1]"
+    assert defaults["regulariser"]["attack_steps"] == 10
+    assert [attack.name for attack in ATTACKS] == ["ifgsm", "mim", "pgd"]
+    assert _settings().copies == defaults["copies"]
+    assert STOBATCH.augmentation(_settings(copies=2)).copies == 2 + len(ATTACKS)
+    assert STOBATCH.network((1, 28, 28)) == "stobatch-cnn"
+    assert STOBATCH.network((30,)) == "mlp"
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"noise_layer": {"law": "gaussian", "mechanism": "analytic"}}, "noise at both places is certified where"),
+    ({"noise_layer": {"redistribution": "learned"}}, "noise at both places is certified where"),
+    ({"noise_layer": {"hidden_share": 0.0}}, "greater than 0"),
+    ({"noise_layer": {"place": "everywhere"}}, "a setting cannot be used|settings cannot be used"),
+    ({"sigma": 0.5}, "sigma is set twice"),
+    ({"copies": 0}, "a record would never be seen"),
+    ({"regulariser": {"radius": 0.2}}, "does not read every setting"),
+    ({"regulariser": {"attack_size": 1.5}}, "less than or equal to 1"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), WRONG)
+def test_settings_that_cannot_be_used_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        _settings(**changes)
+
+
+def test_another_place_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    settings = tiny(write_blobs(tmp_path / "data"), recipe="stobatch", noise_layer={"place": "input"})
+    with pytest.raises(ConfigError, match="needs both of its noises"):
+        train(settings, tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,121 @@
+"""A lost rank is named: by its last words, or by its silence; one that is only busy never is."""
+
+from __future__ import annotations
+
+import pytest
+
+from twinproof.training.distributed.farewell import Farewell, Silence
+
+
+class FakeStore:
+    """A store in memory, and a clock that moves when somebody sleeps; ``living`` ranks give signs meanwhile."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, bytes] = {}
+        self.now = 0.0
+        self.living: list[Farewell] = []
+        self.broken = False
+
+    def set(self, key: str, value: str, /) -> None:
+        self._answer()
+        self.values[key] = value.encode()
+
+    def get(self, key: str, /) -> bytes:
+        self._answer()
+        return self.values[key]
+
+    def check(self, keys: list[str], /) -> bool:
+        self._answer()
+        return all(key in self.values for key in keys)
+
+    def clock(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        if int(self.now + seconds) > int(self.now):
+            for farewell in self.living:
+                farewell.give_sign()
+        self.now += seconds
+
+    def _answer(self) -> None:
+        if self.broken:
+            raise RuntimeError("connection closed")
+
+
+def world_of(count: int) -> tuple[FakeStore, list[Farewell]]:
+    store = FakeStore()
+    ranks = [Farewell(store, rank, count, clock=store.clock, sleep=store.sleep) for rank in range(count)]
+    for rank in ranks:
+        rank.give_sign()
+    store.living = list(ranks)
+    return store, ranks
+
+
+@pytest.mark.parametrize("victim", [0, 1, 2])
+def test_a_silent_rank_is_named_and_no_other(victim: int) -> None:
+    store, ranks = world_of(4)
+    store.living.remove(ranks[victim])
+    error = ranks[3].reason()
+    assert error.where == f"rank {victim}"
+    assert error.lost == (victim,)
+    assert store.now < 30
+    assert "--resume" in error.fix
+
+
+def test_last_words_are_passed_on_at_once() -> None:
+    store, ranks = world_of(3)
+    ranks[1].speak({"what": "the data are broken", "where": "blobs.npz", "got": "a hole", "wanted": "data", "fix": "mend them"})
+    error = ranks[0].reason()
+    assert (error.what, error.where, error.got, error.fix) == (
+        "the data are broken",
+        "rank 1, blobs.npz",
+        "a hole",
+        "mend them",
+    )
+    assert store.now == 0
+    assert error.lost == ()
+    known = ranks[2].stopped()
+    assert known is not None
+    assert known.where == "rank 1, blobs.npz"
+
+
+def test_who_has_finished_in_peace_is_not_missed() -> None:
+    store, ranks = world_of(2)
+    ranks[1].speak({})
+    store.living.remove(ranks[1])
+    assert ranks[0].stopped() is None
+    assert "parted" in ranks[0].reason().what
+
+
+def test_where_all_are_alive_nobody_is_blamed() -> None:
+    _, ranks = world_of(3)
+    error = ranks[2].reason()
+    assert error.lost == ()
+    assert error.where == ""
+
+
+@pytest.mark.parametrize(("rank", "lost"), [(0, ()), (1, (0,))])
+def test_a_store_that_is_gone_means_that_rank_0_is(rank: int, lost: tuple[int, ...]) -> None:
+    store, ranks = world_of(2)
+    store.broken = True
+    assert ranks[rank].reason().lost == lost
+
+
+def test_rank_0_gets_time_to_tell() -> None:
+    store, ranks = world_of(2)
+    assert not ranks[1].first_tells()
+    assert store.now < 30
+    ranks[0].speak({"what": "something"})
+    assert ranks[1].first_tells()
+
+
+def test_silence_is_counted_from_the_last_sign() -> None:
+    store, ranks = world_of(2)
+    silence = Silence(ranks[0], store.clock)
+    silence.listen()
+    store.now = 5
+    silence.listen()
+    assert silence.longer_than(4) == [1]
+    ranks[1].give_sign()
+    silence.listen()
+    assert silence.longer_than(0) == []

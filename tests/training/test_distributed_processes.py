@@ -1,0 +1,150 @@
+"""What real ranks say to each other, over gloo: sums in order, words, agreement, and how they part."""
+
+from __future__ import annotations
+
+import ast
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import twinproof.training.distributed as package
+from rank_processes import die, quick_to_part, run_ranks
+from twinproof.errors import DataError
+from twinproof.training.distributed.ranks import ALONE, Ranks
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and SIGKILL")
+LENGTH = 1001
+
+
+@pytest.fixture
+def quick() -> Iterator[None]:
+    with quick_to_part():
+        yield
+
+
+def vector(rank: int) -> torch.Tensor:
+    """Numbers of very different size: their float64 sum depends on the order."""
+    generator = torch.Generator().manual_seed(rank)
+    size = 10.0 ** torch.randint(-8, 9, (LENGTH,), generator=generator).double()
+    return torch.randn(LENGTH, generator=generator, dtype=torch.float64) * size
+
+
+def in_order(world: int) -> torch.Tensor:
+    total = vector(0).clone()
+    for rank in range(1, world):
+        total += vector(rank)
+    return total
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_sums_are_in_the_order_of_the_ranks_to_the_bit(world: int) -> None:
+    def work(ranks: Ranks) -> list[str]:
+        time.sleep(0.02 * ((ranks.rank * 3) % ranks.world))  # whoever comes first
+        return [value.hex() for value in ranks.sum_in_order(vector(ranks.rank)).tolist()]
+
+    wanted = [value.hex() for value in in_order(world).tolist()]
+    assert all(ended.value == wanted for ended in run_ranks(world, work))
+    backwards = sum((vector(rank) for rank in reversed(range(world))), torch.zeros(LENGTH, dtype=torch.float64))
+    if world > 2:
+        assert not torch.equal(backwards, in_order(world)), "the vectors must be able to tell an order from another"
+
+
+def test_words_of_any_length_travel() -> None:
+    def work(ranks: Ranks) -> list[object]:
+        ranks.check_device(torch.device("cpu"))
+        ranks.agree("nothing", "the same")
+        sent = ranks.from_first(b"\x00\xffkey" if ranks.is_first else None)
+        nothing = ranks.from_first(b"")
+        words = ranks.gathered(b"x" * ranks.rank)
+        return [sent.hex(), len(nothing), [len(word) for word in words], ranks.smallest(7 - ranks.rank), ranks.world]
+
+    for ended in run_ranks(3, work):
+        assert ended.value == [b"\x00\xffkey".hex(), 0, [0, 1, 2], 5, 3]
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_disagreement_stops_everybody_with_one_error() -> None:
+    def work(ranks: Ranks) -> None:
+        ranks.agree("the colour", "blue" if ranks.rank != 2 else "red")
+
+    ends = run_ranks(3, work)
+    for ended in ends:
+        assert ended.error is not None
+        assert ended.error["what"] == "the ranks do not agree on the colour"
+        assert (ended.error["where"], ended.error["got"], ended.error["wanted"]) == ("rank 2", "red", "blue, as on rank 0")
+    assert [ended.told for ended in ends] == [False, True, True], "one message is enough"
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_error_of_one_rank_is_told_by_rank_0() -> None:
+    def work(ranks: Ranks) -> None:
+        if ranks.rank == 1:
+            raise DataError("the data are broken", where="blobs.npz", got="a hole")
+        ranks.wait()
+
+    first, other = run_ranks(2, work)
+    assert first.error is not None
+    assert other.error is not None
+    assert (first.error["what"], first.error["where"]) == ("the data are broken", "rank 1, blobs.npz")
+    assert (first.told, other.told) == (False, True)
+
+
+@pytest.mark.slow
+def test_a_killed_rank_is_named_by_the_others_in_time() -> None:
+    def work(ranks: Ranks) -> None:
+        ranks.wait()
+        if ranks.rank == 2:
+            die()
+        ranks.sum_in_order(torch.ones(5))
+
+    began = time.monotonic()
+    ends = run_ranks(3, work)
+    assert time.monotonic() - began < 30
+    assert ends[2].signal == signal.SIGKILL
+    for ended in ends[:2]:
+        assert ended.error is not None
+        assert (ended.error["what"], ended.error["where"]) == ("a rank has gone without a word", "rank 2")
+
+
+@pytest.mark.slow
+def test_a_frozen_rank_is_found_by_its_silence() -> None:
+    """Nothing breaks when a process is stopped: no connection closes."""
+    stopped = []
+
+    def work(ranks: Ranks) -> None:
+        pids = [int(found) for found in ranks.gathered(str(os.getpid()).encode())]
+        if ranks.rank == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        stopped.append(pids[1])
+        try:
+            ranks.wait()
+        finally:
+            os.kill(pids[1], signal.SIGKILL)  # only this child, which is ours
+
+    ends = run_ranks(2, work, patience=4)
+    assert ends[0].error is not None
+    assert ends[0].error["where"] == "rank 1"
+    assert ends[1].signal == signal.SIGKILL
+
+
+def test_one_process_speaks_to_itself() -> None:
+    ALONE.check_device(torch.device("cpu"))
+    ALONE.agree("anything", "a")
+    ALONE.wait()
+    assert ALONE.gathered(b"a") == [b"a"]
+    assert ALONE.from_first(b"b") == b"b"
+    assert ALONE.smallest(3) == 3
+    assert ALONE.sum_in_order(torch.ones(2, dtype=torch.float32)).dtype == torch.float64
+
+
+def test_nothing_loads_torch_distributed_until_ranks_join() -> None:
+    for path in Path(package.__file__).parent.glob("*.py"):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, (ast.Import, ast.ImportFrom)):
+                assert "torch.distributed" not in ast.unparse(node), path
+                assert "import distributed" not in ast.unparse(node), path
