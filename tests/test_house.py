@@ -35,6 +35,7 @@ ROOMS = (
     ["attacks"],
     ["evaluate"],
     ["recipes"],
+    ["federated"],
     ["audit"],
     ["papers"],
     ["report"],

@@ -53,6 +53,7 @@ VERBS = [
     "verify",
     "report",
     "reproduce",
+    "federate",
     "sigma",
     "epsilon",
     "recipes",

@@ -15,7 +15,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import typer
 
-from twinproof.cli import attack, audit, calculators, certify, demo, listings, report, reproduce, train, verify
+from twinproof.cli import attack, audit, calculators, certify, demo, federate, listings, report, reproduce, train, verify
 from twinproof.cli.output import print_error, wants_json
 from twinproof.errors import TwinproofError, UserError
 
@@ -33,6 +33,7 @@ app = typer.Typer(
 for verb in (demo.demo, train.train, certify.certify, attack.attack, audit.audit, verify.verify, report.report):
     app.command()(verb)
 app.command()(reproduce.reproduce)
+app.command()(federate.federate)
 app.command("sigma")(calculators.sigma)
 app.command("epsilon")(calculators.epsilon)
 app.command("recipes")(listings.recipes)

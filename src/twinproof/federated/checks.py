@@ -1,0 +1,85 @@
+"""Whether an update may be counted. Nothing in it is believed: not its sender, its types, nor its size."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from twinproof.federated.agreement import Agreement
+from twinproof.federated.messages import Failure, Reply, Update
+
+# Sums are float64: what rounding adds to a norm is far below this share of it.
+_SLACK = 1e-9
+_LONGEST = 120
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What every update of a round must fit: the step, the weights that were sent, and the parameters by name."""
+
+    agreement: Agreement
+    step: int
+    weights_sha256: str
+    shapes: Mapping[str, tuple[int, ...]]
+
+    def longest(self, drawn: int) -> float:
+        """The norm that a sum over ``drawn`` clipped gradients cannot exceed."""
+        return drawn * self.agreement.plan.clip_norm * (1 + _SLACK)
+
+
+def refusal(reply: Reply, expected: Expected) -> str | None:
+    """Why this reply must not be counted; None where it may.
+
+    Guarantees
+        An update that passes is finite, has the right names and shapes in float64, is of this step and these weights, and its
+        norm is at most the party's cap times the clipping norm: that is all it can move the sum by, whoever made it.
+    """
+    content = reply.content
+    if isinstance(content, Failure):
+        return _shown(content.reason)
+    caps = expected.agreement.caps
+    if reply.sender not in caps:
+        return "the sender is not a party of the agreement"
+    if content.party != reply.sender:
+        return f"the update says that it comes from {_shown(content.party)}"
+    if not _is_whole(content.step) or content.step != expected.step:
+        return f"the update is of step {_shown(content.step)}, not of step {expected.step}"
+    if content.weights_sha256 != expected.weights_sha256:
+        return "the update was computed at other weights than those of this round"
+    if not _is_whole(content.drawn) or not 0 <= content.drawn <= caps[reply.sender]:
+        return f"{_shown(content.drawn)} records drawn, of at most {caps[reply.sender]} that a party of its size may draw"
+    return _sum_refusal(content, expected)
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _shown(value: object) -> str:
+    """A value from outside as text for a terminal and a file: short, and without control characters."""
+    text = value if isinstance(value, str) else repr(value)
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:_LONGEST])
+
+
+def _sum_refusal(update: Update, expected: Expected) -> str | None:
+    other = sorted(str(name) for name in set(update.sums) ^ set(expected.shapes))
+    if other:
+        return f"the sums are not those of the network's parameters: {', '.join(map(_shown, other[:5]))}"
+    squares = 0.0
+    for name, shape in expected.shapes.items():
+        value = update.sums[name]
+        if type(value) is not np.ndarray or value.dtype != np.float64:
+            return f"{name} is {_shown(str(getattr(value, 'dtype', type(value))))}, not float64"
+        if value.shape != shape:
+            return f"{name} has shape {value.shape}, not {shape}"
+        if not np.isfinite(value).all():
+            return f"{name} holds numbers that are not finite"
+        with np.errstate(over="ignore", under="ignore"):  # infinity is longer than any bound
+            squares += float(np.square(value).sum())
+    length, longest = math.sqrt(squares), expected.longest(update.drawn)
+    if length > longest:
+        return f"the sum is {length:.6g} long, and {update.drawn} clipped gradients make at most {longest:.6g}"
+    return None

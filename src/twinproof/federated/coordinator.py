@@ -1,0 +1,97 @@
+"""The coordinator's step: asks the parties, checks what they send, adds it up, and releases it through the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from twinproof.errors import RunError
+from twinproof.federated.agreement import Agreement
+from twinproof.federated.checks import Expected, refusal
+from twinproof.federated.messages import Parties, Request, Update
+from twinproof.federated.rounds import Refusal, Round
+from twinproof.privacy.plan import PrivateExecution
+from twinproof.training.distributed.weights import weights_digest
+from twinproof.training.gradient_source import GradientSource
+from twinproof.training.per_example.path import trainable_parameters
+
+
+class FederatedGradients(GradientSource):
+    """The gradient of a step from the parties' sums. ``tell`` hears of each round before its gradient is released.
+
+    Guarantees
+        - The step is in the ledger, on the disk, before a party is asked: ``execution``, made for no records of its own,
+          announces it, and adds the noise.
+        - What is released is the sum of the updates that passed every check, each party's at most once, plus the plan's noise
+          over the plan's divisor. Neither depends on how many parties answered: a missing one costs accuracy, not privacy.
+        - Sums are added in the order of the agreement, whenever they arrived.
+        - With fewer than ``fewest`` counted parties nothing is released: the run stops, and can be resumed.
+    """
+
+    def __init__(
+        self,
+        agreement: Agreement,
+        execution: PrivateExecution,
+        model: nn.Module,
+        parties: Parties,
+        tell: Callable[[Round], None],
+        *,
+        fewest: int = 1,
+    ) -> None:
+        self._agreement = agreement
+        self._execution = execution
+        self._model = model
+        self._parties = parties
+        self._tell = tell
+        self._fewest = fewest
+        self._shapes = {name: tuple(value.shape) for name, value in trainable_parameters(model).items()}
+
+    def gradient(self, step: int) -> dict[str, Tensor]:
+        """One round."""
+        draw = self._execution.draw(step)
+        counted = self._round(step)
+        total = {name: np.zeros(shape) for name, shape in self._shapes.items()}
+        for party in self._agreement.parties:
+            if party.name in counted:
+                for name, value in counted[party.name].sums.items():
+                    total[name] += value
+        return self._execution.release(draw, {name: torch.from_numpy(value) for name, value in total.items()})
+
+    def _round(self, step: int) -> dict[str, Update]:
+        """The updates that count, by party."""
+        digest = weights_digest(self._model)
+        weights = {name: value.detach().clone() for name, value in self._model.state_dict().items()}
+        request = Request(self._agreement.sha256, step, weights, digest)
+        expected = Expected(self._agreement, step, digest, self._shapes)
+        counted: dict[str, Update] = {}
+        refused: list[Refusal] = []
+        heard = set()
+        for reply in self._parties.ask(request):
+            heard.add(reply.sender)
+            reason = refusal(reply, expected)
+            if reason is None and reply.sender in counted:
+                reason = "a second update in one round"
+            if reason is not None:
+                refused.append(Refusal(reply.sender, reason))
+            elif isinstance(reply.content, Update):
+                counted[reply.sender] = reply.content
+        missing = tuple(party.name for party in self._agreement.parties if party.name not in heard)
+        drawn = {name: update.drawn for name, update in counted.items()}
+        self._tell(Round(step, drawn, tuple(refused), missing))
+        if len(counted) < self._fewest:
+            raise _too_few(step, counted, refused, missing, self._fewest)
+        return counted
+
+
+def _too_few(step: int, counted: dict[str, Update], refused: list[Refusal], missing: tuple[str, ...], fewest: int) -> RunError:
+    reasons = [f"{one.party}: {one.reason}" for one in refused] + [f"{name}: no answer in time" for name in missing]
+    return RunError(
+        "too few parties can be counted in this round",
+        where=f"step {step}",
+        got=f"{len(counted)} of them; " + "; ".join(reasons[:5]),
+        wanted=f"at least {fewest}",
+        fix="mend the parties and resume: nothing of this round was released",
+    )

@@ -1,0 +1,142 @@
+"""Flower as the way between coordinator and parties: a ServerApp that coordinates, a ClientApp that answers for one party.
+
+Flower moves messages and knows nodes; what a message means, and whether it counts, is decided in the rest of this room.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from flwr.app import Context, Error, Message, MessageType, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+from twinproof.data.record import Dataset
+from twinproof.errors import UserError
+from twinproof.federated.agreement import Agreement
+from twinproof.federated.flower_messages import (
+    name_content,
+    read_name,
+    read_request,
+    read_update,
+    request_content,
+    update_content,
+)
+from twinproof.federated.local import NamedParty
+from twinproof.federated.messages import Failure, Reply, Request
+from twinproof.federated.train import federate
+from twinproof.progress import Progress
+
+DEFAULT_TIMEOUT = 600.0
+_REFUSED = 100  # code of an answer that is a party's own error; Flower's own codes lie below
+_LOOK_AGAIN = 0.5
+
+
+class FlowerParties:
+    """The parties behind Flower's nodes.
+
+    Guarantees
+        A node speaks for one party, the one that it named when it was first seen. Weights go to one node of each party: not to
+        a node that names nobody of the agreement, nor to a second one of a party while the first is connected. That nodes are
+        who they say is left to Flower's authentication.
+    """
+
+    def __init__(self, grid: Grid, agreement: Agreement, *, timeout: float = DEFAULT_TIMEOUT) -> None:
+        self._grid = grid
+        self._wanted = {party.name for party in agreement.parties}
+        self._timeout = timeout
+        self._names: dict[int, str] = {}
+
+    def wait(self) -> None:
+        """Waits until every party has a node, at most for the timeout; who comes later takes part from then on."""
+        end = time.monotonic() + self._timeout
+        self._meet()
+        while not self._all_here and time.monotonic() < end:
+            time.sleep(_LOOK_AGAIN)
+            self._meet()
+
+    def ask(self, request: Request) -> Sequence[Reply]:
+        """See ``messages.Parties``."""
+        self._meet()
+        asked: dict[int, str] = {}
+        others: list[Reply] = []
+        for node, name in self._names.items():
+            if name not in self._wanted:
+                others.append(Reply(name, Failure("the node names nobody of the agreement")))
+            elif name in asked.values():
+                others.append(Reply(name, Failure("a second node names this party")))
+            else:
+                asked[node] = name
+        answers = self._send({node: request_content(request) for node in asked}, MessageType.TRAIN, group=str(request.step))
+        known = [(asked.get(answer.metadata.src_node_id), answer) for answer in answers]
+        return [*(Reply(name, read_update(answer)) for name, answer in known if name is not None), *others]
+
+    @property
+    def _all_here(self) -> bool:
+        return self._wanted <= set(self._names.values())
+
+    def _meet(self) -> None:
+        """Forgets nodes that are gone and, while somebody is missing, asks the others who they are."""
+        present = list(self._grid.get_node_ids())
+        self._names = {node: name for node, name in self._names.items() if node in present}
+        # A node that never answers would cost every round the whole timeout: nobody is asked who is not needed.
+        new = [] if self._all_here else [node for node in present if node not in self._names]
+        for answer in self._send({node: RecordDict() for node in new}, MessageType.QUERY, group="names"):
+            name, node = read_name(answer), answer.metadata.src_node_id
+            if name is not None and node in new:
+                self._names[node] = name
+
+    def _send(self, contents: Mapping[int, RecordDict], kind: str, *, group: str) -> Sequence[Message]:
+        messages = [Message(content, node, kind, ttl=self._timeout, group_id=group) for node, content in contents.items()]
+        return list(self._grid.send_and_receive(messages, timeout=self._timeout)) if messages else []
+
+
+def server_app(
+    agreement: Agreement,
+    public: Dataset,
+    out: Path | str,
+    *,
+    timeout: float = DEFAULT_TIMEOUT,
+    resume: bool = False,
+    fewest: int = 1,
+    progress: Progress | None = None,
+) -> ServerApp:
+    """Flower's side of the coordinator: it waits for the parties and runs :func:`federate` into ``out``."""
+    app = ServerApp()
+
+    def main(grid: Grid, context: Context) -> None:
+        parties = FlowerParties(grid, agreement, timeout=timeout)
+        parties.wait()
+        federate(agreement, parties, public, out, resume=resume, fewest=fewest, progress=progress)
+
+    app.main()(main)
+    return app
+
+
+def client_app(make_party: Callable[[Context], NamedParty]) -> ClientApp:
+    """Flower's side of a party. ``make_party`` is called once for each node in a process; it finds the records and the name."""
+    app = ClientApp()
+    made: dict[int, NamedParty] = {}
+
+    def party_of(context: Context) -> NamedParty:
+        if context.node_id not in made:
+            made[context.node_id] = make_party(context)
+        return made[context.node_id]
+
+    def answered(message: Message, content: Callable[[], RecordDict]) -> Message:
+        try:
+            return Message(content(), reply_to=message)
+        except UserError as error:  # its first line names no value: what a party got may depend on its records
+            return Message(Error(_REFUSED, error.what), reply_to=message)
+
+    def train(message: Message, context: Context) -> Message:
+        return answered(message, lambda: update_content(party_of(context).answer(read_request(message))))
+
+    def query(message: Message, context: Context) -> Message:
+        return answered(message, lambda: name_content(party_of(context).name))
+
+    app.train()(train)
+    app.query()(query)
+    return app

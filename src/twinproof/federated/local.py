@@ -1,0 +1,58 @@
+"""Parties in this process: for trying things out on one machine, and for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from threading import Thread
+from typing import Protocol
+
+from twinproof.errors import UserError
+from twinproof.federated.messages import Failure, Reply, Request, Update
+
+
+class Answering(Protocol):
+    """Whoever answers requests: a ``Party``."""
+
+    def answer(self, request: Request) -> Update:
+        """The update that is asked for; a UserError says why there is none."""
+
+
+class NamedParty(Answering, Protocol):
+    """One that knows its name."""
+
+    name: str
+
+
+class LocalParties:
+    """Asks the parties one after the other, and waits for each at most ``timeout`` seconds (None: as long as it takes).
+
+    One that is still busy with an earlier round is not asked again, and is missing.
+    """
+
+    def __init__(self, parties: Mapping[str, Answering], *, timeout: float | None = None) -> None:
+        self._parties = parties
+        self._timeout = timeout
+        self._busy: dict[str, Thread] = {}
+
+    def ask(self, request: Request) -> Sequence[Reply]:
+        """See ``messages.Parties``."""
+        replies = [self._reply(name, party, request) for name, party in self._parties.items()]
+        return [reply for reply in replies if reply is not None]
+
+    def _reply(self, name: str, party: Answering, request: Request) -> Reply | None:
+        if self._timeout is None:
+            return _answered(name, party, request)
+        if name in self._busy and self._busy[name].is_alive():
+            return None
+        arrived: list[Reply] = []
+        self._busy[name] = Thread(target=lambda: arrived.append(_answered(name, party, request)), daemon=True)
+        self._busy[name].start()
+        self._busy[name].join(self._timeout)
+        return arrived[0] if arrived else None
+
+
+def _answered(name: str, party: Answering, request: Request) -> Reply:
+    try:
+        return Reply(name, party.answer(request))
+    except UserError as error:
+        return Reply(name, Failure(error.what))

@@ -1,0 +1,130 @@
+"""A party: it keeps its records and its key, and answers with clipped sums alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from twinproof.data.record import Dataset, Split
+from twinproof.errors import DataError, RunError
+from twinproof.federated.agreement import Agreement
+from twinproof.federated.messages import Request, Update
+from twinproof.federated.party_sums import party_sums
+from twinproof.privacy.step_randomness import step_randomness
+from twinproof.randomness import Key
+from twinproof.recipes.noise_network import run_network
+from twinproof.recipes.own import Own
+from twinproof.training.device import resolve_device
+from twinproof.training.distributed.weights import weights_digest
+from twinproof.training.per_example.path import trainable_parameters
+from twinproof.training.records import DeviceRecords
+
+# Taken off when a sum is brought down to the cap, so that rounding cannot leave it above.
+_ROOM = 1 - 2.0**-40
+
+
+def repeatable_key(seed: int, name: str) -> Key:
+    """The key of party ``name`` in a run that is repeatable, and therefore not private; every party has its own."""
+    return Key(Key.from_seed(seed).stream(f"party {name}", length=32))
+
+
+class Party:
+    """One party's records, with a key that nobody else knows; without ``key`` a fresh one from the system.
+
+    Guarantees
+        - Every record is drawn independently with probability at most the plan's rate, from this party's key: neither the
+          coordinator nor another party can tell which records a round used, and amplification by sampling holds for them.
+        - One record moves the sums that leave by at most the clipping threshold in l2 norm: each gradient is clipped by its own
+          norm, and bringing a long sum down to the cap is a projection onto a ball, which moves no two points apart.
+        - An answer of an honest party passes every check of the coordinator, whatever its records are: being refused says
+          nothing about a record.
+        - A step is answered for one set of weights only; asked again with the same ones, the answer is the same.
+    """
+
+    def __init__(self, name: str, records: Split, agreement: Agreement, public: Dataset, *, key: Key | None = None) -> None:
+        declared = agreement.declared(name)
+        _check_records(name, records, public)
+        if len(records) > declared.records:
+            raise DataError(
+                "a party has more records than it has declared",
+                where=f"party {name}",
+                got=len(records),
+                wanted=f"at most {declared.records}",
+                fix="agree anew with the right number; it is public",
+            )
+        config, device, key = agreement.config, resolve_device(agreement.config.performance.device), key or Key.from_system()
+        self.name = name
+        self._agreement = agreement
+        with torch.random.fork_rng(devices=[]):
+            self._model = run_network(config, Own(), public).to(device).train()
+        held = DeviceRecords(records, public.levels, device)
+        self._sums = party_sums(agreement, self._model, held, public, key)
+        self._parameters = sum(value.numel() for value in trainable_parameters(self._model).values())
+        self._randomness = step_randomness(
+            key, device, records=len(records), sample_rate=agreement.plan.sample_rate, parameters=self._parameters
+        )
+        self._answered: tuple[int, str] | None = None
+
+    def answer(self, request: Request) -> Update:
+        """The clipped sums of this party's draw at the request's weights; RunError for a request that it did not agree to."""
+        self._check(request)
+        self._load(request.weights)
+        digest = weights_digest(self._model)
+        self._check_once(request.step, digest)
+        drawn = self._randomness.sample(request.step, announced=request.step + 1)
+        sums = self._within_cap(self._sums(drawn, request.step))
+        counted = min(len(drawn), self._agreement.caps[self.name])
+        arrays = {name: np.ascontiguousarray(value.cpu().numpy()) for name, value in sums.items()}
+        return Update(self.name, request.step, counted, arrays, digest)
+
+    def _check(self, request: Request) -> None:
+        if request.agreement != self._agreement.sha256:
+            raise self._refused("the request is of another agreement", request.agreement[:12], self._agreement.sha256[:12])
+        if not 0 <= request.step < self._agreement.plan.steps:
+            raise self._refused("there is no such step in the plan", request.step, f"0..{self._agreement.plan.steps - 1}")
+
+    def _check_once(self, step: int, digest: str) -> None:
+        """Two sets of weights for one step would be two releases for the price of one."""
+        last = self._answered
+        if last is not None and (step < last[0] or (step == last[0] and digest != last[1])):
+            wanted = f"step {last[0]} with the same weights, or a later one"
+            raise self._refused("a step is asked for again with other weights", f"step {step}", wanted)
+        self._answered = (step, digest)
+
+    def _load(self, weights: Mapping[str, Tensor]) -> None:
+        try:
+            self._model.load_state_dict(dict(weights))
+        except (RuntimeError, TypeError) as error:
+            raise self._refused("the weights do not fit the network", error, "the weights of the agreed network") from error
+
+    def _within_cap(self, sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        longest = self._agreement.caps[self.name] * self._agreement.plan.clip_threshold(self._parameters)
+        length = math.sqrt(sum(float(value.square().sum()) for value in sums.values()))
+        if length <= longest:
+            return dict(sums)
+        return {name: value * (longest * _ROOM / length) for name, value in sums.items()}
+
+    def _refused(self, what: str, got: object, wanted: str) -> RunError:
+        return RunError(what, where=f"party {self.name}", got=got, wanted=wanted)
+
+
+def _check_records(name: str, records: Split, public: Dataset) -> None:
+    """Refuses records that are not of the agreed kind; a party need not have records of every class."""
+    shape, outside = tuple(records.inputs.shape[1:]), (records.labels < 0) | (records.labels >= len(public.classes))
+    for what, got, wanted, fits in (
+        ("the inputs of a party have another shape", shape, str(public.shape), shape == public.shape),
+        (
+            "inputs are not stored as levels",
+            records.inputs.dtype,
+            f"uint8 or uint16, up to {public.levels}",
+            records.inputs.dtype in (np.uint8, np.uint16) and int(records.inputs.max(initial=0)) <= public.levels,
+        ),
+        ("the number of inputs and labels differ", len(records.inputs), str(len(records)), len(records.inputs) == len(records)),
+        ("a label does not fit the classes", "another class", f"0..{len(public.classes) - 1}", not outside.any()),
+    ):
+        if not fits:
+            raise DataError(what, where=f"party {name}", got=got, wanted=wanted, fix="prepare the records as was agreed")
