@@ -14,13 +14,16 @@ import pytest
 import torch
 from torch import nn
 
+from twinproof.attacks.without_noise import without_noise
 from twinproof.audit.run import audit_run
 from twinproof.audit.verify import verify_run
 from twinproof.audit.verify_noise import Noise, noise_problems
 from twinproof.audit.verify_two_noises import TwoNoises, column_sums, two_noises_problems
+from twinproof.certify import run as certify_module
 from twinproof.certify.method import Method
 from twinproof.certify.run import certify_run
 from twinproof.certify.sampling import Sampling
+from twinproof.certify.smoothed import SmoothedClassifier, smooth
 from twinproof.certify.two_noises import outgoing_sums, rates
 from twinproof.data import Dataset, from_arrays
 from twinproof.evaluate.protocols import AttackPlan
@@ -168,3 +171,20 @@ def test_a_run_that_lies_about_its_norms_is_refused(
         assert any(match in problem.what for problem in found.problems)
     finally:
         path.write_text(honest)
+
+
+def test_a_record_that_speaks_of_plain_noise_is_refused_without_the_owners_network(
+    trained: Run, dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The weights say that there is noise inside: Gaussian noise on the input of the network without it is another model."""
+
+    def liar(run: Run, *_: object, **__: object) -> SmoothedClassifier:
+        method = Method(norm="l2")
+        return smooth(without_noise(run.model()), 5.0, levels=dataset.levels, method=method, input_shape=SHAPE)
+
+    monkeypatch.setattr(certify_module, "smoothed_for_run", liar)
+    run = _certified(trained, dataset, Method(norm="l2"))
+    for network in (None, trained.network):
+        found = verify_run(run.root, network=network)
+        assert not found.ok
+        assert any("noise" in problem.what for problem in found.problems)

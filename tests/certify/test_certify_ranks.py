@@ -26,10 +26,16 @@ KEY = Key.from_seed(4)
 
 
 def certified(
-    root: Path, dataset: Dataset, *, target: float | None = None, key: Key | None = KEY, progress: Progress | None = None
+    root: Path,
+    dataset: Dataset,
+    *,
+    target: float | None = None,
+    key: Key | None = KEY,
+    progress: Progress | None = None,
+    overwrite: bool = False,
 ) -> Callable[[Ranks], int]:
     sampling = Sampling(10, 200, 0.01, target)
-    named = {"sampling": sampling, "limit": INPUTS, "device": "cpu", "key": key, "progress": progress}
+    named = {"sampling": sampling, "limit": INPUTS, "device": "cpu", "key": key, "progress": progress, "overwrite": overwrite}
     return lambda ranks: len(certify_run(Run.open(root), dataset, ranks=ranks, **named).certificates)  # type: ignore[arg-type]
 
 
@@ -58,15 +64,18 @@ def test_ranks_go_on_where_one_process_stopped(trained: Path, dataset: Dataset, 
 
 def test_a_rank_with_other_inputs_stops_everybody(trained: Path, dataset: Dataset, tmp_path: Path) -> None:
     run = Path(shutil.copytree(trained, tmp_path / "run"))
+    certified(run, dataset)(ALONE)
+    before = {name: (run / name).read_bytes() for name in ("certificates.csv", "certificates.json", "run.json")}
     test = dataset.test
     changed = test.inputs.copy()
     changed[-1] = dataset.levels - changed[-1]
     other = Dataset(**{**vars(dataset), "test": Split(changed, test.labels)})
 
     def work(ranks: Ranks) -> int:
-        return certified(run, other if ranks.rank == 1 else dataset)(ranks)
+        return certified(run, other if ranks.rank == 1 else dataset, overwrite=True)(ranks)
 
     with quick_to_part():
         ends = run_ranks(2, work)
     assert ends[0].error is not None
     assert (ends[0].error["what"], ends[0].error["where"]) == ("the ranks do not agree on the test records", "rank 1")
+    assert {name: (run / name).read_bytes() for name in before} == before, "what was refused has touched nothing"

@@ -71,7 +71,8 @@ def noise_site(
 ) -> NoiseSite | Problem | None:
     """The noise of the run's own network, None if it draws none; a problem where that cannot be found out.
 
-    Where nothing but Gaussian noise at the input is spoken of (``plain``), an owner's network need not be there.
+    Where nothing but Gaussian noise at the input is spoken of (``plain``), an owner's network need not be there, unless its
+    weights are those of a network with noise of its own.
     """
     config = run.get("config")
     config = config if isinstance(config, dict) else {}
@@ -79,7 +80,8 @@ def noise_site(
     if without and not _is_own(config):
         return None
     if _is_own(config) and network is None:
-        return None if without and plain else _unknown("the network is the owner's, and its code is not here")
+        spoken_of = without and plain and not _stores_noise(folder)
+        return None if spoken_of else _unknown("the network is the owner's, and its code is not here")
     refusal = _too_large(run, config)
     if refusal is not None:
         return refusal
@@ -87,6 +89,16 @@ def noise_site(
         return _rebuilt(folder, run, network)
     except _REFUSALS as error:
         return _unknown(_words(error))
+
+
+def _stores_noise(folder: RunFolder) -> bool:
+    """Whether the weights hold the deviation of a noise layer."""
+    content = folder.content(MODEL)
+    if isinstance(content, Problem):
+        return False  # which is told elsewhere
+    length = int.from_bytes(content[:8], "little")
+    header = content[8 : 8 + length]  # the names of the tensors, in JSON: nothing is read but the text
+    return b'noise.deviation"' in header
 
 
 def _is_own(config: dict[str, Any]) -> bool:

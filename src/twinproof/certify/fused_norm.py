@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -38,7 +39,9 @@ class NormActivation(nn.Module):
             _, channels, height, across = x.shape
             if norm_kernel.fits(height * across, channels // self.norm.num_groups):
                 inner, norm = x.permute(0, 2, 3, 1).contiguous(), self.norm
-                maps = norm_kernel.normed(inner, norm.num_groups, norm.weight, norm.bias, norm.eps, gelu=self.gelu)
+                # Triton launches on the current GPU, which need not be the one of the tensors.
+                with torch.cuda.device(x.device):
+                    maps = norm_kernel.normed(inner, norm.num_groups, norm.weight, norm.bias, norm.eps, gelu=self.gelu)
                 return maps.permute(0, 3, 1, 2)
         normed: Tensor = self.norm(x)
         return F.gelu(normed) if self.gelu else normed.relu_()

@@ -94,6 +94,8 @@ def certify_run(
     inputs = min(limit or len(dataset.test), len(dataset.test))
     smoothed = smoothed_for_run(run, dataset, target, sigma=sigma, method=method)
     sampling.refuse_other_methods(smoothed.method)
+    ranks.check_device(target)
+    _agree_first(ranks, run, dataset, smoothed, sampling, inputs)
     if not ranks.is_first:
         return _follow(run, dataset, smoothed, sampling, inputs, target, ranks)
     form = None if overwrite else earlier_form(run.root, target, shared_noise=sampling.shared_noise)
@@ -105,7 +107,7 @@ def certify_run(
         settings, done = take_up(run.root, wanted, own_key=key is not None, overwrite=overwrite)
         ranks.from_first(str(done).encode())
         if settings.state != COMPLETE:
-            _agree(ranks, dataset, settings)
+            _agree(ranks, settings)
             _sample(run.root, dataset, replace(smoothed, base=base), sampling, settings, done, progress, ranks)
             seconds = round(settings.seconds + time.monotonic() - began, 3)
             settings = replace(settings, state=COMPLETE, seconds=seconds)
@@ -137,18 +139,27 @@ def _follow(
     if settings.state != COMPLETE:
         base = smoothed.base_for(dataset.test.inputs[:1], sampling, form=settings.form)
         key = Key(bytes.fromhex(settings.key))
-        _agree(ranks, dataset, _settings(run, dataset, smoothed, base, sampling, inputs, device, key))
+        _agree(ranks, _settings(run, dataset, smoothed, base, sampling, inputs, device, key))
         _sample(run.root, dataset, replace(smoothed, base=base), sampling, settings, done, Silent(), ranks)
     ranks.wait()
     return _certified(run.root, read_settings(run.root) or settings, inputs - done, time.monotonic() - began)
 
 
-def _agree(ranks: Ranks, dataset: Dataset, settings: CertificateSettings) -> None:
-    """Stops all ranks unless they certify the same inputs by the same network and settings."""
+def _agree_first(
+    ranks: Ranks, run: Run, dataset: Dataset, smoothed: SmoothedClassifier, sampling: Sampling, inputs: int
+) -> None:
+    """Before anything in the run is touched: what was asked of every rank is one thing."""
+    if ranks is not ALONE:
+        asked = [run.model_sha256, repr(smoothed.method), repr(smoothed.noise.sigma), repr(sampling), inputs]
+        ranks.agree("the certification", hashlib.sha256(canonical_json(asked).encode()).hexdigest())
+        ranks.agree("the test records", fingerprint(dataset.test, bytes.fromhex(run.model_sha256)))
+
+
+def _agree(ranks: Ranks, settings: CertificateSettings) -> None:
+    """Stops all ranks unless they certify by the same network, in the same form, and settings."""
     if ranks is not ALONE:
         same = replace(settings, state=SAMPLING, device=_kind(settings), versions={}, created="", seconds=0.0)
         ranks.agree("the settings of the certification", hashlib.sha256(canonical_json(same.as_dict()).encode()).hexdigest())
-        ranks.agree("the test records", fingerprint(dataset.test, bytes.fromhex(settings.key)))
 
 
 def _settings(

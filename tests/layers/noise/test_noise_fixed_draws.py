@@ -77,3 +77,10 @@ def test_a_network_without_such_draws_is_refused(wrong: nn.Module) -> None:
         fixed_draws_of(wrong)
     with pytest.raises(ModelError, match="no draws to fix"):
         with_fixed_draws(nn.Sequential(nn.Linear(3, 2)), (3,))
+
+
+def test_a_module_that_is_used_twice_stays_in_both_places() -> None:
+    twice = nn.ReLU()
+    network = nn.Sequential(nn.Linear(4, 4), twice, nn.Linear(4, 4), twice, nn.Linear(4, 3))
+    two = with_two_noises(network, (4,), 0.2, 0.1)
+    assert len(with_fixed_draws(two, (4,))._modules) == len(two._modules) + 1

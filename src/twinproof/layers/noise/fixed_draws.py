@@ -67,7 +67,10 @@ def with_fixed_draws(network: nn.Module, shape: tuple[int, ...]) -> nn.Sequentia
     if two is None:
         raise _missing()
     modules: list[tuple[str, nn.Module]] = []
-    for name, module in network.named_children():
+    # Not named_children(), which leaves out a module that is used twice.
+    for name, module in network._modules.items():
+        if module is None:
+            continue
         modules.append((name, module))
         if name == NOISE_NAME:
             modules.append((_NAME, FixedDraws(shape, two.hidden.noise.shape)))
