@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from small_runs import ledger_lines, model_bytes, one_thread, released, run_json, tiny, write_blobs
-from torch import Tensor
+from torch import Tensor, nn
 
 from twinproof.audit.verify import verify_run
 from twinproof.data.load import load
@@ -20,12 +20,13 @@ from twinproof.evaluate.accuracy import clean_accuracy
 from twinproof.guarantee import Status
 from twinproof.recipes import train as train_module
 from twinproof.recipes.config import parse_train_config
+from twinproof.recipes.reporter import Reporter
 from twinproof.recipes.resolve import resolve
 from twinproof.recipes.run_data import load_run_data
 from twinproof.recipes.train import train
 from twinproof.recipes.twinproof import TWINPROOF
 from twinproof.training.augmentation import GaussianCopies
-from twinproof.training.checkpoint import load_checkpoint
+from twinproof.training.checkpoint import load_checkpoint, save_checkpoint
 from twinproof.training.loop import run_loop
 from twinproof.training.loss import mean_cross_entropy
 from twinproof.training.records import DeviceRecords
@@ -198,3 +199,44 @@ def test_its_term_is_the_consistency_of_the_noisy_copies(settings: dict[str, Any
 def test_it_needs_a_noisy_copy(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="too few noisy copies"):
         parse_train_config(settings | {"copies": 0})
+
+
+@pytest.mark.parametrize("planted", [False, True])
+def test_nothing_is_said_of_a_step_before_its_checkpoint(
+    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planted: bool
+) -> None:
+    """A step that was shown and is taken again, with other passes, would put the same noise on another sum."""
+    kept: list[int] = []
+    early: list[int] = []
+    report = Reporter.report
+
+    def saved(*arguments: Any, step: int, **named: Any) -> None:
+        if not planted or step % 2 == 0:  # as it was: checkpoints at their own pace
+            kept.append(step)
+            save_checkpoint(*arguments, step=step, **named)
+
+    def said(self: Reporter, model: nn.Module, done: int) -> None:
+        if done not in kept:
+            early.append(done)
+        report(self, model, done)
+
+    monkeypatch.setattr(train_module, "save_checkpoint", saved)
+    monkeypatch.setattr(Reporter, "report", said)
+    train(settings, tmp_path / "run")
+    assert bool(early) is planted
+
+
+def test_a_report_that_a_kill_prevented_is_made_up_for(
+    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = train(settings, tmp_path / "whole")
+
+    def killed(self: Reporter, model: nn.Module, done: int) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Reporter, "report", killed)
+        with pytest.raises(KeyboardInterrupt):
+            train(settings, tmp_path / "run")
+    resumed = train(None, tmp_path / "run", resume=True)
+    assert released(resumed.root) == released(whole.root)

@@ -49,6 +49,10 @@ class Reporter:
         private_files.rewind_diagnostics(self._layout.private, step)
         self._mark = (step, time.monotonic())
 
+    def reported(self, step: int) -> bool:
+        """Whether there is a line about ``step``."""
+        return any(line["step"] == step for line in read_json_lines(self._layout.metrics))
+
     def report(self, model: nn.Module, done: int) -> None:
         """Adds a line about the test set, which is public, and the privacy spent, which depends on the plan alone."""
         accuracy = clean_accuracy(model, self._inputs, self._labels)

@@ -266,23 +266,31 @@ def _run(job: Job, progress: Progress) -> None:
     progress.start("training", steps, first)
     began = time.monotonic()
 
+    def report(done: int) -> None:
+        if reporter.due(done):
+            with released():
+                reporter.report(model, done)
+
+    if ranks.is_first and first and not reporter.reported(first):
+        report(first)  # a kill came between checkpoint and report
+
     def after_step(done: int) -> None:
         if hold is not None:
             hold()
         progress.advance()
-        kept = done % config.performance.checkpoint_every == 0 or done == steps
-        if kept or reporter.due(done) or done == first + 1:
+        # What anybody may see of a step is seen after its checkpoint: taken again with other passes, it would have the same
+        # noise on another sum.
+        kept = done % config.performance.checkpoint_every == 0 or reporter.due(done)
+        if kept or done == first + 1:
             agree_on_weights(ranks, model, f"after step {done}")
         if not ranks.is_first:
             return
         if source.last is not None:
             reporter.diagnose(source.last)
-        if reporter.due(done):
-            with released():
-                reporter.report(model, done)
         if kept:
             reporter.flush()
             save_checkpoint(job.layout.private, model, optimizer, step=done, binding=job.binding, average=average)
+        report(done)
 
     rate = rate_of(config.schedule, config.learning_rate, steps)
     run_loop(model, optimizer, source, first=first, steps=steps, after_step=after_step, rate=rate, average=average)
