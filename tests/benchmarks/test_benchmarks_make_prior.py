@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import benchmarks_path  # noqa: F401  (first: it makes `make_prior` importable)
 import matplotlib.image
 import pytest
 import torch
+from inline_pool import Inline
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -97,22 +98,6 @@ def test_most_images_are_noisy_and_the_others_stay_as_they_are(sigma: float) -> 
 )
 def test_planted_noise_is_caught(planted: Noise) -> None:
     assert _noise_is_wrong(planted, 0.5)
-
-
-class Inline:
-    """A pool that works at once, and in this process."""
-
-    def __init__(self, processes: int, **named: Any) -> None:
-        self.processes = processes
-
-    def __enter__(self) -> Inline:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        pass
-
-    def map(self, work: Callable[..., Any], *arguments: Iterable[Any]) -> Iterator[Any]:
-        return map(work, *arguments)
 
 
 def test_what_was_learned_is_written_and_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

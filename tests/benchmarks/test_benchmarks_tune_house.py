@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import benchmarks_path  # noqa: F401  (first: it makes `tune_house` importable)
 import numpy as np
 import pytest
+from inline_pool import Inline
 
 import tune_house
 from tune_house import CHANGES, Task, best_lines, grid, held_out, one, tune
@@ -142,24 +141,6 @@ def test_a_recipe_without_privacy_is_a_line_too(monkeypatch: pytest.MonkeyPatch)
     settings = {"recipe": "gaussian", "batch_size": 64, "model": "mlp", "performance": {"device": "cpu"}}
     line = one(Task("digits", 0.25, 0, settings, **MEASURED))
     assert line["epsilon_of_the_plan"] is None
-
-
-class Inline:
-    """A pool that works at once, and in this process."""
-
-    def __init__(self, processes: int, **named: Any) -> None:
-        self.processes = processes
-
-    def __enter__(self) -> Inline:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        pass
-
-    def submit(self, work: Callable[[Task], Any], task: Task) -> Future[Any]:
-        done: Future[Any] = Future()
-        done.set_result(work(task))
-        return done
 
 
 def test_finished_lines_are_not_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -263,3 +263,17 @@ def test_a_body_without_a_json_form_is_not_written(tmp_path: Path) -> None:
         ledger.append("gaussian", {"noise_multiplier": float("nan"), "purpose": ""})
     assert (tmp_path / "l").read_bytes() == before
     assert len(ledger.entries) == 1
+
+
+def test_a_second_writer_is_refused_and_adds_nothing(tmp_path: Path) -> None:
+    """A line's number names noise: two handles that both write line 1 would give one noise to two releases."""
+    ledger = Ledger.create(tmp_path / "ledger.jsonl", config_sha256="0" * 64, delta=1e-5)
+    other = Ledger.load(tmp_path / "ledger.jsonl")
+    ledger.append("laplace", {"noise_multiplier": 2.0, "purpose": "first"})
+    before = (tmp_path / "ledger.jsonl").read_bytes()
+    with pytest.raises(RunError, match="changed by somebody else"):
+        other.append("laplace", {"noise_multiplier": 2.0, "purpose": "second"})
+    assert (tmp_path / "ledger.jsonl").read_bytes() == before
+    assert len(other.entries) == 1
+    ledger.append("laplace", {"noise_multiplier": 2.0, "purpose": "second"})
+    assert [entry.index for entry in Ledger.load(tmp_path / "ledger.jsonl").entries] == [0, 1, 2]

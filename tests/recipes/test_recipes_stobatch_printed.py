@@ -12,11 +12,12 @@ from safetensors.torch import load_file
 from small_runs import ledger_lines, model_bytes, one_thread
 
 from twinproof.audit.verify import verify_run
+from twinproof.audit.verify_redistribution import PRINTED
 from twinproof.certify.method import Method
 from twinproof.certify.run import certify_run
 from twinproof.certify.smoothed import Sampling
 from twinproof.data.load import load
-from twinproof.errors import ConfigError
+from twinproof.errors import ConfigError, RunError
 from twinproof.guarantee import Status
 from twinproof.layers.noise.fixed_draws import PSI, fixed_draws_of
 from twinproof.randomness import Key
@@ -89,7 +90,7 @@ def test_a_record_that_says_more_is_a_lie(printed_run: Run, tmp_path: Path, stat
     record["guarantees"]["privacy"]["status"] = status
     try:
         (printed_run.root / "run.json").write_text(json.dumps(record))
-        assert any("recipe has no privacy" in str(problem) for problem in verify_run(printed_run.root).problems)
+        assert any("steps as a paper printed them" in str(problem) for problem in verify_run(printed_run.root).problems)
     finally:
         (printed_run.root / "run.json").write_bytes(before)
 
@@ -133,3 +134,15 @@ def test_no_other_recipe_takes_two_noises(tmp_path: Path) -> None:
     noise = {"place": "input-and-first-layer", "law": "laplace", "mechanism": "laplace", "redistribution": "uniform"}
     with pytest.raises(ConfigError, match="this recipe has one noise"):
         train({"data": {"source": "digits"}, "recipe": "pixeldp", "noise_layer": noise}, tmp_path / "run")
+
+
+def test_another_claimed_epsilon_is_another_run(tmp_path: Path) -> None:
+    """It sizes the paper's noise, although no plan counts it."""
+    settings = SETTINGS | {"steps": 2, "seed": 4, "model": "mlp"}
+    run = train(settings, tmp_path / "run")
+    with pytest.raises(RunError, match="other settings: epsilon"):
+        train(settings | {"epsilon": 2 * settings["epsilon"]}, run.root, resume=True)
+
+
+def test_verify_knows_every_recipe_whose_paper_no_plan_can_count() -> None:
+    assert {recipe.name for recipe in RECIPES.values() if recipe.printed is not None} == set(PRINTED)

@@ -10,7 +10,7 @@ from twinproof.audit.fields import Field, field_problems, is_object, is_text, is
 from twinproof.audit.verification import Problem
 from twinproof.audit.verify_epsilon import Spent, printed_problems
 from twinproof.audit.verify_reach import PUBLISHED
-from twinproof.audit.verify_redistribution import is_published, takes_unpaid
+from twinproof.audit.verify_redistribution import as_printed, is_published, takes_unpaid
 from twinproof.audit.verify_run_json import FILE, known_seed, privacy_block
 from twinproof.guarantee import Kind, Status
 
@@ -98,6 +98,11 @@ def robustness_problems(run: dict[str, Any], certificates: dict[str, Any]) -> It
 def _status_problems(run: dict[str, Any], guarantee: dict[str, Any], spent: Spent | None) -> Iterator[Problem]:
     status = guarantee.get("status")
     what = f"guarantees.privacy.status is {shown(status)}"
+    if as_printed(run):
+        if status != Status.REFUTED or privacy_block(run) is not None:
+            got = f"{shown(status)}, {'no' if privacy_block(run) is None else 'a'} privacy block"
+            yield Problem(FILE, "steps as a paper printed them keep no promise of privacy", got, f"{Status.REFUTED}, null")
+        return
     if privacy_block(run) is None:
         if status not in (Status.NONE, Status.REFUTED):  # a mechanism that is refuted has nothing to count either
             yield Problem(FILE, f"{what}, but the recipe has no privacy", shown(status), str(Status.NONE))

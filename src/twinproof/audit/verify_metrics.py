@@ -16,7 +16,8 @@ LINE = (
     Field("epsilon", or_null(is_not_negative), "a number from 0, or null without privacy"),
     Field("test_accuracy", is_probability, "a number from 0 to 1"),
     Field("test_loss", is_number, "a finite number"),
-    Field("rate", or_null(is_not_negative), "steps per second"),
+    # Written by earlier versions; how long a step takes tells how many records it drew.
+    Field("rate", or_null(is_not_negative), "steps per second", optional=True),
 )
 
 

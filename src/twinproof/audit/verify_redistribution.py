@@ -14,12 +14,20 @@ from twinproof.audit.verify_run_json import privacy_block
 
 PURPOSE = "redistribution"
 FROM_TRAINING, PUBLISHED = "training", "published"
+PRINTED = ("adlm", "stobatch")
+"""Recipes whose published variant takes steps that no plan can count."""
 
 
 def is_published(run: dict[str, Any]) -> bool:
     """Whether the recipe was carried out by the formulas of its paper, which do not keep its promise."""
     config = run.get("config")
     return isinstance(config, dict) and config.get("variant") == PUBLISHED
+
+
+def as_printed(run: dict[str, Any]) -> bool:
+    """Whether the steps were those of a paper that no plan can count."""
+    config = run.get("config")
+    return is_published(run) and isinstance(config, dict) and config.get("recipe") in PRINTED
 
 
 def takes_unpaid(run: dict[str, Any]) -> bool:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from twinproof.cli.options import DataRoot, Device, Json
-from twinproof.cli.train import assignments, read_toml
+from twinproof.cli.train import assignments, given_flags, read_toml
 
 
 def federate(
@@ -44,16 +44,7 @@ def federate(
     from twinproof.federated.on_one_machine import federate_shares
     from twinproof.recipes.config import parse_train_config
 
-    flags: dict[str, Any] = {
-        "data": None if data is None else {"source": data},
-        "recipe": recipe,
-        "epsilon": epsilon,
-        "delta": delta,
-        "sigma": sigma,
-        "seed": seed,
-        "performance": None if device is None else {"device": device},
-    }
-    given = {key: value for key, value in flags.items() if value is not None}
+    given = given_flags(data, device, recipe=recipe, epsilon=epsilon, delta=delta, sigma=sigma, seed=seed)
     settings = parse_train_config({"data": {"source": "digits"}}, read_toml(config), assignments(set_ or []), given)
     dataset = load(settings.data, root=data_root)
     with Bars() as bars:

@@ -46,20 +46,12 @@ def train(
     from twinproof.recipes.config import parse_train_config
     from twinproof.recipes.train import train as train_run
 
-    flags: dict[str, Any] = {
-        "data": None if data is None else {"source": data},
-        "recipe": recipe,
-        "epsilon": epsilon,
-        "delta": delta,
-        "sigma": sigma,
-        "seed": seed,
-        "performance": None if device is None else {"device": device},
-    }
+    flags = given_flags(data, device, recipe=recipe, epsilon=epsilon, delta=delta, sigma=sigma, seed=seed)
     with launched_ranks(as_json=as_json) as ranks:
         layers = [
             read_toml(config),
             assignments(set_ or []),
-            {key: value for key, value in flags.items() if value is not None},
+            flags,
         ]
         settings = parse_train_config(*layers) if any(layers) else None
         if settings is None and not resume:
@@ -74,6 +66,13 @@ def train(
         print_json(training_answer(run))
     else:
         show_training(run)
+
+
+def given_flags(data: str | None, device: str | None, **named: Any) -> dict[str, Any]:
+    """The settings that were given as flags."""
+    performance = None if device is None else {"device": device}
+    flags = {"data": None if data is None else {"source": data}, **named, "performance": performance}
+    return {key: value for key, value in flags.items() if value is not None}
 
 
 def read_toml(path: Path | None) -> dict[str, Any]:

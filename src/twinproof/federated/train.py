@@ -26,15 +26,16 @@ from twinproof.progress import Progress, Silent
 from twinproof.randomness import Key
 from twinproof.recipes.finish import finish_run
 from twinproof.recipes.guarantees import not_yet_certified
-from twinproof.recipes.noise_network import constraint_of, run_network
+from twinproof.recipes.noise_network import constraint_of, initial_network
+from twinproof.recipes.optimizer import optimizer_of
 from twinproof.recipes.own import Own
 from twinproof.recipes.redistribution import public_records, redistribute
 from twinproof.recipes.reporter import Reporter
-from twinproof.recipes.resumption import clear_stillborn, load_ledger, refuse_older_ledger
+from twinproof.recipes.resumption import clear_stillborn, load_ledger, refuse_older_ledger, refuse_started
 from twinproof.recipes.stored_data import located, public_config
 from twinproof.runs import private_files
 from twinproof.runs.environment import software_versions, utc_now
-from twinproof.runs.layout import RunLayout, read_json_lines, read_run_json
+from twinproof.runs.layout import RunLayout, read_run_json
 from twinproof.runs.lock import exclusive
 from twinproof.runs.record import COMPLETE, TRAINING, config_digest, write_run_json
 from twinproof.runs.run import Run
@@ -95,14 +96,8 @@ def federate(
     """
     root, public = Path(out), public_part(public)
     started = RunLayout(root).run_json.is_file()
-    if started and not resume:
-        raise RunError(
-            "there is a run in this directory already",
-            where=str(root),
-            got=f"state {read_run_json(root).get('state')!r}",
-            wanted="a new or empty directory",
-            fix="choose another directory, or continue this run with --resume",
-        )
+    if not resume:
+        refuse_started(root)
     if not started and root.exists() and (not root.is_dir() or (any(root.iterdir()) and not resume)):
         raise RunError("the directory is not empty", where=str(root), got="files in it", wanted="a new or empty directory")
     root.mkdir(parents=True, exist_ok=True)
@@ -151,8 +146,8 @@ def _continue_job(root: Path, agreement: Agreement, public: Dataset, fewest: int
 
 def _run(job: _Job, parties: Parties, progress: Progress) -> None:
     config, steps = job.agreement.config, job.agreement.config.steps
-    model = _initial_network(job)
-    optimizer = torch.optim.SGD(model.parameters(), lr=config.learning_rate, momentum=config.momentum)
+    model = initial_network(config, Own(), job.public, job.key).train()
+    optimizer = optimizer_of(config, model)
     average = WeightAverage(model, config.averaging) if config.averaging else None
     released = nullcontext if average is None else average.in_place
     first = load_checkpoint(job.layout.private, model, optimizer, binding=job.binding, average=average)
@@ -183,18 +178,12 @@ def _run(job: _Job, parties: Parties, progress: Progress) -> None:
         report(done)
         progress.advance()
 
-    if first and all(line["step"] != first for line in read_json_lines(job.layout.metrics)):
+    if first and not reporter.reported(first):
         report(first)
     rate = rate_of(config.schedule, config.learning_rate, steps)
     run_loop(model, optimizer, source, first=first, steps=steps, after_step=after_step, rate=rate, average=average)
     with released():
         finish_run(job.root, config, job.public, job.ledger, model, created=job.created, seconds=time.monotonic() - began)
-
-
-def _initial_network(job: _Job) -> nn.Module:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(job.key.seed("initial weights"))
-        return run_network(job.agreement.config, Own(), job.public).train()
 
 
 def _execution(job: _Job, model: nn.Module) -> PrivateExecution:

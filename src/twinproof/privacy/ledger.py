@@ -48,12 +48,14 @@ class Ledger:
         An entry is on the disk (flushed and synced) when ``append`` returns, and the steps it announces are drawn only
         afterwards (``PrivateExecution.draw``): whatever kills the process, the ledger never counts fewer steps than were
         taken. A last line that a kill cut short was not yet relied on by anybody and is removed when the ledger is opened;
-        one that lacks nothing but its newline is kept, since counting too much is safe. Any other changed byte is refused.
+        one that lacks nothing but its newline is kept, since counting too much is safe. Any other changed byte is refused,
+        and so is a line where another writer has added or removed some.
     """
 
     def __init__(self, path: Path, entries: list[Entry]) -> None:
         self._path = path
         self.entries = entries
+        self._measured = self._bytes = 0  # how many of the entries, and how long their lines are
 
     @classmethod
     def create(cls, path: Path, *, config_sha256: str, delta: float | None) -> Ledger:
@@ -92,10 +94,25 @@ class Ledger:
             )
         entry = Entry(len(self.entries), kind, body, self._last_hash)
         with open(self._path, "ab") as handle:
+            self._refuse_other_writers(handle.tell())
             handle.write(entry.line())
             handle.flush()
             os.fsync(handle.fileno())
         self.entries.append(entry)
+
+    def _refuse_other_writers(self, size: int) -> None:
+        """A line's number names the noise of what it announces: a second writer would announce other things under it."""
+        for entry in self.entries[self._measured :]:
+            self._bytes += len(entry.line())
+        self._measured = len(self.entries)
+        if size != self._bytes:
+            raise RunError(
+                "the ledger was changed by somebody else meanwhile",
+                where=str(self._path),
+                got=f"{size} bytes",
+                wanted=f"{self._bytes} bytes, as this process has it",
+                fix="open the ledger again; one process at a time writes a ledger",
+            )
 
     def _mend_tail(self, tail: bytes) -> None:
         """Deals with what stands after the last newline: an entry without its newline, or the start of one."""

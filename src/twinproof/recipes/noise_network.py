@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import nn
 
 from twinproof.data.record import Dataset
@@ -12,6 +13,7 @@ from twinproof.layers.noise import BOTH_PLACES
 from twinproof.layers.noise.constraint import Constraint
 from twinproof.layers.noise.fixed_draws import FixedDrawsConstraint
 from twinproof.layers.noise.two_noises_constraint import TwoNoisesConstraint
+from twinproof.randomness import Key
 from twinproof.recipes.config import ResolvedConfig
 from twinproof.recipes.noise_layer import Variant
 from twinproof.recipes.own import Own
@@ -36,6 +38,13 @@ def run_network(config: ResolvedConfig, own: Own, dataset: Dataset) -> nn.Module
     if config.noise_layer.place == BOTH_PLACES:  # scales in proportion to the layer are set by the constraint
         return with_two_noises(network, dataset.shape, config.sigma, config.sigma, config.noise_layer.law)
     return with_noise(network, dataset.shape, config.noise_layer.form, config.sigma)
+
+
+def initial_network(config: ResolvedConfig, own: Own, dataset: Dataset, key: Key) -> nn.Module:
+    """The network before the first step: a function of the settings and the key, whatever torch's generator holds."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(key.seed("initial weights"))
+        return run_network(config, own, dataset)
 
 
 def constraint_of(config: ResolvedConfig, shape: tuple[int, ...]) -> Holds | None:

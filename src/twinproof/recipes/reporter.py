@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 
 import torch
 from torch import nn
@@ -36,7 +35,6 @@ class Reporter:
         test = DeviceRecords(dataset.test, dataset.levels, device)
         self._inputs, self._labels = test.inputs(slice(None)), test.labels
         self._pending: list[StepDiagnostics] = []
-        self._mark = (0, time.monotonic())
 
     def due(self, done: int) -> bool:
         """Whether a line is due after ``done`` steps."""
@@ -47,7 +45,6 @@ class Reporter:
         kept = [line for line in read_json_lines(self._layout.metrics) if line["step"] <= step]
         write_atomic(self._layout.metrics, "".join(canonical_json(line) + "\n" for line in kept).encode())
         private_files.rewind_diagnostics(self._layout.private, step)
-        self._mark = (step, time.monotonic())
 
     def reported(self, step: int) -> bool:
         """Whether there is a line about ``step``."""
@@ -56,16 +53,12 @@ class Reporter:
     def report(self, model: nn.Module, done: int) -> None:
         """Adds a line about the test set, which is public, and the privacy spent, which depends on the plan alone."""
         accuracy = clean_accuracy(model, self._inputs, self._labels)
-        then, clock = self._mark
-        now = time.monotonic()
-        self._mark = (done, now)
         line = {
             "step": done,
             "epoch": done * self._config.sample_rate,
             "epsilon": self._spent(done),
             "test_accuracy": accuracy.correct / accuracy.total,
             "test_loss": accuracy.loss,
-            "rate": (done - then) / max(now - clock, 1e-9),
         }
         if not math.isfinite(accuracy.loss):
             raise RunError(

@@ -8,18 +8,31 @@ from typing import Any
 from twinproof.errors import RunError
 from twinproof.privacy.ledger import Ledger
 from twinproof.recipes.config import ResolvedConfig, TrainConfig
+from twinproof.recipes.registry import find_recipe
 from twinproof.recipes.stored_data import public_config
-from twinproof.runs.layout import RunLayout
+from twinproof.runs.layout import RunLayout, read_run_json
 from twinproof.runs.private_files import WRITTEN_FIRST
 
 _PART = ".part"  # what a killed writer leaves (twinproof.files.write_atomic)
 _FREE_KINDS = ("open", "gaussian")
 
 
+def refuse_started(root: Path) -> None:
+    """Refuses to start in a directory that holds a run."""
+    if RunLayout(root).run_json.is_file():
+        raise RunError(
+            "there is a run in this directory already",
+            where=str(root),
+            got=f"state {read_run_json(root).get('state')!r}",
+            wanted="a new or empty directory",
+            fix="choose another directory, or continue this run with --resume",
+        )
+
+
 def refuse_other_settings(root: Path, given: TrainConfig, stored: dict[str, Any]) -> None:
     """Refuses settings that are not the run's. One that is left open (None) agrees with whatever was decided for it."""
     other = [key for key, value in public_config(given).items() if not _agrees(key, value, stored.get(key, _default(key)))]
-    if stored.get("noise_multiplier") is None:  # a recipe without privacy drops what was said about it
+    if not find_recipe(given.recipe).private:  # it drops what was said about privacy
         other = [key for key in other if key not in ("epsilon", "noise_multiplier")]
     if other:
         raise RunError(

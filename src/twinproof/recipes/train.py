@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from twinproof.data.load import load
@@ -22,7 +21,7 @@ from twinproof.recipes.config import ResolvedConfig, TrainConfig, parse_train_co
 from twinproof.recipes.finish import finish_run
 from twinproof.recipes.gradients import gradient_source, per_example_path
 from twinproof.recipes.guarantees import not_yet_certified
-from twinproof.recipes.noise_network import constraint_of, run_network
+from twinproof.recipes.noise_network import constraint_of, initial_network, run_network
 from twinproof.recipes.optimizer import optimizer_of
 from twinproof.recipes.own import Own
 from twinproof.recipes.ranks_of_run import agree_on_data, shared_ledger, tell, tell_complete, told
@@ -30,7 +29,13 @@ from twinproof.recipes.redistribution import PublicRecords, public_records, redi
 from twinproof.recipes.registry import find_recipe
 from twinproof.recipes.reporter import Reporter
 from twinproof.recipes.resolve import REDISTRIBUTION, plan_of, resolve, spent_on_data, spent_on_redistribution
-from twinproof.recipes.resumption import clear_stillborn, load_ledger, refuse_older_ledger, refuse_other_settings
+from twinproof.recipes.resumption import (
+    clear_stillborn,
+    load_ledger,
+    refuse_older_ledger,
+    refuse_other_settings,
+    refuse_started,
+)
 from twinproof.recipes.stored_data import located, public_config, restore_config, stored_scaling
 from twinproof.runs import private_files
 from twinproof.runs.environment import software_versions, utc_now
@@ -107,14 +112,8 @@ def train(
     if root.exists() and not root.is_dir():
         raise RunError("this is not a directory", where=str(root), got="a file", wanted="a new or empty directory for the run")
     started = RunLayout(root).run_json.is_file()
-    if started and not resume:
-        raise RunError(
-            "there is a run in this directory already",
-            where=str(root),
-            got=f"state {read_run_json(root).get('state')!r}",
-            wanted="a new or empty directory",
-            fix="choose another directory, or continue this run with --resume",
-        )
+    if not resume:
+        refuse_started(root)
     if started:
         record = read_run_json(root)
         if record.get("state") == COMPLETE:
@@ -241,10 +240,7 @@ def _run(job: Job, progress: Progress) -> None:
     ranks.check_device(device)
     agree_on_data(ranks, job.dataset, job.key)
     ledger = shared_ledger(ranks, job.ledger, job.layout.ledger)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(job.key.seed("initial weights"))
-        model = run_network(config, job.own, job.dataset)
-    model.to(device).train()
+    model = initial_network(config, job.own, job.dataset, job.key).to(device).train()
     optimizer = optimizer_of(config, model)
     source = gradient_source(job.config, job.dataset, job.key, ledger, model, device, ranks)
     average = WeightAverage(model, config.averaging) if config.averaging else None

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from twinproof.attacks.threat import Threat
 from twinproof.audit.verify import verify_run
 from twinproof.certify.run import certify_run
 from twinproof.data.load import load
@@ -20,6 +21,7 @@ from twinproof.papers.dpcert.methods import MNIST, cells_of, grounds_of
 from twinproof.papers.effort import Effort
 from twinproof.papers.making import make_cells
 from twinproof.papers.smoothing import Smoothing, radii_of
+from twinproof.recipes.train import train
 from twinproof.runs.certificates import read_certificates, read_settings
 from twinproof.runs.run import Run
 
@@ -75,10 +77,30 @@ def test_numbers_follow_from_the_certificates(store: CellStore, done: Measured) 
 
 
 def test_fgsm_has_a_share_for_each_size(done: Measured) -> None:
-    """How far it falls is chance here: the model has a fresh key and a few epochs; tests of the attack itself fix both."""
     shares = done.numbers["fgsm"]
     assert len(shares) == 5
     assert all(0 <= share <= 1 for share in shares)
+
+
+@pytest.mark.parametrize("planted", [False, True])
+def test_fgsm_falls_with_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planted: bool) -> None:
+    """Of a model with a fixed seed; planted: a step of no size, whatever is asked for."""
+    dataset = load("digits")
+    settings = {
+        "recipe": "regular",
+        "model": "mlp",
+        "steps": 200,
+        "learning_rate": 0.5,
+        "seed": 1,
+        "performance": {"device": "cpu"},
+    }
+    run = train(settings, tmp_path / "run", dataset=dataset)
+    if planted:
+        monkeypatch.setattr(counting, "Threat", lambda norm, size: Threat(norm, 1e-6))
+    plan = Smoothing((0.25,), limit=100, fgsm_sizes=(0.0005, 0.1, 0.5))
+    small, middle, large = counting.fgsm_accuracy(run, dataset, plan, device="cpu")
+    assert small > 0.8
+    assert (small - 0.2 > middle > large) is not planted
 
 
 def test_a_copy_made_after_certifying_is_refused(store: CellStore, done: Measured, tmp_path: Path) -> None:
