@@ -114,16 +114,18 @@ def test_a_model_is_certified_under_the_noise_that_it_saw_or_under_all(method: s
         assert [plan.sigmas for plan in plans] == [SIGMAS], "one model, three sets of certificates"
 
 
-def test_the_house_recipe_decides_its_own_settings() -> None:
-    """A cell is known by its settings, so that its network and copies are named; they are the recipe's own."""
-    (cell,) = cells_of("twinproof", MNIST, ONE, sigma=0.5)
-    own = {"model": "gelu-cnn", "width": 2, "prior": "figures", "copies": 8}
-    given = {"data", "recipe", "epsilon", "delta", "sigma", *own}
-    assert {name: cell.training[name] for name in own} == own
-    assert parse_train_config({"data": {"source": "mnist"}, "recipe": "twinproof"}).copies == own["copies"]
-    assert set(cell.training) == given
-    (shorter,) = cells_of("twinproof", MNIST, Effort(seeds=1, epochs=2), sigma=0.5)
-    assert set(shorter.training) == {*given, "epochs"}
+@pytest.mark.parametrize("sigma", SIGMAS)
+def test_the_house_recipe_decides_its_own_settings(sigma: float) -> None:
+    """A cell is known by its settings, so that its network and copies are named; all but the term at 0.25 are the recipe's."""
+    (cell,) = cells_of("twinproof", MNIST, ONE, sigma=sigma)
+    named = {"model": "gelu-cnn", "width": 2, "prior": "figures", "copies": 8}
+    if sigma == 0.25:
+        named |= {"copies": 4, "regulariser": {"weight": 5.0, "eta": 0.5}}
+    asked = {"data": {"source": "mnist"}, "recipe": "twinproof", "epsilon": 3.0, "delta": 1e-5, "sigma": sigma}
+    assert cell.training == asked | named
+    assert parse_train_config(asked).copies == 8
+    (shorter,) = cells_of("twinproof", MNIST, Effort(seeds=1, epochs=2), sigma=sigma)
+    assert shorter.training == cell.training | {"epochs": 2}
 
 
 def test_table_2_is_thirty_models_and_forty_two_certifications() -> None:

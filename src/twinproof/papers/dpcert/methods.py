@@ -84,7 +84,7 @@ _WELL_TRAINED = {**_NETWORK, "batch_size": 512, "epochs": 60, "averaging": 0.999
 # Said here although it is the recipe's own: a cell is known by its settings, and the recipe may choose another network later.
 _HOUSE = {**_NETWORK, "copies": 8}
 # Found on held-out training records (results/tune-house.json): under little noise agreement of four copies is worth more than
-# four more copies, under much of it less.
+# four more copies, under much of it less. The recipe leaves it off: it needs many records (docs/recipes.md).
 _HOUSE_AT = {0.25: {"copies": 4, "regulariser": {"weight": 5.0, "eta": 0.5}}}
 OUR_METHODS = (
     MethodOfTable(HOUSE, "twinproof", "twinproof (house recipe)", own_settings=True, training=_HOUSE, at_sigma=_HOUSE_AT),
