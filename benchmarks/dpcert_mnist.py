@@ -65,7 +65,7 @@ def one_run(job: tuple[float, int, dict[str, Any], int | None]) -> dict[str, Any
             "certify_seconds": certified.settings.seconds,
             "device": run.record["device"],
             "versions": run.record["versions"],
-            "date": run.record["finished"],
+            "date": run.record["created"],
         }
 
 

@@ -163,7 +163,7 @@ def one(task: Task) -> Line:
         **{key: summary[key] for key in ("acr", "certified_accuracy", "smoothed_accuracy", "abstained")},
         "acr_interval": [summary["intervals"]["acr"]["low"], summary["intervals"]["acr"]["high"]],
         "epsilon_of_the_plan": run.epsilon,
-        "train_seconds": run.record["seconds"],
+        "train_seconds": run.training_seconds,
         "certify_seconds": certified.settings.seconds,
         "seconds": round(time.monotonic() - began, 1),
     }

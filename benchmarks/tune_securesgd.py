@@ -15,14 +15,11 @@ import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 SIZES = (0.025, 0.05, 0.1)
-ATTACK_SIZE = 0.1
-HELD_OUT = 10_000
 
 
 def grid(epsilons: list[float]) -> Iterator[dict[str, Any]]:
@@ -63,76 +60,28 @@ def one(job: tuple[dict[str, Any], int, int | None]) -> dict[str, Any]:
     """Trains and measures one line on held-out training records."""
     import torch
 
+    from tune_house import HELD_OUT, held_out
+    from tune_under_attack import Measure, measured
     from twinproof.attacks.attack import pgd
-    from twinproof.attacks.objective import OwnNoise
-    from twinproof.attacks.run import run_attack
-    from twinproof.attacks.threat import Threat
-    from twinproof.certify.method import Method
-    from twinproof.certify.of_run import smoothed_for_run
-    from twinproof.certify.sampling import Sampling
     from twinproof.data.config import DataConfig
     from twinproof.data.load import load
-    from twinproof.data.record import Split
-    from twinproof.layers.noise import silenced
-    from twinproof.randomness import Key
     from twinproof.recipes.train import train
-    from twinproof.training.device import resolve_device
 
     line, limit, steps = job
     torch.set_num_threads(1)
-    data = load(DataConfig(source="mnist"))
-    kept, held = slice(None, len(data.train) - HELD_OUT), slice(len(data.train) - HELD_OUT, None)
-    dataset = replace(
-        data,
-        train=Split(data.train.inputs[kept], data.train.labels[kept]),
-        test=Split(data.train.inputs[held], data.train.labels[held]),
-    )
+    dataset = held_out(load(DataConfig(source="mnist")), HELD_OUT)
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         changes = {} if steps is None else {"steps": steps}
         run = train({**settings_of(line), **changes}, Path(folder) / "run", dataset=dataset)
         trained = time.monotonic() - began
-        device = resolve_device("auto")
-        smoothed = smoothed_for_run(run, dataset, device, method=Method(norm="linf"))
-        stored, labels = dataset.test.inputs[:limit], dataset.test.labels[:limit]
-        key = Key.from_seed(0)
-        clean = smoothed.certify(stored, labels.tolist(), sampling=Sampling(100, 1000, 0.001), key=key)
-        inputs = torch.from_numpy(stored).to(device, torch.float32) / dataset.levels
-        with silenced(smoothed.model):
-            attack = run_attack(
-                pgd(10),
-                smoothed.model,
-                inputs,
-                torch.from_numpy(labels).to(device),
-                threat=Threat("linf", ATTACK_SIZE),
-                key=key,
-            )
-        expected = run_attack(
-            pgd(10),
-            OwnNoise(smoothed.model, draws=16),
-            inputs,
-            torch.from_numpy(labels).to(device),
-            threat=Threat("linf", ATTACK_SIZE),
-            key=key,
-        )
-        attacked = {}
-        for name, found in (("under attack", attack), ("under attack in expectation", expected)):
-            levels = (found.inputs * dataset.levels).round().to(torch.int32).cpu().numpy()
-            answers = smoothed.certify(levels, labels.tolist(), sampling=Sampling(100, 100, 0.001), key=key)
-            attacked[name] = sum(c.top == c.label for c in answers) / limit
-    share = {f"certified {size:g}": sum(c.correct and c.radius >= size for c in clean) / limit for size in SIZES}
-    return {
-        **line,
-        "smoothed": sum(c.top == c.label for c in clean) / limit,
-        **attacked,
-        **share,
-        "train_seconds": round(trained, 1),
-        "seconds": round(time.monotonic() - began, 1),
-    }
+        found = measured(run, dataset, Measure(limit, SIZES, {"pgd": pgd(10)}))
+    return {**line, **found, "train_seconds": round(trained, 1), "seconds": round(time.monotonic() - began, 1)}
 
 
 def main() -> None:
     """Runs the grid and writes every finished line."""
+    from tune_house import HELD_OUT
     from twinproof.files import write_json
     from twinproof.runs.environment import software_versions, utc_now
     from twinproof.training.device import describe_device, resolve_device

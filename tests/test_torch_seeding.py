@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+from contextlib import nullcontext
+
 import numpy as np
+import pytest
 import torch
 
+from twinproof import torch_seeding
 from twinproof.randomness import Key
-from twinproof.torch_seeding import seed_default_generators, seed_generator
+from twinproof.torch_seeding import own_generators, seed_default_generators, seed_generator
 
 KEY, CPU = Key.from_seed(1), torch.device("cpu")
 
@@ -59,3 +64,38 @@ def test_layers_draw_from_it_and_the_callers_numbers_come_back() -> None:
         seed_default_generators(CPU, KEY, "layers", 2, 0)
         assert torch.equal(first, torch.randn(10))
     assert torch.equal(before, torch.get_rng_state())
+
+
+def _drawn_while_another_thread_wants_to() -> tuple[torch.Tensor, bool]:
+    """What this thread draws from its seed while another one seeds too; and whether that one got in between."""
+    entered = threading.Event()
+
+    def other() -> None:
+        with own_generators(CPU):
+            seed_default_generators(CPU, Key.from_seed(2), "layers", 1)
+            entered.set()
+            torch.randn(5)
+
+    thread = threading.Thread(target=other)
+    with own_generators(CPU):
+        seed_default_generators(CPU, KEY, "layers", 1)
+        thread.start()
+        between = entered.wait(0.2)
+        drawn = torch.randn(5)
+    thread.join(10)
+    return drawn, between
+
+
+def test_two_threads_do_not_draw_from_each_others_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with own_generators(CPU):
+        seed_default_generators(CPU, KEY, "layers", 1)
+        alone = torch.randn(5)
+    before = torch.random.get_rng_state()
+    drawn, between = _drawn_while_another_thread_wants_to()
+    assert not between
+    assert torch.equal(drawn, alone)
+    assert torch.equal(torch.random.get_rng_state(), before), "the generator is given back as it was found"
+    monkeypatch.setattr(torch_seeding, "_ONE_AT_A_TIME", nullcontext())  # the planted bug: nobody waits
+    drawn, between = _drawn_while_another_thread_wants_to()
+    assert between
+    assert not torch.equal(drawn, alone)

@@ -43,6 +43,10 @@ class Key:
         """The key of a user's seed: repeatable, known, and therefore worthless for privacy."""
         return cls(hashlib.sha256(f"twinproof seed {seed}".encode()).digest())
 
+    def within(self, name: str) -> Key:
+        """The key of one part of what this key is used for: its streams are independent of those of any other part."""
+        return Key(self.stream(name, length=KEY_BYTES))
+
     def stream(self, purpose: str, *counters: int, length: int) -> bytes:
         """``length`` bytes that belong to ``purpose`` and ``counters`` alone."""
         name = purpose.encode()

@@ -44,7 +44,9 @@ def cipher_words(keys: Tensor, count: int) -> Tensor:
     if kernels_run(keys.device):
         from twinproof.stream_cipher_kernel import chacha20_blocks
 
-        words = chacha20_blocks(keys, blocks)
+        # Triton launches on the current GPU, which need not be the one of the keys.
+        with torch.cuda.device(keys.device):
+            words = chacha20_blocks(keys, blocks)
     else:
         words = plain_blocks(keys, blocks)
     return words[:, :count]

@@ -8,6 +8,10 @@ so few can be tried out.
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 import torch
 
@@ -38,3 +42,19 @@ def seed_default_generators(device: torch.device, key: Key, purpose: str, *count
     if device.type == "cuda":
         with torch.cuda.device(device):
             torch.cuda.manual_seed(key.seed(purpose, *counters))
+
+
+# Layers draw from torch's own generators, of which a process has one for each device: whoever has seeded them has them alone.
+_ONE_AT_A_TIME = threading.RLock()
+
+
+@contextmanager
+def own_generators(device: torch.device) -> Iterator[None]:
+    """Torch's own generators are this thread's inside, and as they were afterwards.
+
+    Guarantees
+        Another thread that asks for them the same way waits: neither draws from the other's seed, and what is given back is
+        what was found.
+    """
+    with _ONE_AT_A_TIME, torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        yield

@@ -94,8 +94,6 @@ def run_json() -> dict[str, Any]:
         "format": 1,
         "state": "complete",
         "created": "2026-01-01T00:00:00Z",
-        "finished": "2026-01-01T00:01:00Z",
-        "seconds": 60.0,
         "config": config(),
         "recipe": "dp-sgd",
         "data": {

@@ -48,6 +48,16 @@ def test_an_honest_run_passes(tmp_path: Path, private: bool, certified: bool) ->
     assert json.loads(json.dumps(result.as_dict()))["ok"] is True
 
 
+def test_a_run_that_says_how_long_training_took_still_passes(tmp_path: Path) -> None:
+    """Earlier versions wrote it; what they wrote must be sound."""
+    root = tmp_path / "run"
+    write_run(root)
+    forge_run(lambda run: run.update(finished="2026-01-01T00:01:00Z", seconds=60.0))(root)
+    assert verify_run(root).ok
+    forge_run(lambda run: run.update(finished="later", seconds=-1.0))(root)
+    assert sorted(problem.what.split()[0] for problem in verify_run(root).problems) == ["finished", "seconds"]
+
+
 def test_a_released_run_has_no_private_folder_and_still_passes(tmp_path: Path) -> None:
     root = tmp_path / "run"
     write_run(root)
@@ -163,6 +173,7 @@ def test_an_infinite_epsilon_is_reported_in_valid_json(tmp_path: Path) -> None:
 # What a layer computes is in no file of a run: one module may rebuild it, and ask for its norm, which no certifier computes.
 REBUILDING = {
     "twinproof.layers.noise",
+    "twinproof.layers.noise.fixed_draws",
     "twinproof.layers.models.registry",
     "twinproof.privacy.sensitivity.operator_norm",
     "twinproof.privacy.sensitivity.paper_bounds",

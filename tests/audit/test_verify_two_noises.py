@@ -108,7 +108,7 @@ def _facts() -> tuple[Noise, TwoNoises]:
     noise = Noise(
         *("certificates.json", "linf", "laplace", "input-and-first-layer", "tight", 0.1, grid, 255, 64, tau),
         operator_norm=0.1 * found.single_pass,
-        slack=48 * grid / 255,
+        slack=48 * grid / 255 + 1e-9,
         slackless_norm=0.1 * found.input,
     )
     return noise, drawn
@@ -136,6 +136,21 @@ def test_lies_are_found(lie: str) -> None:
     assert any(lie in problem.what for problem in two_noises_problems(LIES[lie](noise), drawn))
 
 
+def test_what_float64_errs_in_the_layer_must_be_paid_too() -> None:
+    """Beside large weights it is more than the slack of a comparison of floats."""
+    noise, drawn = _facts()
+    heavy = replace(drawn, columns=drawn.columns * 1e6)
+    rounding, error = 48 * noise.grid / 255, heavy.float_error(noise)
+    assert error > 1e-6 * rounding
+
+    def understated(slack: float) -> bool:
+        problems = two_noises_problems(replace(noise, slack=slack), heavy)
+        return any("slack is understated" in problem.what for problem in problems)
+
+    assert understated(rounding)
+    assert not understated(rounding + error)
+
+
 def test_the_composition_must_be_charged_in_full() -> None:
     """The single-pass norm under the name of the composition: smaller than the sum that its theorem asks for."""
     noise, drawn = _facts()
@@ -146,6 +161,32 @@ def test_the_composition_must_be_charged_in_full() -> None:
     assert not list(
         two_noises_problems(replace(noise, bound="composition", operator_norm=honest, slackless_norm=honest), drawn)
     )
+
+
+def _as_published(noise: Noise, drawn: TwoNoises, stated: float) -> Noise:
+    """The record of the bound that StoBatch publishes, for noise that is said to be ``stated`` times what is drawn."""
+    alone, hidden, _ = drawn.costs("linf")
+    claimed = 0.1 * (alone + hidden) / stated * (1 + 1e-12)
+    return replace(noise, bound="published", operator_norm=claimed, slackless_norm=claimed)
+
+
+def test_the_published_bound_may_claim_psi_times_the_noise_only_beside_draws_that_are_kept() -> None:
+    noise, drawn = _facts()
+    printed = replace(drawn, stated=2.0)
+    assert not list(two_noises_problems(_as_published(noise, drawn, 2.0), printed))
+    assert not list(two_noises_problems(_as_published(noise, drawn, 1.0), drawn))
+    for lie, truth in (
+        (_as_published(noise, drawn, 2.0), drawn),
+        (_as_published(noise, drawn, 2.01), printed),
+        (replace(_as_published(noise, drawn, 2.0), bound="composition"), printed),
+    ):
+        assert [problem.what.split()[0] for problem in two_noises_problems(lie, truth)] == ["operator_norm", "slackless_norm"]
+
+
+def test_a_sound_bound_never_takes_the_stated_noise() -> None:
+    noise, drawn = _facts()
+    halved = replace(noise, operator_norm=noise.operator_norm / 2)
+    assert any("operator_norm is below" in problem.what for problem in two_noises_problems(halved, replace(drawn, stated=2.0)))
 
 
 def test_a_slackless_norm_elsewhere_is_refused() -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from twinproof.certify import base_classifier
 from twinproof.certify.base_classifier import classes_of
 from twinproof.certify.smoothed import Sampling, smooth
 from twinproof.errors import ModelError
@@ -66,6 +67,24 @@ def test_wrong_outputs_are_refused(function: Callable[[Tensor], object]) -> None
 def test_networks_that_mix_inputs_are_refused(function: Callable[[Tensor], object]) -> None:
     with pytest.raises(ModelError, match="depends on the other inputs"):
         _certify(function)
+
+
+LATE_MIXERS: dict[str, Callable[[Tensor], Tensor]] = {
+    "from the fourth row on": lambda x: torch.cat((x[:3], x[3:] - x[3:].mean(dim=0))) if len(x) > 3 else x,
+    "in larger batches": lambda x: x - x.mean(dim=0) if len(x) > 3 else x,
+    "the last row": lambda x: torch.cat((x[:-1], x.sum(dim=0, keepdim=True))) if len(x) > 3 else x,
+    "in blocks of sixteen": lambda x: torch.cat([part.cumsum(dim=0) for part in torch.split(x, 16)]) if len(x) > 16 else x,
+}
+
+
+@pytest.mark.parametrize("function", LATE_MIXERS.values(), ids=LATE_MIXERS.keys())
+def test_networks_that_leave_the_first_rows_alone_are_refused_too(
+    function: Callable[[Tensor], Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ModelError, match="depends on the other inputs"):
+        _certify(function)
+    monkeypatch.setattr(base_classifier, "_PROBES", ((3, 0),))  # the planted bug: three rows
+    _certify(function)
 
 
 def test_batch_norm_without_running_statistics_is_refused() -> None:

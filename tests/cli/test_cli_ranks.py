@@ -117,3 +117,29 @@ def _rank_process(parent: int, rank: int) -> int:
         if f"PPid:\t{parent}\n" in status and f"RANK={rank}".encode() in variables.split(b"\0"):
             return int(folder.name)
     raise LookupError(f"rank {rank} is not there")
+
+
+@pytest.mark.slow
+def test_reproduce_by_two_ranks_of_which_one_is_killed(tmp_path: Path) -> None:
+    """In the middle of a model, where nobody waits for the other; the same command then makes what is missing."""
+    table = ["reproduce", "dpcert-table2", "--quick", "--seeds", 1, "--methods", "regular,gaussian", "--limit", 5]
+    table += ["--epochs", 2, "--device", "cpu", "--out", tmp_path]
+    running = subprocess.Popen(command(2, *table), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
+    try:
+        while len(list((tmp_path / "cells").glob("*/run/run.json"))) < 2:
+            assert running.poll() is None
+            time.sleep(0.02)
+        os.kill(_rank_process(running.pid, 1), signal.SIGKILL)
+        began = time.monotonic()
+        _, errors = running.communicate(timeout=60)
+    finally:
+        running.kill()
+    assert time.monotonic() - began < 30
+    assert running.returncode != 0
+    assert errors.count("error: a rank has gone without a word") == 1
+    assert "where: rank 1" in errors
+    kept = {path: path.read_bytes() for path in (tmp_path / "cells").glob("*/cell.json")}
+    again = call(2, *table, "--json")
+    assert again.returncode == 0, again.stderr
+    assert [one["processes"] for one in answer(again.stdout)["made_in"]][-1] == 2
+    assert all(path.read_bytes() == content for path, content in kept.items()), "what was finished is not made again"

@@ -42,7 +42,7 @@ def test_a_figure_is_made(call: Any, tmp_path: Path) -> None:
     [
         ((), "nothing to reproduce was named"),
         (("hgm-fig33",), "did you mean"),
-        (("stobatch-fig2",), "not built yet"),
+        (("stobatch-fig9",), "no reader"),
         (("hgm-fig3", "--seeds", "0"), "seeds cannot be used"),
         (("hgm-fig3",), "needs the data set 'mnist'"),
         (("dpcert-table2", "--quick", "--methods", "dpsgd,regula"), "did you mean 'regular'"),

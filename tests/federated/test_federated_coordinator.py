@@ -17,7 +17,7 @@ from torch import Tensor
 from twinproof.errors import RunError
 from twinproof.federated import coordinator
 from twinproof.federated.coordinator import FederatedGradients
-from twinproof.federated.messages import Reply, Request, Update
+from twinproof.federated.messages import Failure, Reply, Request, Update
 
 
 @pytest.fixture
@@ -94,6 +94,19 @@ def test_a_party_that_cheats_is_refused_by_name_and_the_round_goes_on(work: Benc
     without = {name: one for name, one in members(work.agreement).items() if name != "party-1"}
     assert torch.equal(flat(found), flat(other.source(local(without)).gradient(1)))
     assert other.rounds[0].missing == ("party-1",)
+
+
+def test_a_name_from_outside_is_made_fit_to_be_shown(work: Bench) -> None:
+    """A node may call itself anything: what clears a terminal, or a name as long as a book."""
+    name = "\x1b[2Jnorth\n\u202e" + "x" * 500
+    parties = Scripted(lambda request: [Reply(name, Failure("the node names nobody of the agreement"))])
+    with pytest.raises(RunError, match="too few parties") as error:
+        work.source(parties).gradient(0)
+    (refused,) = work.rounds[0].refused
+    for shown in (refused.party, error.value.got):
+        assert shown.isprintable()
+        assert "?[2Jnorth??xxx" in shown
+        assert len(shown) < 400
 
 
 def test_a_second_update_of_a_party_is_refused(work: Bench, tmp_path: Path) -> None:

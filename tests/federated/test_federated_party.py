@@ -15,7 +15,7 @@ from federations import NAMES, Bench, agreed, bench, digits, party, public, shar
 from numpy.typing import NDArray
 
 from twinproof.data.record import Split
-from twinproof.errors import DataError, RunError
+from twinproof.errors import ConfigError, DataError, RunError
 from twinproof.federated.agreement import Agreement
 from twinproof.federated.checks import Expected, refusal
 from twinproof.federated.messages import Reply, Request
@@ -140,6 +140,54 @@ def test_a_party_draws_from_a_key_of_its_own(tmp_path: Path) -> None:
     work = bench(agreed(), tmp_path)
     first, second = (Party("party-4", shares()["party-4"], work.agreement, public()).answer(work.request()) for _ in range(2))
     assert distance(first.sums, second.sums) > 0
+
+
+def test_one_key_draws_independently_in_two_agreements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same draw twice would be counted as two: amplification by sampling takes them for independent."""
+
+    def drawn() -> list[bytes]:
+        seen: list[bytes] = []
+        for number, rate in enumerate((0.5, 0.25)):
+            (folder := tmp_path / f"{len(list(tmp_path.iterdir()))}-{number}").mkdir()
+            work = bench(agreed(learning_rate=rate), folder)
+            update = party("party-3", work.agreement).answer(replace(work.request(), agreement=work.agreement.sha256))
+            seen.append(b"".join(value.tobytes() for value in update.sums.values()))
+        return seen
+
+    first, second = drawn()
+    assert first != second
+    monkeypatch.setattr(Key, "within", lambda key, name: key)  # the planted bug: a key without the agreement's name
+    first, second = drawn()
+    assert first == second
+
+
+def test_a_key_that_outlives_the_party_needs_a_memory(tmp_path: Path) -> None:
+    secret = agreed(seed=None)
+    with pytest.raises(ConfigError, match="must remember what it has answered"):
+        Party("party-1", SHARE, secret, public(), key=Key.from_system())
+    Party("party-1", SHARE, secret, public(), key=Key.from_system(), memory=tmp_path / "memory")
+    Party("party-1", SHARE, secret, public())
+
+
+def test_a_party_started_anew_answers_no_step_for_other_weights_or_records(tmp_path: Path) -> None:
+    work, key = bench(agreed(seed=None), tmp_path), Key.from_system()
+
+    def started(memory: Path, records: Split = SHARE, key: Key = key) -> Party:
+        return Party("party-1", records, work.agreement, public(), key=key, memory=memory)
+
+    first = started(tmp_path / "memory").answer(work.request(2))
+    again = started(tmp_path / "memory")
+    assert distance(again.answer(work.request(2)).sums, first.sums) == 0
+    with pytest.raises(RunError, match="again with other weights"):
+        again.answer(with_weights(work.request(2), 2.0))
+    with pytest.raises(RunError, match="again with other weights"):
+        started(tmp_path / "memory").answer(work.request(1))
+    other = Split(SHARE.inputs[::-1].copy(), SHARE.labels[::-1].copy())
+    for changes in ({"records": other}, {"key": Key.from_system()}):
+        with pytest.raises(RunError, match="other records or another key"):
+            started(tmp_path / "memory", **changes)
+    # What it would do without its memory: the same numbers for the same step, on other records.
+    started(tmp_path / "lost", records=other).answer(with_weights(work.request(2), 2.0))
 
 
 def test_the_same_request_has_the_same_answer(tmp_path: Path) -> None:

@@ -8,7 +8,9 @@ from typing import Any
 from twinproof.papers.cell import Cell
 from twinproof.papers.cell_store import Measured
 from twinproof.papers.effort import in_paper_scale
-from twinproof.papers.rereading import BOUNDS
+from twinproof.papers.methods import METHODS, MethodOfPaper
+from twinproof.papers.promises import promised
+from twinproof.papers.rereading import PUBLISHED, bounds_for
 from twinproof.papers.under_attack import UnderAttack
 
 MADE = {"device": "cpu: test", "versions": {"torch": "2"}, "date": "2026-01-01T00:00:00Z", "seconds": 1.0}
@@ -28,13 +30,25 @@ def _numbers(cell: Cell, share: Share) -> dict[str, Any]:
     def by_attack(measure: str) -> dict[str, list[float]]:
         return {attack: [share(cell, measure, attack, size) for size in sizes] for attack in plan.attacks}
 
+    known = METHODS[cell.method]
     numbers: dict[str, Any] = {"clean": share(cell, "conventional", "", 0.0), "conventional": by_attack("conventional")}
+    numbers["privacy_status"] = str(promised(known))
+    numbers["epsilon"] = cell.training["epsilon"] if numbers["privacy_status"] == "proven" else None
     numbers["adaptive"] = {f"{size:.12g}": share(cell, "adaptive", "", in_paper_scale(size)) for size in plan.adaptive_sizes}
     if plan.certified:
-        numbers["certified_there"] = {bound: by_attack(bound) for bound in BOUNDS}
+        bounds = bounds_of(known)
+        numbers["bound_status"] = {bound: "refuted" if bound == PUBLISHED else "proven" for bound in bounds}
+        numbers["certified_there"] = {bound: by_attack(bound) for bound in bounds}
         places = [in_paper_scale(place) for place in plan.line]
-        numbers["certified"] = {bound: [share(cell, bound, "", place) for place in places] for bound in BOUNDS}
+        numbers["certified"] = {bound: [share(cell, bound, "", place) for place in places] for bound in bounds}
     return numbers
+
+
+def bounds_of(method: MethodOfPaper) -> tuple[str, ...]:
+    """The bounds by which the votes of such a model are read."""
+    if method.recipe == "stobatch":
+        return bounds_for("input-and-first-layer", "laplace", fixed_draws=method.published)
+    return bounds_for("first-layer", "laplace" if method.recipe == "adlm" else "gaussian", fixed_draws=False)
 
 
 def attacked_by(cell: Cell) -> UnderAttack:

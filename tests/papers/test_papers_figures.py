@@ -18,7 +18,16 @@ from twinproof.papers.picture import write_picture
 from twinproof.papers.reproductions import REPRODUCTIONS
 
 EFFORT = Effort(seeds=3)
-BASE = {"hgm-pixeldp": 0.6, "pixeldp": 0.5, "securesgd": 0.7, "securesgd-input": 0.8, "securesgd-agm": 0.65, "dpsgd": 0.5}
+BASE = {
+    "hgm-pixeldp": 0.6,
+    "pixeldp": 0.5,
+    "securesgd": 0.7,
+    "securesgd-input": 0.8,
+    "securesgd-agm": 0.65,
+    "dpsgd": 0.5,
+    "adlm": 0.4,
+    "adlm-published": 0.45,
+}
 
 
 def share(cell: Cell, measure: str, attack: str, size: float) -> float:
@@ -61,9 +70,19 @@ def test_gains_of_private_methods() -> None:
     assert findings.ours["securesgd rise"] == pytest.approx([9.0] * 3)
     assert len(findings.panels) == 8
     assert {test.second for test in findings.tests} == {
-        f"{other}, size {size}" for other in ("securesgd-agm", "dpsgd") for size in ("0.1", "0.2")
+        f"{other}, size {size}" for other in ("Secure-SGD, AGM", "DPSGD") for size in ("0.1", "0.2")
     }
     assert all(test.difference > 0 for test in findings.tests)
+
+
+def test_adlm_stands_in_the_figure_that_has_it() -> None:
+    findings = found("hgm-fig4")
+    assert findings.ours["securesgd over adlm"] == pytest.approx([30.0] * 3)
+    assert findings.ours["securesgd over adlm-published"] == pytest.approx([25.0] * 3)
+    labels = [line.label for line in findings.panels[0].lines]
+    assert labels[-2:] == ["AdLM", "AdLM, as published (no privacy)"]
+    assert [line.kind for line in findings.panels[0].lines] == ["plain"] * 4 + ["paper"]
+    assert "AdLM" not in {line.label for line in found("hgm-fig5").panels[0].lines}, "the paper's Figure 5 has no AdLM"
 
 
 def test_secure_sgd_against_what_is_printed() -> None:
@@ -86,7 +105,7 @@ def test_secure_sgd_against_what_is_printed() -> None:
     assert all(row.ours is not None for row in rows.values())
 
 
-@pytest.mark.parametrize("name", ["hgm-fig3", "hgm-fig5", "securesgd-mnist"])
+@pytest.mark.parametrize("name", ["hgm-fig3", "hgm-fig4", "hgm-fig5", "securesgd-mnist"])
 def test_pictures_and_pages(name: str, tmp_path: Path) -> None:
     findings, figure = found(name), REPRODUCTIONS[name]
     write_picture(lambda: figure.figure(findings, "a caption"), tmp_path / "figure.svg")

@@ -17,7 +17,8 @@ from twinproof.papers import measure as measuring
 from twinproof.papers.cell import Cell
 from twinproof.papers.cell_store import CellStore, Measured
 from twinproof.papers.effort import Effort
-from twinproof.papers.making import Outcome, by_repetition, make_cells
+from twinproof.papers.making import by_repetition, make_cells
+from twinproof.papers.outcome import Outcome
 from twinproof.papers.reproductions import REPRODUCTIONS
 from twinproof.papers.timings import FILE, made_in
 from twinproof.runs.run import Run

@@ -15,6 +15,7 @@ from twinproof.papers.cell import Cell
 from twinproof.papers.cell_store import CellStore
 from twinproof.papers.effort import Effort
 from twinproof.papers.measure import measure
+from twinproof.papers.outcome import Failure
 from twinproof.papers.under_attack import UnderAttack
 from twinproof.runs.run import Run
 
@@ -65,5 +66,5 @@ def test_memory_is_given_back_whatever_happens(
     monkeypatch.setattr("twinproof.training.device_memory.free_device_memory", lambda: freed.append(1))
     cell = Cell("regular", 0, TRAINING, measurement(limit=10, certified=False))
     outcome = making._attempt(cell, CellStore(tmp_path), Effort(seeds=1, device="cpu"))
-    assert isinstance(outcome, making.Failure) is (measurement is Failing)
+    assert isinstance(outcome, Failure) is (measurement is Failing)
     assert freed == [1]

@@ -149,8 +149,8 @@ def test_an_interrupted_cell_goes_on_with_its_run(tmp_path: Path, monkeypatch: p
 
 def test_what_cannot_run_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TWINPROOF_DATA", raising=False)
-    with pytest.raises(ConfigError, match="not built yet"):
-        reproduce("stobatch-fig2", tmp_path)
+    with pytest.raises(ConfigError, match="no reader"):
+        reproduce("stobatch-fig9", tmp_path)
     with pytest.raises(DataError, match="mnist is not there"):
         reproduce("hgm-fig3", tmp_path)
     with pytest.raises(ConfigError, match="no rows to choose from"):

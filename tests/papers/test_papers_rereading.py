@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.special import betaincinv, ndtri
 
 from twinproof.errors import CheckFailed
-from twinproof.papers.rereading import HGM, PIXELDP, PUBLISHED, TIGHT, Rereading
+from twinproof.layers.noise import BOTH_PLACES
+from twinproof.papers.rereading import (
+    COMPOSITION,
+    HGM,
+    PIXELDP,
+    PUBLISHED,
+    TIGHT,
+    Rereading,
+    bounds_for,
+    recorded_rule,
+)
 from twinproof.runs.certificates import CertificateSettings
 
 DRAWS, ALPHA, SIGMA, NORM = 10_000, 0.001, 0.5, 4.0
@@ -42,7 +54,14 @@ def settings(**changes: object) -> CertificateSettings:
     return CertificateSettings(**{**values, **changes})  # type: ignore[arg-type]
 
 
-READING = Rereading(settings(), paper_norm=2.0)
+def reading(paper_norm: float, **changes: object) -> Rereading:
+    """All bounds for Gaussian noise, the published one with the papers' sensitivity."""
+    made = settings(**changes)
+    rules = {bound: recorded_rule(made, bound) for bound in bounds_for(made.place, made.law, fixed_draws=False)}
+    return Rereading(made.bound, {**rules, PUBLISHED: replace(rules[PUBLISHED], operator_norm=paper_norm)})
+
+
+READING = reading(2.0)
 
 
 def test_tight_radii_are_the_formula() -> None:
@@ -62,12 +81,12 @@ def test_sound_bounds_never_exceed_the_tight_one() -> None:
 
 
 def test_the_published_bound_uses_the_papers_sensitivity() -> None:
-    larger = Rereading(settings(), paper_norm=4.0).read(PUBLISHED, VOTES, DRAWS, ALPHA).radii
+    larger = reading(4.0).read(PUBLISHED, VOTES, DRAWS, ALPHA).radii
     smaller = READING.read(PUBLISHED, VOTES, DRAWS, ALPHA).radii
     assert smaller[-1] == pytest.approx(2 * larger[-1], abs=2e-6)
     # With the same sensitivity Eq. 10 claims, for all votes at a million draws, more than is true.
     many = np.array([1_000_000], dtype=np.int64)
-    fair = Rereading(settings(slack=0.0), paper_norm=NORM)
+    fair = reading(NORM, slack=0.0)
     assert fair.read(PUBLISHED, many, 1_000_000, ALPHA).radii[0] > fair.read(TIGHT, many, 1_000_000, ALPHA).radii[0]
 
 
@@ -76,4 +95,26 @@ def test_a_reading_that_is_off_is_noticed(change: dict[str, object]) -> None:
     recorded = READING.read(TIGHT, VOTES, DRAWS, ALPHA).radii
     READING.check(VOTES, recorded, DRAWS, ALPHA)
     with pytest.raises(CheckFailed, match="other radii"):
-        Rereading(settings(**change), paper_norm=2.0).check(VOTES, recorded, DRAWS, ALPHA)
+        reading(2.0, **change).check(VOTES, recorded, DRAWS, ALPHA)
+
+
+@pytest.mark.parametrize(
+    ("place", "law", "fixed", "expected"),
+    [
+        ("first-layer", "gaussian", False, {TIGHT, HGM, PIXELDP, PUBLISHED}),
+        ("first-layer", "laplace", False, {TIGHT, PIXELDP}),
+        (BOTH_PLACES, "laplace", False, {TIGHT, COMPOSITION}),
+        (BOTH_PLACES, "laplace", True, {TIGHT, COMPOSITION, PUBLISHED}),
+    ],
+)
+def test_only_what_a_paper_claims_is_read_as_published(place: str, law: str, fixed: bool, expected: set[str]) -> None:
+    assert set(bounds_for(place, law, fixed_draws=fixed)) == expected
+
+
+def test_the_status_is_that_of_the_bound() -> None:
+    assert {bound: str(READING.status(bound)) for bound in READING.bounds} == {
+        TIGHT: "proven",
+        HGM: "proven",
+        PIXELDP: "proven",
+        PUBLISHED: "refuted",
+    }

@@ -45,6 +45,23 @@ def pure_sum(multipliers: list[float]) -> float:
     return near if Fraction(near) >= exact else math.nextafter(near, math.inf)
 
 
+@pytest.mark.parametrize("multiplier", [5e-324, 1e-310, 9.9e-301])
+def test_noise_that_no_number_can_count_is_refused(multiplier: float) -> None:
+    """Not by an overflow from somewhere inside."""
+    for accountant in (epsilon_pld, epsilon_rdp):
+        with pytest.raises(ConfigError, match=r"costs more than any number(.|\n)*LaplaceEvent"):
+            accountant([LaplaceEvent(multiplier)], 1e-5)
+
+
+@pytest.mark.parametrize("multiplier", [1e-300, 1e-100, 1e-12, 1e-9])
+def test_noise_that_hides_nothing_is_still_counted(multiplier: float) -> None:
+    cases: list[list[Event]] = [[LaplaceEvent(multiplier)], [LaplaceEvent(multiplier), LaplaceEvent(multiplier), STEPS]]
+    for events in cases:
+        pure = sum((1 / Fraction(one.noise_multiplier) for one in events if isinstance(one, LaplaceEvent)), Fraction(0))
+        for accountant in (epsilon_pld, epsilon_rdp):
+            assert 0.99 * float(pure) < accountant(events, 1e-5) < 1.01 * float(pure) + 100
+
+
 MANY = [[3.0] * 20, [0.7, 1.3, 17.0, 40.0], [20_000.0] * 30, [1.0], [1 / 3] * 3]
 
 

@@ -13,8 +13,8 @@ import torch
 from numpy.typing import NDArray
 
 RECORDS, FEATURES, CLASSES = 90, 4, 3
-TIME_FIELDS = ("created", "finished", "seconds")
-STAYS_PRIVATE = {"diagnostics.jsonl", "fingerprint.json", "source.json"}
+TIME_FIELDS = ("created",)
+STAYS_PRIVATE = {"diagnostics.jsonl", "fingerprint.json", "source.json", "times.json"}
 
 
 def blobs() -> dict[str, NDArray[Any]]:
@@ -100,6 +100,28 @@ def _without_times(root: Path, name: str, content: bytes) -> str:
         record = json.loads(content)
         return json.dumps({key: value for key, value in record.items() if key not in TIME_FIELDS}, sort_keys=True, indent=1)
     return content.hex()
+
+
+class Stopped(Exception):
+    """Stands for whatever ends a run early."""
+
+
+class StopAfter:
+    """A progress display that ends training after some steps."""
+
+    def __init__(self, steps: int) -> None:
+        self._left = steps
+
+    def start(self, stage: str, total: int, done: int = 0) -> None:
+        pass
+
+    def advance(self, units: int = 1) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise Stopped
+
+    def say(self, text: str) -> None:
+        pass
 
 
 @contextmanager

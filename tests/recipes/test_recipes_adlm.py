@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ from twinproof.rounding import round_up
 from twinproof.runs.run import Run
 from twinproof.training.gradient_source import GradientSource
 from twinproof.training.records import DeviceRecords
+from twinproof.training.taylor_loss import balanced_cross_entropy, taylor_cross_entropy
 
 CPU = torch.device("cpu")
 
@@ -326,6 +328,36 @@ def test_as_published_it_is_refuted_and_prints_no_epsilon(source: Path, tmp_path
     assert all(json.loads(line)["epsilon"] is None for line in run.layout.metrics.read_text().splitlines())
     assert verify_run(run.root).ok
     assert RECIPES["adlm"].published_privacy is Status.REFUTED
+
+
+def test_only_the_sound_variant_begins_at_balance(source: Path) -> None:
+    """Clipped gradients of the loss as printed first lower all scores, which leaves tanh units saturated."""
+    logits, label = torch.tensor([[0.3, -0.2, 0.1]]), torch.tensor(1)
+    values = {
+        variant: float(RECIPES["adlm"].record_loss(_resolved(_settings(source, variant=variant))[0])(logits, label))
+        for variant in ("sound", "published")
+    }
+    assert values["published"] == pytest.approx(float(taylor_cross_entropy(logits, label)))
+    assert values["sound"] == pytest.approx(float(balanced_cross_entropy(logits, label)))
+    assert values["sound"] != pytest.approx(values["published"], rel=1e-2)
+
+
+@pytest.mark.slow
+def test_convolutions_of_tanh_units_learn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the loss as printed in its place the same training learns next to nothing."""
+    settings: dict[str, Any] = {
+        "recipe": "adlm",
+        "data": {"source": "digits"},
+        "delta": 1e-4,
+        "noise_multiplier": 2.0,
+        "seed": 1,
+    }
+    settings |= {"model": "small-cnn", "copies": 1, "steps": 60, "performance": {"device": "cpu", "report_every": 1000}}
+    found = train(settings, tmp_path / "run").record["accuracy"]["value"]
+    monkeypatch.setitem(RECIPES, "adlm", replace(RECIPES["adlm"], loss_of=None))
+    planted = train(settings, tmp_path / "planted").record["accuracy"]["value"]
+    assert found > 0.6
+    assert planted < found - 0.2
 
 
 def test_as_published_it_takes_no_steps_of_dp_sgd(source: Path) -> None:

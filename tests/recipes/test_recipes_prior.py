@@ -18,18 +18,23 @@ from twinproof.audit.verify import verify_run
 from twinproof.data.arrays import from_arrays
 from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError, RunError
+from twinproof.files import sha256_file
 from twinproof.guarantee import Status
+from twinproof.layers.models import prior as prior_module
 from twinproof.layers.models.prior import PRIOR_WIDTH, Prior, start_from_prior
 from twinproof.layers.models.registry import build_network
 from twinproof.randomness import Key
+from twinproof.recipes import noise_network
 from twinproof.recipes import train as train_module
 from twinproof.recipes.config import ResolvedConfig, TrainConfig, parse_train_config
 from twinproof.recipes.noise_network import run_network
 from twinproof.recipes.own import Own
+from twinproof.recipes.prior_of_run import describe_prior, refuse_other_prior
 from twinproof.recipes.registry import RECIPES
 from twinproof.recipes.resolve import resolve
 from twinproof.recipes.stored_data import public_config
 from twinproof.recipes.train import train
+from twinproof.runs.record import update_run_json
 from twinproof.runs.run import Run
 from twinproof.training.loop import run_loop
 
@@ -166,7 +171,7 @@ def test_planted_start_shifted_by_the_mean_of_the_records_is_caught(tmp_path: Pa
             next(network.parameters()).add_(float(dataset.train.inputs.mean()) / dataset.levels)
         return network
 
-    monkeypatch.setattr(train_module, "run_network", shifted)
+    monkeypatch.setattr(noise_network, "run_network", shifted)
     assert _looks_at_the_records(tmp_path)
 
 
@@ -177,7 +182,7 @@ def test_planted_prior_chosen_by_the_records_is_caught(tmp_path: Path, monkeypat
         estimate = 0.25 if dataset.train.labels[0] == 1 else 1.0
         return run_network(config.model_copy(update={"sigma": estimate}), own, dataset)
 
-    monkeypatch.setattr(train_module, "run_network", planted)
+    monkeypatch.setattr(noise_network, "run_network", planted)
     assert _looks_at_the_records(tmp_path)
 
 
@@ -284,7 +289,7 @@ def test_planted_resumption_that_starts_from_what_the_recipe_does_today_is_caugh
     def todays(config: ResolvedConfig, own: Own, dataset: Dataset) -> nn.Module:
         return run_network(config.model_copy(update={"prior": Prior.FIGURES}), own, dataset)
 
-    monkeypatch.setattr(train_module, "run_network", todays)
+    monkeypatch.setattr(noise_network, "run_network", todays)
     assert model_bytes(train(None, tmp_path / "run", resume=True, dataset=_images(1)).root) != model_bytes(whole.root)
 
 
@@ -305,3 +310,24 @@ def test_an_interrupted_run_that_started_from_it_ends_with_the_same_bits(
     with pytest.raises(RunError, match=r"not the settings(.|\n)*prior"):
         train(settings | {"prior": "none"}, tmp_path / "run", resume=True, dataset=_images(1))
     assert model_bytes(train(settings, tmp_path / "run", resume=True, dataset=_images(1)).root) == model_bytes(whole.root)
+
+
+def test_the_run_names_the_file_it_started_from(tmp_path: Path) -> None:
+    shipped = sha256_file(Path(prior_module.__file__).with_name(prior_module._FILE))
+    run = train(_settings(), tmp_path / "with", dataset=_images(1))
+    assert run.record["prior"] == {"name": "figures", "sha256": shipped}
+    assert verify_run(run.root).ok
+    assert "prior" not in train(_settings(prior="none"), tmp_path / "without", dataset=_images(1)).record
+    update_run_json(run.root, prior={"name": "figures", "sha256": "0" * 64})
+    assert [problem.what for problem in verify_run(run.root).problems] == [
+        "the run started from weights that are not those of this version"
+    ]
+
+
+def test_a_run_that_started_from_other_weights_does_not_go_on(tmp_path: Path) -> None:
+    """A later version may ship others, and a run without a checkpoint would begin anew from those."""
+    config = _resolved(_images(1), prior="figures")
+    refuse_other_prior(config, describe_prior(config))
+    refuse_other_prior(config, {})
+    with pytest.raises(RunError, match="other weights than this version has"):
+        refuse_other_prior(config, {"prior": {"name": "figures", "sha256": "0" * 64}})

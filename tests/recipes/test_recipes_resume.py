@@ -13,6 +13,8 @@ import pytest
 from small_runs import (
     RECORDS,
     STAYS_PRIVATE,
+    StopAfter,
+    Stopped,
     announced_steps,
     ledger_lines,
     model_bytes,
@@ -33,28 +35,6 @@ from twinproof.recipes.train import train
 from twinproof.runs import private_files
 from twinproof.runs.layout import read_json_lines
 from twinproof.runs.lock import exclusive
-
-
-class Stopped(Exception):
-    """Stands for whatever ends a run early."""
-
-
-class StopAfter:
-    """A progress display that ends training after some steps."""
-
-    def __init__(self, steps: int) -> None:
-        self._left = steps
-
-    def start(self, stage: str, total: int, done: int = 0) -> None:
-        pass
-
-    def advance(self, units: int = 1) -> None:
-        self._left -= 1
-        if self._left < 0:
-            raise Stopped
-
-    def say(self, text: str) -> None:
-        pass
 
 
 @pytest.fixture(autouse=True)
@@ -292,9 +272,12 @@ def test_a_foreign_directory_is_never_touched(
     assert _tree(folder) == before
 
 
+BEGUN = ("checkpoint.safetensors", "diagnostics.jsonl", "passes.json")  # what only a run that draws has in private/
+
+
 def test_a_begun_run_without_run_json_is_not_taken_for_a_stillborn_one(settings: dict[str, Any], root: Path) -> None:
     """Its ledger counts steps that were spent; starting anew in its place would forget them."""
-    for name in ("run.json", "metrics.jsonl", "private/checkpoint.safetensors", "private/diagnostics.jsonl"):
+    for name in ("run.json", "metrics.jsonl", *(f"private/{name}" for name in BEGUN)):
         (root / name).unlink()
     before = _tree(root)
     with pytest.raises(RunError, match="counts steps"):

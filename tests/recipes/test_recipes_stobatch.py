@@ -21,17 +21,23 @@ from twinproof.errors import ConfigError, RunError
 from twinproof.evaluate.protocols import AttackPlan
 from twinproof.evaluate.under_attack import attack_run
 from twinproof.guarantee import Status
-from twinproof.layers.noise import split_at_two_noises
+from twinproof.layers.models.registry import build_network
+from twinproof.layers.models.with_noise import with_two_noises
+from twinproof.layers.noise import Law, split_at_two_noises
+from twinproof.layers.noise.constraint import Constraint, WeightRule
+from twinproof.layers.noise.two_noises_constraint import TwoNoisesConstraint
 from twinproof.privacy.plan import PrivateExecution
 from twinproof.randomness import Key
 from twinproof.recipes.config import parse_train_config
+from twinproof.recipes.noise_layer import Variant
+from twinproof.recipes.registry import RECIPES
 from twinproof.recipes.resolve import resolve
 from twinproof.recipes.stobatch import STOBATCH, stobatch_loss
 from twinproof.recipes.train import train
 from twinproof.report.run import report_run
 from twinproof.runs.run import Run
 from twinproof.training.adversarial_ensemble import ATTACKS
-from twinproof.training.taylor_loss import taylor_cross_entropy
+from twinproof.training.taylor_loss import balanced_cross_entropy, taylor_cross_entropy
 
 DIGITS: dict[str, Any] = {
     "data": {"source": "digits"},
@@ -91,9 +97,9 @@ def test_it_is_attacked_and_reported(digits_run: Run) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("variant", ["sound", "published"])
 def test_the_papers_network_is_trained_certified_and_verified(tmp_path: Path, variant: str) -> None:
-    """By default images get ``stobatch-cnn``, whose tied convolution takes the vmap path."""
+    """``stobatch-cnn``, whose tied convolution takes the vmap path."""
     noise = {"noise_multiplier": 20.0} if variant == "sound" else {"noise_multiplier": None, "epsilon": 10.0}
-    changes = {"model": None, "steps": 6, "seed": 1, "variant": variant, "learning_rate": 0.01} | noise
+    changes = {"model": "stobatch-cnn", "steps": 6, "seed": 1, "variant": variant, "learning_rate": 0.01} | noise
     run = train(DIGITS | changes, tmp_path / "run")
     assert run.record["config"]["model"] == "stobatch-cnn"
     made = certify_run(run, load("digits"), sampling=Sampling(20, 100), limit=4, key=KEY)
@@ -169,23 +175,70 @@ def test_the_loss_is_the_papers_objective(xi: float, weight: float) -> None:
     outputs = torch.randn(5, 11, generator=torch.Generator().manual_seed(1))
     label = torch.tensor(3)
     logits, costs = outputs[:, :10], outputs[:, 10]
-    benign, attacked = taylor_cross_entropy(logits[:2], label), taylor_cross_entropy(logits[2:], label)
+    benign, attacked = balanced_cross_entropy(logits[:2], label), balanced_cross_entropy(logits[2:], label)
     wanted = (benign + xi * attacked) / (1 + xi) + weight * costs.mean()
     assert stobatch_loss(settings)(outputs, label) == pytest.approx(float(wanted), rel=1e-6)
     swapped = stobatch_loss(settings)(outputs.flip(0), label)
     assert swapped != pytest.approx(float(wanted), rel=1e-3)
+    paper = (taylor_cross_entropy(logits[:2] - 1.6, label) + xi * taylor_cross_entropy(logits[2:] - 1.6, label)) / (1 + xi)
+    assert float(wanted) == pytest.approx(float(paper + weight * costs.mean()), rel=1e-6), "ten classes begin at -1.6"
 
 
 def test_its_settings_are_the_papers_in_units_of_the_house() -> None:
-    defaults = STOBATCH.defaults
+    defaults, printed = STOBATCH.defaults, _settings(variant="published", noise_multiplier=None, epsilon=3.0, regulariser={})
     assert defaults["regulariser"]["xi"] == 1.0
-    assert defaults["regulariser"]["attack_size"] == 0.5, "mu_t up to 1 on pixels in [-1, 1]"
-    assert defaults["regulariser"]["attack_steps"] == 10
+    assert printed.regulariser.attack_size == 0.5, "mu_t up to 1 on pixels in [-1, 1]"
+    assert printed.regulariser.attack_steps == defaults["regulariser"]["attack_steps"] == 10
+    assert defaults["regulariser"]["attack_size"] == 0.25, "half of it, beyond which digits go under"
     assert [attack.name for attack in ATTACKS] == ["ifgsm", "mim", "pgd"]
     assert _settings().copies == defaults["copies"]
     assert STOBATCH.augmentation(_settings(copies=2)).copies == 2 + len(ATTACKS)
-    assert STOBATCH.network((1, 28, 28)) == "stobatch-cnn"
-    assert STOBATCH.network((30,)) == "mlp"
+
+
+@pytest.mark.parametrize(
+    ("shape", "sound", "published"),
+    [
+        ((1, 28, 28), "stobatch-cnn", "stobatch-cnn"),
+        ((3, 16, 20), "stobatch-cnn", "stobatch-cnn"),
+        ((1, 8, 8), "mlp", "stobatch-cnn"),
+        ((1, 28, 12), "mlp", "stobatch-cnn"),
+        ((1, 3, 28), "mlp", "mlp"),
+        ((30,), "mlp", "mlp"),
+    ],
+)
+def test_small_images_get_the_papers_network_where_it_is_printed_only(
+    shape: tuple[int, ...], sound: str, published: str
+) -> None:
+    assert STOBATCH.network_for(Variant.SOUND, shape) == sound
+    assert STOBATCH.network_for(Variant.PUBLISHED, shape) == published
+
+
+def test_other_recipes_have_one_network_for_both_variants() -> None:
+    for recipe in RECIPES.values():
+        if recipe.published_network is None:
+            assert recipe.network_for(Variant.PUBLISHED, (1, 28, 28)) == recipe.network_for(Variant.SOUND, (1, 28, 28))
+
+
+def test_the_default_noise_leaves_images_readable_and_the_layers_own_is_small_beside_it() -> None:
+    """On 28x28: 0.35 on a pixel; what the layer adds is below a tenth of what the input's noise is behind it."""
+    network = with_two_noises(build_network("stobatch-cnn", (1, 28, 28), 10), (1, 28, 28), 1.0, 1.0, Law.LAPLACE)
+    bound, noise = 0.1 / 28, STOBATCH.defaults["noise_layer"]
+
+    def scales(share: float) -> tuple[float, float]:
+        """On the input; and that behind the layer over the median of the input's, seen through the layer."""
+        sigma = bound / noise["epsilon_r"]
+        held = Constraint(WeightRule(noise["weights"]), "linf", Law.LAPLACE, sigma * share, (1, 28, 28))
+        TwoNoisesConstraint(sigma, held).apply(network)
+        two = split_at_two_noises(network)
+        assert two is not None
+        assert two.hidden.before is not None
+        through = two.hidden.before.weight.detach().flatten(1).norm(dim=1).median() * two.input_noise.deviation
+        return float(two.input_noise.deviation), float(two.hidden.noise.deviation / through)
+
+    at_input, relative = scales(noise["hidden_share"])
+    assert at_input == pytest.approx(0.35)
+    assert relative < 0.1
+    assert scales(0.1)[1] > 0.9, "a share at which the layer's own noise is as large, and more as kernels become smooth"
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [

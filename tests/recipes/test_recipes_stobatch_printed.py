@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load as load_tensors
 from safetensors.torch import load_file
 from small_runs import ledger_lines, model_bytes, one_thread
 
+from rank_processes import run_ranks
 from twinproof.audit.verify import verify_run
 from twinproof.audit.verify_redistribution import PRINTED
 from twinproof.certify.method import Method
@@ -118,6 +121,11 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"epsilon": 0.05}, "cannot claim this epsilon"),
     ({"batch_size": 1000}, "there are no two batches"),
     ({"noise_layer": {"place": "first-layer"}}, "needs both of its noises"),
+    ({"trainers": {"count": 3, "per_step": 1}}, "more trainers than pairs of batches"),
+    ({"trainers": {"count": 2, "per_step": 3}}, "picks more trainers than there are"),
+    ({"trainers": {"count": 2}}, "per_step"),
+    ({"variant": "sound", "trainers": {"count": 2, "per_step": 1}}, "know no local trainers"),
+    ({"recipe": "adlm", "regulariser": None, "trainers": {"count": 2, "per_step": 1}}, "know no local trainers"),
 ]
 
 
@@ -146,3 +154,32 @@ def test_another_claimed_epsilon_is_another_run(tmp_path: Path) -> None:
 
 def test_verify_knows_every_recipe_whose_paper_no_plan_can_count() -> None:
     assert {recipe.name for recipe in RECIPES.values() if recipe.printed is not None} == set(PRINTED)
+
+
+FOUR: dict[str, Any] = {"batch_size": 100, "steps": 4, "seed": 4, "model": "mlp"}
+
+
+def test_one_trainer_is_algorithm_1_to_the_bit(tmp_path: Path) -> None:
+    plain = train(SETTINGS | FOUR, tmp_path / "plain")
+    one = train(SETTINGS | FOUR | {"trainers": {"count": 1, "per_step": 1}}, tmp_path / "one")
+    assert model_bytes(one.root) == model_bytes(plain.root)
+    assert one.record["config"]["trainers"] == {"count": 1, "per_step": 1}
+    assert "trainers" not in plain.record["config"], "settings without trainers keep their digest"
+    two = train(SETTINGS | FOUR | {"trainers": {"count": 6, "per_step": 2}}, tmp_path / "two")
+    assert model_bytes(two.root) != model_bytes(plain.root)
+    assert two.guarantee.status is Status.REFUTED
+    assert verify_run(two.root).ok
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize(
+    ("world", "trainers"), [(2, None), (4, None), (2, {"count": 6, "per_step": 3}), (4, {"count": 6, "per_step": 2})]
+)
+def test_ranks_train_the_model_of_one_process(tmp_path: Path, world: int, trainers: dict[str, int] | None) -> None:
+    settings = SETTINGS | FOUR | ({} if trainers is None else {"trainers": trainers})
+    alone = load_tensors(model_bytes(train(settings, tmp_path / "alone").root))
+    ends = run_ranks(world, lambda ranks: str(train(settings, tmp_path / "together", ranks=ranks).root))
+    assert [ended.error for ended in ends] == [None] * world
+    together = load_tensors(model_bytes(tmp_path / "together"))
+    # Adam moves a weight by at most the rate in a step, and by that much however small its gradient is.
+    assert max(float((alone[name] - together[name]).abs().max()) for name in alone) < 1e-5

@@ -47,8 +47,6 @@ def run_record(**changes: Any) -> dict[str, Any]:
         "format": 1,
         "state": "complete",
         "created": "2025-01-01T10:00:00Z",
-        "finished": "2025-01-01T10:01:30Z",
-        "seconds": 90.25,
         "config": {"recipe": "dp-cert-gaussian"},
         "recipe": "dp-cert-gaussian",
         "data": {

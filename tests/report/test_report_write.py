@@ -149,7 +149,7 @@ def test_everything_a_user_controls_is_escaped(tmp_path: Path) -> None:
         ({"certificates": make_certificates(LABELS)}, ("kept no progress", "data set was not at hand")),
         ({"certificates": []}, ("No test input has been certified yet",)),
         ({"certificates": make_certificates(LABELS)[:20], "settings": certificate_settings()}, ("not finished: 20 of 360",)),
-        ({"record": run_record(state="training", finished=None)}, ("training is not complete",)),
+        ({"record": run_record(state="training")}, ("training is not complete",)),
         ({"record": {"format": 1, "files": {}}}, ("unknown recipe", "No privacy is promised")),
         (
             {"record": {"format": 1, "files": {}, "privacy": None, "accuracy": None, "guarantees": None, "data": None}},
@@ -165,6 +165,17 @@ def test_missing_parts_give_a_sensible_page(tmp_path: Path, parts: dict[str, Any
     for word in words:
         assert word in page
     json.loads(files.json.read_text(), parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+
+
+@pytest.mark.parametrize("older", [{}, {"finished": "2025-01-01T10:01:30Z", "seconds": 90.25}], ids=["now", "earlier"])
+def test_the_report_does_not_say_how_long_training_took(tmp_path: Path, older: dict[str, Any]) -> None:
+    """It would tell how many records the steps drew; a run of an earlier version still has it in run.json."""
+    files = write_report(write_run(tmp_path / "run", run_record(**older)))
+    page, twin = files.html.read_text(encoding="utf-8"), files.json.read_text()
+    assert "2025-01-01 10:00" in page
+    for told in ("10:01", "90.2", "1.5 min"):
+        assert told not in page
+        assert told not in twin
 
 
 def test_a_run_without_privacy_shows_no_epsilon(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from twinproof.errors import RunError
 from twinproof.guarantee import Guarantee, Kind, Status
 from twinproof.layers.models.registry import build_network
 from twinproof.runs.layout import read_run_json
+from twinproof.runs.private_files import save_times
 from twinproof.runs.record import file_digests, update_run_json, write_run_json
 from twinproof.runs.run import Run
 
@@ -53,6 +54,16 @@ def test_a_run_gives_back_its_promises(tmp_path: Path) -> None:
 def test_a_run_without_privacy_has_no_epsilon(tmp_path: Path) -> None:
     _make(tmp_path, privacy=None)
     assert Run.open(tmp_path).epsilon is None
+
+
+def test_how_long_training_took_is_the_owners(tmp_path: Path) -> None:
+    _make(tmp_path, seconds=3.0)
+    assert Run.open(tmp_path).training_seconds == 3.0, "a run of an earlier version"
+    _make(tmp_path)
+    assert Run.open(tmp_path).training_seconds is None, "a released run"
+    (tmp_path / "private").mkdir()
+    save_times(tmp_path / "private", finished="2026-01-01T00:00:00Z", seconds=2.00049)
+    assert Run.open(tmp_path).training_seconds == 2.0
 
 
 @pytest.mark.parametrize("state", ["training", None, "done"])

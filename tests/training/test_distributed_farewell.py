@@ -28,6 +28,11 @@ class FakeStore:
         self._answer()
         return all(key in self.values for key in keys)
 
+    def add(self, key: str, amount: int, /) -> int:
+        self._answer()
+        self.values[key] = str(int(self.values.get(key, b"0")) + amount).encode()
+        return int(self.values[key])
+
     def clock(self) -> float:
         return self.now
 
@@ -49,6 +54,19 @@ def world_of(count: int) -> tuple[FakeStore, list[Farewell]]:
         rank.give_sign()
     store.living = list(ranks)
     return store, ranks
+
+
+def test_a_store_gives_every_number_once() -> None:
+    store, ranks = world_of(2)
+    assert [ranks[0].next_number("a"), ranks[1].next_number("a"), ranks[0].next_number("b"), ranks[1].next_number("a")] == [
+        0,
+        1,
+        0,
+        2,
+    ]
+    store.broken = True
+    with pytest.raises(RuntimeError, match="connection closed"):
+        ranks[0].next_number("a")
 
 
 @pytest.mark.parametrize("victim", [0, 1, 2])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import os
 import signal
 import time
@@ -65,6 +66,30 @@ def test_words_of_any_length_travel() -> None:
 
     for ended in run_ranks(3, work):
         assert ended.value == [b"\x00\xffkey".hex(), 0, [0, 1, 2], 5, 3]
+
+
+def test_numbers_are_given_to_one_rank_each_and_rows_do_not_mix() -> None:
+    def work(ranks: Ranks) -> list[list[int]]:
+        return [list(itertools.takewhile(last.__gt__, ranks.numbers())) for last in (20, 5)]
+
+    ends = run_ranks(3, work)
+    for row, last in enumerate((20, 5)):
+        taken = [ended.value[row] for ended in ends]
+        assert sorted(itertools.chain(*taken)) == list(range(last))
+        assert all(numbers == sorted(numbers) for numbers in taken)
+
+
+@pytest.mark.usefixtures("quick")
+def test_numbers_end_when_a_rank_has_stopped() -> None:
+    def work(ranks: Ranks) -> None:
+        if ranks.rank == 1:
+            raise DataError("the data are broken", where="blobs.npz", got="a hole")
+        for _ in ranks.numbers():
+            time.sleep(0.05)
+
+    error = run_ranks(2, work)[0].error
+    assert error is not None
+    assert (error["what"], error["where"]) == ("the data are broken", "rank 1, blobs.npz")
 
 
 @pytest.mark.usefixtures("quick")
@@ -139,6 +164,7 @@ def test_one_process_speaks_to_itself() -> None:
     assert ALONE.gathered(b"a") == [b"a"]
     assert ALONE.from_first(b"b") == b"b"
     assert ALONE.smallest(3) == 3
+    assert list(itertools.islice(ALONE.numbers(), 3)) == [0, 1, 2]
     assert ALONE.sum_in_order(torch.ones(2, dtype=torch.float32)).dtype == torch.float64
 
 

@@ -18,6 +18,7 @@ from twinproof.privacy.plan import Plan, PrivateExecution
 from twinproof.randomness import KEY_BYTES, Key
 from twinproof.training.augmentation import Augmentation, GaussianCopies, OriginalOnly
 from twinproof.training.batching import Batching
+from twinproof.training.distributed.process_ranks import ProcessRanks
 from twinproof.training.distributed.ranks import ALONE, Ranks
 from twinproof.training.distributed.share import Share
 from twinproof.training.distributed.shared_ledger import SharedLedger
@@ -26,7 +27,7 @@ from twinproof.training.gradient_source import PlainGradients
 from twinproof.training.loss import mean_cross_entropy
 from twinproof.training.per_example.fast import FastPath
 from twinproof.training.records import DeviceRecords
-from twinproof.training.step_sums import ClippedSums, StepSums
+from twinproof.training.step_sums import ClippedPass, ClippedSums, HostStepSums, StepSums
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 ROWS, STEPS = 3, 3
@@ -72,6 +73,38 @@ def test_noisy_copies_are_those_of_one_process(world: int, tmp_path: Path) -> No
     ends = run_ranks(world, lambda ranks: shared_step(ranks, tmp_path, augmentation, 1))
     assert distance(as_gradients(ends[-1].value, network()), wanted) < 1e-9
     assert ends[0].value["seen"] == [alone.source.last.drawn, alone.source.last.clipped, alone.source.last.non_finite]
+
+
+class SumOfEveryTensor(SharedStepSums):
+    """The waste: a message for each parameter."""
+
+    def of(self, indices: Tensor, step: int) -> ClippedSums:
+        part = self._inner.of(self._ranks.share.own(indices, self._size), step)
+        return ClippedSums(
+            {name: self._ranks.sum_in_order(value.flatten()) for name, value in part.by_name.items()}, part.counts
+        )
+
+
+@pytest.mark.parametrize(("sums", "messages"), [(SharedStepSums, 1), (SumOfEveryTensor, 4)])
+def test_a_step_is_one_message_however_many_passes_and_layers(
+    sums: type[SharedStepSums], messages: int, tmp_path: Path
+) -> None:
+    def work(ranks: Ranks) -> int:
+        assert isinstance(ranks, ProcessRanks)
+        sent, honest = [], ranks._all
+
+        def counted(part: Tensor) -> list[Tensor]:
+            sent.append(len(part))
+            return honest(part)
+
+        vars(ranks)["_all"] = counted
+        given = problem(tmp_path / str(ranks.rank), rows=ROWS)
+        shapes = {name: value.detach() for name, value in given.model.named_parameters()}
+        clipped = ClippedPass(FastPath(given.model, mean_cross_entropy), lambda norms: torch.ones_like(norms))
+        sums(HostStepSums(clipped, given.batching, shapes), ROWS, ranks).of(torch.arange(len(given.records)), 0)
+        return len(sent)
+
+    assert [ended.value for ended in run_ranks(2, work)] == [messages, messages]
 
 
 class Overlapping(Share):

@@ -15,7 +15,7 @@ from twinproof.privacy.functional.polynomials import output_polynomial, reconstr
 from twinproof.training.per_example.fast import FastPath
 from twinproof.training.per_example.path import PerExamplePath, RecordLoss
 from twinproof.training.per_example.vmap import VmapPath
-from twinproof.training.taylor_loss import taylor_cross_entropy, taylor_reconstruction
+from twinproof.training.taylor_loss import balanced_cross_entropy, taylor_cross_entropy, taylor_reconstruction
 
 COPIES, CLASSES = 3, 4
 
@@ -92,6 +92,25 @@ def test_the_minimum_is_at_plus_and_minus_two() -> None:
     logits[0, 1] = 2.0
     assert torch.func.jacrev(lambda z: taylor_cross_entropy(z, torch.tensor(1)))(logits).abs().max() == 0
     assert float(taylor_cross_entropy(logits, torch.tensor(1))) == pytest.approx(CLASSES * (math.log(2) - 0.5))
+
+
+@pytest.mark.parametrize("classes", [2, 4, 10, 100])
+def test_the_balanced_loss_is_the_same_objective_from_a_start_without_a_common_slope(classes: int) -> None:
+    """At logits of 0 records of balanced classes ask for no change together; the loss as printed asks all for the same."""
+    start, labels = torch.zeros(1, classes, dtype=torch.float64), torch.arange(classes)
+
+    def slopes(loss: RecordLoss) -> Tensor:
+        return torch.stack([torch.func.jacrev(lambda z, at=label: loss(z, at))(start)[0] for label in labels])
+
+    balanced, printed = slopes(balanced_cross_entropy), slopes(taylor_cross_entropy)
+    assert balanced.mean(0).abs().max() < 1e-12
+    assert torch.allclose(balanced - balanced.mean(0), printed - printed.mean(0)), "what tells classes apart is unchanged"
+    common = float(printed.mean(0).norm() / printed[0].norm())
+    assert common == pytest.approx(1 - 2 / classes), "able to fail: of ten classes four fifths of each slope"
+    logits = torch.randn(3, classes, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    moved = logits + 4 / classes - 2
+    assert torch.allclose(balanced_cross_entropy(logits, labels[1]), taylor_cross_entropy(moved, labels[1]))
+    assert torch.equal(moved.argmax(1), logits.argmax(1))
 
 
 PATHS: list[Callable[[nn.Module, RecordLoss], PerExamplePath]] = [FastPath, VmapPath]

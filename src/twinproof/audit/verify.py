@@ -39,6 +39,7 @@ from twinproof.audit.verify_model import FILE as MODEL
 from twinproof.audit.verify_model import identity_problems, weight_problems
 from twinproof.audit.verify_noise import noise_of
 from twinproof.audit.verify_originals import Originals, originals_problems
+from twinproof.audit.verify_prior import prior_problems
 from twinproof.audit.verify_reach import GAUSSIAN
 from twinproof.audit.verify_redistribution import redistribution_problems
 from twinproof.audit.verify_run_json import (
@@ -71,6 +72,7 @@ def verify_run(root: Path, *, originals: Originals | None = None, network: nn.Mo
     record = _read_object(folder, RUN_JSON, findings)
     run = record or {}
     findings.check("run.json", top_problems(run) if record is not None else (), "fields of run.json")
+    findings.check("weights to start from", prior_problems(run), "against the file in this package, where the run names one")
     findings.check("digests", digest_problems(folder, run), "SHA-256 of every released file")
     findings.check("no strangers", unexpected_problems(folder), "names of all files")
     findings.check(

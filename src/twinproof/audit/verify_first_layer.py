@@ -29,7 +29,7 @@ from twinproof.audit.verify_noise import Noise, exactness_problems
 from twinproof.audit.verify_norm_search import largest_output, reached_norm
 from twinproof.audit.verify_reach import GAUSSIAN, LAPLACE, PUBLISHED
 from twinproof.audit.verify_run_json import FILE as RUN_JSON
-from twinproof.audit.verify_two_noises import TwoNoises, column_sums, is_usable, two_noises_problems
+from twinproof.audit.verify_two_noises import STATED_OVER_DRAWN, TwoNoises, column_sums, is_usable, two_noises_problems
 from twinproof.errors import TwinproofError
 
 if TYPE_CHECKING:
@@ -55,6 +55,8 @@ class NoiseSite:
     scales: NDArray[np.float64]
     # Of a second noise, on the input, where there is noise behind the layer too.
     input_deviation: float | None = None
+    # How many times larger than drawn a paper says that the two noises are.
+    stated: float = 1.0
     # Norms that were found, by source and target: certificates and attacks ask for the same one, and it can take seconds.
     known: dict[tuple[str, str], float] = field(default_factory=dict)
 
@@ -131,6 +133,7 @@ def _rebuilt(folder: RunFolder, run: dict[str, Any], network: nn.Module | None) 
     import torch  # heavy, and only needed for runs with noise of their own
 
     from twinproof.layers.noise import split_at_noise, split_at_two_noises
+    from twinproof.layers.noise.fixed_draws import FixedDraws
     from twinproof.runs.run import Run
 
     content, shape = folder.content(MODEL), tuple(run["data"]["shape"])
@@ -144,6 +147,7 @@ def _rebuilt(folder: RunFolder, run: dict[str, Any], network: nn.Module | None) 
         split = split_at_noise(model) if two is None else two.hidden
     if split is None:
         return None
+    kept = two is not None and isinstance(next(iter(two.hidden.after), None), FixedDraws)
     return NoiseSite(
         law=str(split.noise.law),
         layer=split.before,
@@ -151,6 +155,7 @@ def _rebuilt(folder: RunFolder, run: dict[str, Any], network: nn.Module | None) 
         deviation=float(split.noise.deviation),
         scales=split.noise.spread.least_scales(),
         input_deviation=None if two is None else _equal_deviation(two.input_noise),
+        stated=STATED_OVER_DRAWN if kept else 1.0,
     )
 
 
@@ -235,7 +240,8 @@ def _two_noises_problems(noise: Noise, site: NoiseSite, input_scale: float) -> I
     except _REFUSALS as error:
         yield _unknown(_words(error))
         return
-    yield from two_noises_problems(noise, TwoNoises(input_scale, site.deviation, hidden, columns, len(site.scales)))
+    drawn = TwoNoises(input_scale, site.deviation, hidden, columns, len(site.scales), site.stated)
+    yield from two_noises_problems(noise, drawn)
 
 
 def _proven_norm(norm: str, target: str, site: NoiseSite, layer: nn.Module) -> float:

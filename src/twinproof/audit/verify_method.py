@@ -14,7 +14,7 @@ from twinproof.audit.evidence import shown
 from twinproof.audit.fields import Field, field_problems, is_not_negative, is_positive, is_positive_count, is_text, or_null
 from twinproof.audit.verification import Problem
 from twinproof.audit.verify_confidence import CLOPPER_PEARSON, COMPLEMENT, CONFIDENCES, RUNNERS_UP
-from twinproof.audit.verify_reach import BOUNDS
+from twinproof.audit.verify_reach import BOUNDS, LAPLACE, PUBLISHED
 from twinproof.audit.verify_rule import Way
 
 NORMS = ("l2", "linf", "l1")
@@ -61,7 +61,7 @@ def way_of(settings: dict[str, Any]) -> Way | None:
     """The choices that the settings name; None where one is missing or they have no theorem together."""
     if any(field_problems("", settings, METHOD)):
         return None
-    if settings["bound"] not in BOUNDS[settings["law"]] or settings["resolution"] not in RESOLUTIONS.values():
+    if settings["bound"] not in _bounds_for(settings) or settings["resolution"] not in RESOLUTIONS.values():
         return None
     return Way(
         law=settings["law"],
@@ -90,9 +90,15 @@ def method_problems(file: str, settings: dict[str, Any], classes: int | None) ->
 
 def bound_problems(file: str, settings: dict[str, Any]) -> Iterator[Problem]:
     """A bound that is not known for the law of the noise."""
-    law, bound = settings["law"], settings["bound"]
-    if bound not in BOUNDS[law]:
-        yield Problem(file, "this bound is not proven for this noise", f"{bound} with {law}", ", ".join(BOUNDS[law]))
+    law, bound, known = settings["law"], settings["bound"], _bounds_for(settings)
+    if bound not in known:
+        yield Problem(file, "this bound is not proven for this noise", f"{bound} with {law}", ", ".join(known))
+
+
+def _bounds_for(settings: dict[str, Any]) -> tuple[str, ...]:
+    """Those of the law; what is published of Laplace noise speaks of two places at once."""
+    law, alone = settings["law"], settings["place"] != BOTH
+    return tuple(bound for bound in BOUNDS[law] if not (alone and (law, bound) == (LAPLACE, PUBLISHED)))
 
 
 def _special_problems(file: str, settings: dict[str, Any]) -> Iterator[Problem]:

@@ -51,8 +51,6 @@ TOP = (
     Field("format", exactly(1), "1"),
     Field("state", exactly("complete"), "complete"),
     Field("created", is_utc_time, "a UTC time"),
-    Field("finished", is_utc_time, "a UTC time"),
-    Field("seconds", is_not_negative, "a number from 0"),
     Field("config", is_object, "an object"),
     Field("recipe", is_text, "the name of a recipe"),
     Field("data", is_object, "an object"),
@@ -62,6 +60,11 @@ TOP = (
     Field("versions", is_text_map, "software versions by package name"),
     Field("device", is_text, "a description"),
     Field("files", is_object, "an object"),
+)
+# What runs of earlier versions say besides.
+OLDER = (
+    Field("finished", is_utc_time, "a UTC time"),
+    Field("seconds", is_not_negative, "a number from 0"),
 )
 DATA = (
     Field("name", is_text, "the name of the data set"),
@@ -131,7 +134,7 @@ def privacy_block(run: dict[str, Any]) -> dict[str, Any] | None:
 
 def top_problems(run: dict[str, Any]) -> Iterator[Problem]:
     """The fields of run.json and of its description of the data."""
-    yield from field_problems(FILE, run, TOP)
+    yield from field_problems(FILE, run, (*TOP, *(field for field in OLDER if field.name in run)))
     if isinstance(run.get("data"), dict):
         yield from field_problems(FILE, run["data"], DATA, where="data.")
 

@@ -3,7 +3,9 @@
 Guarantees
     Recorded norms pass only if none is below what is proven for the weights and scales of the run: for the bound
     ``composition`` the sum of what the two noises charge, for the others the least of either alone and of the split by
-    coordinates. Sums of magnitudes come from running the layer with the magnitudes of its weights, not from the certifier.
+    coordinates. For ``published``, which is refuted, only if none is below what the paper claims: the sum, for noise that is
+    ``stated`` times the noise in the run. Sums of magnitudes come from running the layer with the magnitudes of its weights,
+    not from the certifier.
 """
 
 from __future__ import annotations
@@ -18,22 +20,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinproof.audit.verification import Problem
-from twinproof.audit.verify_noise import FLOAT_SLACK, Noise, exactness_problems, identity_norm
-from twinproof.audit.verify_reach import COMPOSITION, LAPLACE
+from twinproof.audit.verify_noise import FLOAT_SLACK, TABLE_ENDS, Noise, exactness_problems, identity_norm
+from twinproof.audit.verify_reach import COMPOSITION, LAPLACE, PUBLISHED
 
 if TYPE_CHECKING:
     from torch import nn
 
+# Of a product besides the sum itself: the weight over its scale, the input's quotient, the step.
+ROUNDINGS = 8
+STATED_OVER_DRAWN = 2.0
+"""Appendix N's psi: how much larger, beside draws that are kept, the noise is said to be than the one drawn anew."""
+
 
 @dataclass(frozen=True)
 class TwoNoises:
-    """What the network draws: scales on the input and behind the layer, which without noise moves by ``hidden_norm``."""
+    """What the network draws: scales on the input and behind the layer, which without noise moves by ``hidden_norm``.
+
+    ``stated`` is how many times larger its paper says that both are.
+    """
 
     input_scale: float
     hidden_scale: float
     hidden_norm: float
     columns: NDArray[np.float64]
     outputs: int
+    stated: float = 1.0
 
     def costs(self, norm: str) -> tuple[float, float, float]:
         """Per unit of ``norm``: to the noise of the input alone, to that of the layer alone, and split by coordinates."""
@@ -41,6 +52,25 @@ class TwoNoises:
         split = {"l1": each.max(), "l2": np.linalg.norm(each), "linf": each.sum()}[norm]
         alone = identity_norm(norm, LAPLACE, len(self.columns)) / self.input_scale
         return alone, self.hidden_norm / self.hidden_scale, float(split)
+
+    def float_error(self, noise: Noise) -> float:
+        """How far apart float64 can put the layers of two noisy inputs, beside rounding to the grid; in input units.
+
+        A sum of so many products errs by that many units of the last place of the sum of magnitudes, in whatever order it is
+        taken (Higham, chapter 3), and noisy inputs reach as far as the table of the noise.
+        """
+        furthest = 1 + math.ceil(TABLE_ENDS[LAPLACE] * noise.steps) * noise.grid / noise.levels
+        share = (len(self.columns) + ROUNDINGS) * 2.0**-53
+        return 2 * share * float(self.columns.sum()) * furthest * self.input_scale / self.hidden_scale
+
+    def least_rates(self, norm: str, bound: str) -> tuple[float, float]:
+        """The least that ``bound`` charges per unit of ``norm``: where rounding is paid beside it, and where it is not."""
+        alone, hidden, split = self.costs(norm)
+        if bound == PUBLISHED:
+            return (alone + hidden) / self.stated, (alone + hidden) / self.stated
+        if bound == COMPOSITION:
+            return alone + hidden, alone + hidden
+        return min(alone, hidden, split), alone
 
 
 def column_sums(layer: nn.Module, shape: tuple[int, ...], scales: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -65,16 +95,14 @@ def two_noises_problems(noise: Noise, drawn: TwoNoises) -> Iterator[Problem]:
     if noise.dimension != coordinates:
         what = "dimension is not the number of coordinates that get noise"
         yield Problem(noise.file, what, str(noise.dimension), str(coordinates))
-    paid = drawn.outputs * noise.grid / noise.levels
+    paid = drawn.outputs * noise.grid / noise.levels + drawn.float_error(noise)
     if not noise.slack >= paid * (1 - FLOAT_SLACK):
-        what = "slack is understated: rounding to the grid costs more"
+        what = "slack is understated: rounding to the grid and in float64 costs more"
         yield Problem(noise.file, what, repr(noise.slack), f"at least {paid!r}")
-    alone, hidden, split = drawn.costs(noise.norm)
-    composed = noise.bound == COMPOSITION
-    least = alone + hidden if composed else min(alone, hidden, split)
+    least, slackless = drawn.least_rates(noise.norm, noise.bound)
     for name, said, rate in (
         ("operator_norm", noise.operator_norm, least),
-        ("slackless_norm", noise.slackless_norm, alone + hidden if composed else alone),
+        ("slackless_norm", noise.slackless_norm, slackless),
     ):
         if said is not None and not said >= noise.sigma * rate * (1 - FLOAT_SLACK):
             what = f"{name} is below what the noise and the weights of the first layer allow"

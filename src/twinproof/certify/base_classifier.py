@@ -22,6 +22,9 @@ _TOLERANCE = 1e-2
 _MOST_ROWS = {"cpu": 1000, "cuda": 65_536}
 _MOST_NUMBERS = {"cpu": 2**20, "cuda": 2**26}
 _FEWEST_ROWS = 32
+# Batches in which the example is looked at: their rows, and its place. What mixes may leave the first rows alone, or act in
+# blocks of rows; sizes without a common divisor let no block end where the batch does.
+_PROBES = ((3, 0), (8, 5), (33, 32), (50, 17))
 
 
 @dataclass(frozen=True)
@@ -68,9 +71,9 @@ def classes_of(model: nn.Module, example: Tensor) -> int:
 
     Guarantees
         Refuses normalisation by batch statistics, outputs that are not (rows, classes), and a network that gives the example
-        another answer when other rows stand beside it; noise that layers of ours draw is left out of that comparison. A
-        network with randomness of its own in eval mode cannot be compared that way and passes: fresh randomness for each row
-        does not harm the proof.
+        another answer when other rows stand beside it, few and many, before it and after it; noise that layers of ours draw
+        is left out of that comparison. A network with randomness of its own in eval mode cannot be compared that way and
+        passes: fresh randomness for each row does not harm the proof.
     """
     _refuse_batch_statistics(model)
     with without_remaining_noise(model):
@@ -78,8 +81,9 @@ def classes_of(model: nn.Module, example: Tensor) -> int:
         if alone.shape[1] < 2:
             raise _wrong_output(model, alone, rows=1, wanted="(rows, classes) with at least 2 classes")
         if torch.equal(alone.nan_to_num(), again.nan_to_num()):
-            beside = _scores(model, torch.cat((example, 1 - example, torch.zeros_like(example))))[:1]
-            _refuse_mixing(model, alone, beside)
+            for rows, place in _PROBES:
+                scores = checked_scores(model, _among_others(example, rows, place), alone.shape[1])
+                _refuse_mixing(model, alone, scores[place : place + 1])
     return int(alone.shape[1])
 
 
@@ -115,6 +119,14 @@ def _refuse_batch_statistics(model: nn.Module) -> None:
                 wanted="a network that treats each input alone",
                 fix="track_running_stats=True, or GroupNorm or LayerNorm",
             )
+
+
+def _among_others(example: Tensor, rows: int, place: int) -> Tensor:
+    """A batch with the example at ``place``, its negative and zeros beside it, and paler and paler copies of both."""
+    shades = torch.linspace(1, 0, rows, dtype=example.dtype, device=example.device).view(rows, *[1] * (example.ndim - 1))
+    batch = shades * torch.where(torch.arange(rows, device=example.device).view_as(shades) % 2 == 0, 1 - example, example)
+    batch[place] = example[0]
+    return batch
 
 
 def _refuse_mixing(model: nn.Module, alone: Tensor, beside: Tensor) -> None:

@@ -45,7 +45,9 @@ class ActivationPool(nn.Module):
         """(rows, channels, height, width) to the same with fewer positions."""
         if (kernels := _kernels(x.device)) is not None:
             inner = x.permute(0, 2, 3, 1).contiguous()
-            maps: Tensor = kernels.pooled(inner, stride=self.stride, tanh=self.tanh, bias=self.bias)
+            # Triton launches on the current GPU, which need not be the one of the tensors.
+            with torch.cuda.device(x.device):
+                maps: Tensor = kernels.pooled(inner, stride=self.stride, tanh=self.tanh, bias=self.bias)
             return maps.permute(0, 3, 1, 2)
         smaller = F.max_pool2d(x, 2, self.stride)
         if self.bias is not None:
@@ -56,7 +58,8 @@ class ActivationPool(nn.Module):
         """The answer for ``float32(inputs[i] + draws[j])`` of all i and j, j fastest; both float64 maps, channels last."""
         if (kernels := _kernels(inputs.device)) is not None:
             one, other = (part.permute(0, 2, 3, 1).contiguous() for part in (inputs, draws))
-            maps: Tensor = kernels.pooled_sums(one, other, stride=self.stride, tanh=self.tanh)
+            with torch.cuda.device(inputs.device):
+                maps: Tensor = kernels.pooled_sums(one, other, stride=self.stride, tanh=self.tanh)
             return maps.permute(0, 3, 1, 2)
         result: Tensor = self(sums(inputs, draws))
         return result

@@ -135,13 +135,22 @@ def joint_noise(scale: float, levels: int, dimension: int) -> GridNoise:
     sigma = max(scale, _SMALLEST_SIGMA) * max(levels, 1)
     grid = min(1.0, _fine_grid(sigma, Law.LAPLACE, float(dimension), float(levels), room=_HALF))
     if not _is_exact(Law.LAPLACE, sigma / grid, levels / grid, room=_HALF):
+        # Either the input is too many steps of a fine grid, or the draws are too many of one as coarse as a level.
+        wrong, wanted = (
+            ("small", "about 1e-4 or more") if scale < 1 else ("large", f"about {_largest_joint(levels):.1g} or less")
+        )
         raise ConfigError(
-            "the noise on the input is too small for noise at two places",
+            f"the noise on the input is too {wrong} for noise at two places",
             where="input_noise",
             got=f"scale {scale} on {levels} levels",
-            wanted="a scale of about 1e-4 or more",
+            wanted=f"a scale of {wanted}",
         )
     return GridNoise(scale, levels, Law.LAPLACE, grid, float(levels))
+
+
+def _largest_joint(levels: int) -> float:
+    """A scale, in input units, whose draws still fit half of float32's whole numbers in steps of one level."""
+    return (_HALF * _FLOAT32_EXACT - levels - 1) / (_TABLES[Law.LAPLACE].cut * levels)
 
 
 def _fine_grid(sigma: float, law: Law, cost: float, largest: float, room: float = 1.0) -> float:

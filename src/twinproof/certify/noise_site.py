@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 
 from torch import Tensor, nn
 
+from twinproof.certify.bounds.bound import Charge
 from twinproof.certify.frozen_layer import FrozenLayer
 from twinproof.certify.grid_noise import GridNoise
 from twinproof.certify.layer_norm_bound import NormBound, identity_norm, layer_norm, papers_norm
@@ -41,10 +42,10 @@ class NoiseSite(ABC):
         """How many coordinates get noise, for inputs of ``shape``."""
 
     @abstractmethod
-    def norm_bound(self, shape: tuple[int, ...], norm: str, *, published: bool = False) -> NormBound:
-        """How far the points of inputs of ``shape`` move for one unit of ``norm``; ``published`` asks for the papers' claim."""
+    def norm_bound(self, shape: tuple[int, ...], norm: str, charge: Charge = Charge.PROVEN) -> NormBound:
+        """How far the points of inputs of ``shape`` move for one unit of ``norm``; ``claimed``: what the papers say."""
 
-    def slackless_norm(self, shape: tuple[int, ...], norm: str, *, published: bool = False) -> float | None:
+    def slackless_norm(self, shape: tuple[int, ...], norm: str, charge: Charge = Charge.PROVEN) -> float | None:
         """A norm, not below that of ``norm_bound``, which holds without ``slack``; None where there is none to prefer."""
         return None
 
@@ -66,7 +67,7 @@ class InputSite(NoiseSite):
         """The coordinates of the input."""
         return math.prod(shape)
 
-    def norm_bound(self, shape: tuple[int, ...], norm: str, *, published: bool = False) -> NormBound:
+    def norm_bound(self, shape: tuple[int, ...], norm: str, charge: Charge = Charge.PROVEN) -> NormBound:
         """That of the identity, which the papers do not claim to be anything else."""
         return identity_norm(self.noise.law, norm, self.dimension(shape))
 
@@ -104,11 +105,12 @@ class LayerSite(NoiseSite):
         """The coordinates of the layer."""
         return self._whitened.dimension
 
-    def norm_bound(self, shape: tuple[int, ...], norm: str, *, published: bool = False) -> NormBound:
-        """The operator norm of the whitened layer; found once, since it can take seconds."""
+    def norm_bound(self, shape: tuple[int, ...], norm: str, charge: Charge = Charge.PROVEN) -> NormBound:
+        """The operator norm of the whitened layer, where one noise alone is added; found once, since it can take seconds."""
         self._frozen.check_shape(shape)
-        if (norm, published) not in self._norms:
-            bound = papers_norm if published else layer_norm
+        claimed = charge is Charge.CLAIMED
+        if (norm, claimed) not in self._norms:
+            bound = papers_norm if claimed else layer_norm
             frozen = self._frozen
-            self._norms[norm, published] = bound(frozen.layer, frozen.shape, self.noise.law, norm, frozen.scales)
-        return self._norms[norm, published]
+            self._norms[norm, claimed] = bound(frozen.layer, frozen.shape, self.noise.law, norm, frozen.scales)
+        return self._norms[norm, claimed]

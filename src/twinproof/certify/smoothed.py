@@ -27,6 +27,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from twinproof.certify.as_smoothed import AsSmoothed, refuse_global_hooks
 from twinproof.certify.base_classifier import BaseClassifier, base_classifier, classes_of, rows_per_forward
 from twinproof.certify.bounds.bound import RobustnessBound
 from twinproof.certify.bounds.catalogue import find_bound
@@ -44,7 +45,7 @@ from twinproof.certify.sampling import Sampling as Sampling
 from twinproof.certify.shared_noise import SharedNetwork, SharedNoiseCounter, shared_network
 from twinproof.certify.stopping import Estimate, StoppingRule, estimate
 from twinproof.certify.stored_inputs import check_numbering, stored_levels
-from twinproof.certify.taken_apart import refuse_hidden_work
+from twinproof.certify.taken_apart import front_of, refuse_hidden_work
 from twinproof.certify.two_noises.site import two_noises_site
 from twinproof.certify.votes import Counter, VoteCounter
 from twinproof.errors import ConfigError, ModelError
@@ -58,16 +59,18 @@ from twinproof.runs.certificates import ABSTAIN, UNKNOWN, Certificate
 class SmoothedClassifier:
     """A network made robust by averaging over noise, at its input or behind its first layer; ``smooth`` makes it.
 
-    ``base`` is the network in the form in which it is run, where a caller has it already (``base_for``).
+    ``base`` is the network in the form in which it is run, where a caller has it already (``base_for``). ``smoothed`` is what
+    a network whose noise was taken out of it must still be.
     """
 
     model: nn.Module
     site: NoiseSite
     method: Method = PLAIN
     base: BaseClassifier | None = None
+    smoothed: AsSmoothed | None = None
 
     def __post_init__(self) -> None:
-        find_bound(self.method.bound, self.site.noise.law)
+        find_bound(self.method.bound, self.site.noise.law, self.site.place)
 
     @property
     def noise(self) -> GridNoise:
@@ -96,12 +99,13 @@ class SmoothedClassifier:
 
     def base_for(self, inputs: Tensor | NDArray[Any], sampling: Sampling, *, form: str | None = None) -> BaseClassifier:
         """The network as it is run on such inputs, for callers that certify in several calls: found once, in the same form."""
+        self._refuse_changes()
         points = self.site.points(self._stored(inputs)[:1])
         return self._base(points, rows_per_forward(points[0].numel(), points.device), sampling, form)
 
     def operator_norm(self, shape: tuple[int, ...]) -> NormBound:
         """How far the layer that gets the noise moves for one unit of an input of ``shape``; the papers' claim for theirs."""
-        return self.site.norm_bound(shape, self.norm, published=self.bound.papers_norm)
+        return self.site.norm_bound(shape, self.norm, self.bound.charge)
 
     def radius_rule(self, shape: tuple[int, ...], classes: int) -> RadiusRule:
         """What turns the evidence of inputs of ``shape`` into radii."""
@@ -115,7 +119,7 @@ class SmoothedClassifier:
             tau=self.noise.tau(self.site.dimension(shape)),
             operator_norm=self.operator_norm(shape).value,
             slack=self.site.slack,
-            slackless_norm=self.site.slackless_norm(shape, self.norm, published=self.bound.papers_norm),
+            slackless_norm=self.site.slackless_norm(shape, self.norm, self.bound.charge),
         )
 
     def certify(
@@ -141,6 +145,7 @@ class SmoothedClassifier:
         if not len(stored):
             return []
         _refuse_autocast(stored.device)
+        self._refuse_changes()
         shape = tuple(stored.shape[1:])
         # Settings that certify nothing for two classes do for no network, so that none need be run to refuse them.
         largest_radius(sampling, self.radius_rule(shape, 2))
@@ -157,6 +162,11 @@ class SmoothedClassifier:
             top, made = _drawn(counter, stops, indices, points, sampling.n0)
         truth = [UNKNOWN] * len(indices) if labels is None else [int(label) for label in labels]
         return _certificates(indices, truth, top, made, stops, rule)
+
+    def _refuse_changes(self) -> None:
+        refuse_global_hooks()
+        if self.smoothed is not None:
+            self.smoothed.refuse_changes()
 
     def _stored(self, inputs: Tensor | NDArray[Any]) -> Tensor:
         parameter = next(self.model.parameters(), None)
@@ -205,7 +215,10 @@ def smooth(
     """
     two = split_at_two_noises(model)
     if two is not None:
-        return SmoothedClassifier(model, two_noises_site(model, two, sigma, input_shape, levels), method or PLAIN)
+        site: NoiseSite = two_noises_site(model, two, sigma, input_shape, levels)
+        return SmoothedClassifier(
+            model, site, method or PLAIN, smoothed=AsSmoothed(model, (two.input_noise, *front_of(two.inner, two.hidden)))
+        )
     split = split_at_noise(model)
     if split is None:
         if sigma is None:
@@ -215,16 +228,15 @@ def smooth(
                 got="nothing, and a network without a noise layer",
                 wanted="the noise's deviation in input units, e.g. 0.5",
             )
-        site: NoiseSite = InputSite(model, input_noise(sigma, levels), own_noise=False)
+        return SmoothedClassifier(model, InputSite(model, input_noise(sigma, levels), own_noise=False), method or PLAIN)
+    refuse_hidden_work(model, split)
+    deviation = float(split.noise.deviation) if sigma is None else sigma
+    equal = not split.noise.spread.random and bool((split.noise.spread.least_scales() == 1).all())
+    if split.before is None and equal:
+        site = InputSite(split.after, input_noise(deviation, levels, split.noise.law), own_noise=True)
     else:
-        refuse_hidden_work(model, split)
-        deviation = float(split.noise.deviation) if sigma is None else sigma
-        equal = not split.noise.spread.random and bool((split.noise.spread.least_scales() == 1).all())
-        if split.before is None and equal:
-            site = InputSite(split.after, input_noise(deviation, levels, split.noise.law), own_noise=True)
-        else:
-            site = LayerSite(split, input_shape, deviation, levels)
-    return SmoothedClassifier(model, site, method or PLAIN)
+        site = LayerSite(split, input_shape, deviation, levels)
+    return SmoothedClassifier(model, site, method or PLAIN, smoothed=AsSmoothed(model, front_of(model, split)))
 
 
 def _refuse_autocast(device: torch.device) -> None:

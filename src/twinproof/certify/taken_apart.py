@@ -21,8 +21,7 @@ def refuse_hidden_work(model: nn.Module, split: NoiseSplit) -> None:
         its spread; no noise layer of a class of its own; no spread that is not random and multiplies by other scales than
         those that are certified. The first layer is looked at where its norm is bounded (``checked_layer``).
     """
-    flatten = [next(iter(model.children()))] if split.flattens else []
-    for module in (model, *flatten, split.noise, split.noise.spread):
+    for module in (model, *_flatten(model, split), split.noise, split.noise.spread):
         if module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module):
             raise ModelError(
                 "a hook would be left out of what is certified",
@@ -46,6 +45,15 @@ def refuse_hidden_work(model: nn.Module, split: NoiseSplit) -> None:
             got="a spread that is not random, with a forward that does not multiply by least()",
             wanted="both from one function of the same tensors",
         )
+
+
+def front_of(model: nn.Module, split: NoiseSplit) -> tuple[nn.Module, ...]:
+    """The modules of ``model`` that are not called when votes are counted: a leading Flatten, the first layer, the noise."""
+    return (*_flatten(model, split), *(() if split.before is None else (split.before,)), split.noise)
+
+
+def _flatten(model: nn.Module, split: NoiseSplit) -> tuple[nn.Module, ...]:
+    return (next(iter(model.children())),) if split.flattens else ()
 
 
 def _multiplies_by_its_least(spread: Spread) -> bool:

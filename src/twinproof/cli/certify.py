@@ -20,7 +20,10 @@ def certify(
         str | None, typer.Option(help="Norm of the radii: l1, l2 or linf; default: that of the run's noise layer, else l2.")
     ] = None,
     bound: Annotated[
-        str, typer.Option(help="Robustness bound: tight, hgm, hgm-complement, pixeldp, composition or published (refuted).")
+        str,
+        typer.Option(
+            help="Robustness bound: tight, hgm, hgm-complement, pixeldp, composition or published (a paper's claim, refuted)."
+        ),
     ] = "tight",
     statistic: Annotated[str, typer.Option(help="What is averaged over the noise: votes or scores.")] = "votes",
     confidence: Annotated[
@@ -58,6 +61,8 @@ def certify(
     Example: twinproof certify runs/mnist --target-radius 0.25
 
     Example: twinproof certify runs/securesgd --norm linf --bound hgm
+
+    Example: twinproof certify runs/stobatch --bound composition
 
     Example: twinproof certify runs/mnist --statistic scores --confidence empirical-bernstein --runner-up union
     """

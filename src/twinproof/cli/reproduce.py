@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from twinproof.cli.options import DataRoot, Device, Json
+from twinproof.cli.ranks import bars_of, launched_ranks
 from twinproof.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -39,23 +40,26 @@ def reproduce(
     ones. Models that are finished are kept: the same command goes on where it was interrupted.
 
     Example: twinproof reproduce hgm-fig3 --seeds 3 --out reproduced
+
+    By several processes or GPUs, each of which makes whole models: torchrun --nproc-per-node 4 -m twinproof reproduce hgm-fig3
     """
-    from twinproof.cli.bars import Bars
     from twinproof.papers.effort import Effort
     from twinproof.papers.reproduce import reproduce as make
 
     if list_:
         _tell_list(data_root, as_json=as_json)
         return
-    if name is None:
-        raise ConfigError(
-            "nothing to reproduce was named", where="NAME", got="no name", wanted="a table or figure", fix="see --list"
-        )
     rows = tuple(row.strip() for given in methods or () for row in given.split(",") if row.strip())
-    effort = Effort(seeds, limit, epochs, quick, device or "auto", data_root, processes, rows)
-    with Bars() as bars:
-        made = make(name, out, effort, overwrite=overwrite, progress=bars)
-    _tell_made(made, as_json=as_json)
+    with launched_ranks(as_json=as_json) as ranks:
+        if name is None:
+            raise ConfigError(
+                "nothing to reproduce was named", where="NAME", got="no name", wanted="a table or figure", fix="see --list"
+            )
+        effort = Effort(seeds, limit, epochs, quick, device or "auto", data_root, processes, rows)
+        with bars_of(ranks) as bars:
+            made = make(name, out, effort, overwrite=overwrite, progress=bars, ranks=ranks)
+    if ranks.is_first:
+        _tell_made(made, as_json=as_json)
 
 
 def _tell_list(data_root: Path | None, *, as_json: bool) -> None:

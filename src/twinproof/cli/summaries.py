@@ -34,7 +34,7 @@ def training_answer(run: Run) -> dict[str, Any]:
         "reason": run.guarantee.reason,
         "accuracy": run.record["accuracy"]["value"],
         "accuracy_interval": [run.record["accuracy"]["low"], run.record["accuracy"]["high"]],
-        "seconds": run.record["seconds"],
+        "seconds": run.training_seconds,
     }
 
 

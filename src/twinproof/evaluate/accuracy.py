@@ -14,6 +14,7 @@ from twinproof.errors import ConfigError, DataError
 from twinproof.evaluate.intervals import Interval, binomial_interval
 from twinproof.layers.modes import evaluation_mode
 from twinproof.layers.noise import NoiseLayer
+from twinproof.torch_seeding import own_generators
 
 # Draws of a noise layer behind one answer: their mean is settled to a per cent or two, at the cost of as many passes.
 _DRAWS = 16
@@ -73,7 +74,7 @@ def _scores(model: torch.nn.Module, batch: torch.Tensor, draws: int) -> torch.Te
 @contextmanager
 def _fixed_seed(device: torch.device) -> Iterator[None]:
     """Inside, torch draws from the same numbers each time; outside, nothing has been drawn."""
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+    with own_generators(device):
         torch.manual_seed(0)
         yield
 

@@ -39,18 +39,18 @@ def refusal(reply: Reply, expected: Expected) -> str | None:
     """
     content = reply.content
     if isinstance(content, Failure):
-        return _shown(content.reason)
+        return shown(content.reason)
     caps = expected.agreement.caps
     if reply.sender not in caps:
         return "the sender is not a party of the agreement"
     if content.party != reply.sender:
-        return f"the update says that it comes from {_shown(content.party)}"
+        return f"the update says that it comes from {shown(content.party)}"
     if not _is_whole(content.step) or content.step != expected.step:
-        return f"the update is of step {_shown(content.step)}, not of step {expected.step}"
+        return f"the update is of step {shown(content.step)}, not of step {expected.step}"
     if content.weights_sha256 != expected.weights_sha256:
         return "the update was computed at other weights than those of this round"
     if not _is_whole(content.drawn) or not 0 <= content.drawn <= caps[reply.sender]:
-        return f"{_shown(content.drawn)} records drawn, of at most {caps[reply.sender]} that a party of its size may draw"
+        return f"{shown(content.drawn)} records drawn, of at most {caps[reply.sender]} that a party of its size may draw"
     return _sum_refusal(content, expected)
 
 
@@ -58,7 +58,7 @@ def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
     """A value from outside as text for a terminal and a file: short, and without control characters."""
     text = value if isinstance(value, str) else repr(value)
     return "".join(letter if letter.isprintable() else "?" for letter in text[:_LONGEST])
@@ -67,12 +67,12 @@ def _shown(value: object) -> str:
 def _sum_refusal(update: Update, expected: Expected) -> str | None:
     other = sorted(str(name) for name in set(update.sums) ^ set(expected.shapes))
     if other:
-        return f"the sums are not those of the network's parameters: {', '.join(map(_shown, other[:5]))}"
+        return f"the sums are not those of the network's parameters: {', '.join(map(shown, other[:5]))}"
     squares = 0.0
     for name, shape in expected.shapes.items():
         value = update.sums[name]
         if type(value) is not np.ndarray or value.dtype != np.float64:
-            return f"{name} is {_shown(str(getattr(value, 'dtype', type(value))))}, not float64"
+            return f"{name} is {shown(str(getattr(value, 'dtype', type(value))))}, not float64"
         if value.shape != shape:
             return f"{name} has shape {value.shape}, not {shape}"
         if not np.isfinite(value).all():

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from twinproof.errors import RunError
 from twinproof.federated.agreement import Agreement
-from twinproof.federated.checks import Expected, refusal
+from twinproof.federated.checks import Expected, refusal, shown
 from twinproof.federated.messages import Parties, Request, Update
 from twinproof.federated.rounds import Refusal, Round
 from twinproof.privacy.plan import PrivateExecution
@@ -75,7 +75,7 @@ class FederatedGradients(GradientSource):
             if reason is None and reply.sender in counted:
                 reason = "a second update in one round"
             if reason is not None:
-                refused.append(Refusal(reply.sender, reason))
+                refused.append(Refusal(shown(reply.sender), reason))
             elif isinstance(reply.content, Update):
                 counted[reply.sender] = reply.content
         missing = tuple(party.name for party in self._agreement.parties if party.name not in heard)

@@ -26,7 +26,8 @@ class NamedParty(Answering, Protocol):
 class LocalParties:
     """Asks the parties one after the other, and waits for each at most ``timeout`` seconds (None: as long as it takes).
 
-    One that is still busy with an earlier round is not asked again, and is missing.
+    One that is still busy with an earlier round is not asked again, and is missing. It computes beside the others then, and
+    draws no number of theirs: layers take theirs under ``torch_seeding.own_generators``.
     """
 
     def __init__(self, parties: Mapping[str, Answering], *, timeout: float | None = None) -> None:

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from twinproof.data.fingerprint import fingerprint
 from twinproof.data.record import Dataset, Split
-from twinproof.errors import DataError, RunError
+from twinproof.errors import ConfigError, DataError, RunError
 from twinproof.federated.agreement import Agreement
+from twinproof.federated.answered import AnsweredSteps
 from twinproof.federated.messages import Request, Update
 from twinproof.federated.party_sums import party_sums
 from twinproof.privacy.step_randomness import step_randomness
-from twinproof.randomness import Key
+from twinproof.randomness import KEY_BYTES, Key
 from twinproof.recipes.noise_network import run_network
 from twinproof.recipes.own import Own
+from twinproof.torch_seeding import own_generators
 from twinproof.training.device import resolve_device
 from twinproof.training.distributed.weights import weights_digest
 from twinproof.training.per_example.path import trainable_parameters
@@ -25,15 +29,18 @@ from twinproof.training.records import DeviceRecords
 
 # Taken off when a sum is brought down to the cap, so that rounding cannot leave it above.
 _ROOM = 1 - 2.0**-40
+_CPU = torch.device("cpu")
 
 
 def repeatable_key(seed: int, name: str) -> Key:
     """The key of party ``name`` in a run that is repeatable, and therefore not private; every party has its own."""
-    return Key(Key.from_seed(seed).stream(f"party {name}", length=32))
+    return Key.from_seed(seed).within(f"party {name}")
 
 
 class Party:
     """One party's records, with a key that nobody else knows; without ``key`` a fresh one from the system.
+
+    With a ``key`` of its own, which outlives its process, a party needs a ``memory``: a folder of its own that does too.
 
     Guarantees
         - Every record is drawn independently with probability at most the plan's rate, from this party's key: neither the
@@ -42,10 +49,21 @@ class Party:
           norm, and bringing a long sum down to the cap is a projection onto a ball, which moves no two points apart.
         - An answer of an honest party passes every check of the coordinator, whatever its records are: being refused says
           nothing about a record.
-        - A step is answered for one set of weights only; asked again with the same ones, the answer is the same.
+        - A step is answered for one set of weights only; asked again with the same ones, the answer is the same. With a
+          ``memory`` that holds for a party that is started anew, which then must have the same records.
+        - Every number that is drawn belongs to the agreement: one key in two of them draws independently.
     """
 
-    def __init__(self, name: str, records: Split, agreement: Agreement, public: Dataset, *, key: Key | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        records: Split,
+        agreement: Agreement,
+        public: Dataset,
+        *,
+        key: Key | None = None,
+        memory: Path | None = None,
+    ) -> None:
         declared = agreement.declared(name)
         _check_records(name, records, public)
         if len(records) > declared.records:
@@ -56,10 +74,19 @@ class Party:
                 wanted=f"at most {declared.records}",
                 fix="agree anew with the right number; it is public",
             )
-        config, device, key = agreement.config, resolve_device(agreement.config.performance.device), key or Key.from_system()
+        if key is not None and memory is None and agreement.config.seed is None:
+            raise ConfigError(
+                "a party with a key of its own must remember what it has answered",
+                where=f"party {name}",
+                got="a key, and no memory",
+                wanted="a folder of the party's own as memory",
+                fix="give memory=, or leave the key out: a fresh one for each start costs nothing",
+            )
+        config, device = agreement.config, resolve_device(agreement.config.performance.device)
+        key = (key or Key.from_system()).within(f"agreement {agreement.sha256}")
         self.name = name
         self._agreement = agreement
-        with torch.random.fork_rng(devices=[]):
+        with own_generators(_CPU):
             self._model = run_network(config, Own(), public).to(device).train()
         held = DeviceRecords(records, public.levels, device)
         self._sums = party_sums(agreement, self._model, held, public, key)
@@ -67,14 +94,16 @@ class Party:
         self._randomness = step_randomness(
             key, device, records=len(records), sample_rate=agreement.plan.sample_rate, parameters=self._parameters
         )
-        self._answered: tuple[int, str] | None = None
+        kept = fingerprint(records, key.stream("fingerprint of a party's records", length=KEY_BYTES))
+        self._answered = AnsweredSteps(name, agreement.sha256, kept, memory)
 
     def answer(self, request: Request) -> Update:
         """The clipped sums of this party's draw at the request's weights; RunError for a request that it did not agree to."""
         self._check(request)
         self._load(request.weights)
         digest = weights_digest(self._model)
-        self._check_once(request.step, digest)
+        # Two sets of weights for one step would be two releases for the price of one.
+        self._answered.take(request.step, digest)
         drawn = self._randomness.sample(request.step, announced=request.step + 1)
         sums = self._within_cap(self._sums(drawn, request.step))
         counted = min(len(drawn), self._agreement.caps[self.name])
@@ -86,14 +115,6 @@ class Party:
             raise self._refused("the request is of another agreement", request.agreement[:12], self._agreement.sha256[:12])
         if not 0 <= request.step < self._agreement.plan.steps:
             raise self._refused("there is no such step in the plan", request.step, f"0..{self._agreement.plan.steps - 1}")
-
-    def _check_once(self, step: int, digest: str) -> None:
-        """Two sets of weights for one step would be two releases for the price of one."""
-        last = self._answered
-        if last is not None and (step < last[0] or (step == last[0] and digest != last[1])):
-            wanted = f"step {last[0]} with the same weights, or a later one"
-            raise self._refused("a step is asked for again with other weights", f"step {step}", wanted)
-        self._answered = (step, digest)
 
     def _load(self, weights: Mapping[str, Tensor]) -> None:
         try:

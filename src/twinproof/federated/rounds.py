@@ -15,7 +15,7 @@ FILE = "rounds.jsonl"
 
 @dataclass(frozen=True)
 class Refusal:
-    """A party whose reply was not counted, and why."""
+    """A party whose reply was not counted, and why. Both came from outside: they are made fit to be shown before."""
 
     party: str
     reason: str

@@ -29,6 +29,7 @@ from twinproof.recipes.guarantees import not_yet_certified
 from twinproof.recipes.noise_network import constraint_of, initial_network
 from twinproof.recipes.optimizer import optimizer_of
 from twinproof.recipes.own import Own
+from twinproof.recipes.prior_of_run import describe_prior, refuse_other_prior
 from twinproof.recipes.redistribution import public_records, redistribute
 from twinproof.recipes.reporter import Reporter
 from twinproof.recipes.resumption import clear_stillborn, load_ledger, refuse_older_ledger, refuse_started
@@ -132,6 +133,7 @@ def _start_job(root: Path, agreement: Agreement, public: Dataset, fewest: int) -
         "federation": describe(agreement),
         "versions": software_versions(),
         "device": f"{describe_device(_CPU)}, {len(agreement.parties)} parties",
+        **describe_prior(config),
     }
     write_run_json(root, record)
     return _Job(root, agreement, public, key, ledger, created, fewest)
@@ -139,6 +141,7 @@ def _start_job(root: Path, agreement: Agreement, public: Dataset, fewest: int) -
 
 def _continue_job(root: Path, agreement: Agreement, public: Dataset, fewest: int) -> _Job:
     layout, record = RunLayout(root), read_run_json(root)
+    refuse_other_prior(agreement.config, record)
     ledger = load_ledger(layout, config_digest(record["config"]))
     key = private_files.load_key(layout.private)
     return _Job(root, agreement, public, key, ledger, record["created"], fewest)

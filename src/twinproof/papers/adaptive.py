@@ -12,6 +12,7 @@ from twinproof.attacks.attack import pgd
 from twinproof.attacks.objective import Plain
 from twinproof.attacks.run import predicted_labels, run_attack
 from twinproof.attacks.threat import Threat
+from twinproof.attacks.without_noise import without_noise
 from twinproof.certify.method import Method
 from twinproof.certify.of_run import smoothed_for_run
 from twinproof.certify.sampling import Sampling
@@ -30,15 +31,16 @@ _NO_CERTIFICATE = 100
 def adaptive_accuracy(run: Run, dataset: Dataset, measurement: UnderAttack, *, device: str = "auto") -> dict[str, float]:
     """The share of right answers at each of ``measurement.adaptive_sizes``, by size as text.
 
-    A model without noise of its own is attacked as it is. Right is, as everywhere in the papers' accuracy, what most of n0
-    draws vote for, or what the network without noise answers.
+    A model that answers without noise is attacked as it answers. Right is, as everywhere in the papers' accuracy, what most of
+    n0 draws vote for, or what the network without noise answers.
     """
     target, key = resolve_device(device), Key.from_system()
     smoothed = smoothed_for_run(run, dataset, target, method=Method(norm=measurement.norm))
     stored = torch.from_numpy(dataset.test.inputs[: measurement.limit].astype("int64")).to(target)
     labels = torch.from_numpy(dataset.test.labels[: measurement.limit]).to(target)
     inputs = stored.to(torch.float32) / dataset.levels
-    objective = smoothed_objective(smoothed, measurement.adaptive_draws) if measurement.certified else Plain(run.model(target))
+    blind = Plain(without_noise(run.model(target)))
+    objective = smoothed_objective(smoothed, measurement.adaptive_draws) if measurement.certified else blind
     attack = pgd(measurement.adaptive_steps, restarts=measurement.adaptive_restarts)
     shares = {}
     for size in measurement.adaptive_sizes:

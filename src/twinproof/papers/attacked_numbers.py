@@ -16,7 +16,7 @@ from twinproof.evaluate.protocols import CLEAN, AttackPlan, Protocol
 from twinproof.evaluate.under_attack import AttackedRun, attack_run
 from twinproof.papers.adaptive import adaptive_accuracy
 from twinproof.papers.measurement import Numbers
-from twinproof.papers.rereading import BOUNDS, Rereading
+from twinproof.papers.rereading import PUBLISHED, Rereading
 from twinproof.papers.under_attack import UnderAttack
 from twinproof.runs.attacks import AttackLine
 from twinproof.runs.run import Run
@@ -79,14 +79,17 @@ def counted(
     reading = Rereading.of(run, dataset, certified.settings)
     reading.check(*_votes(certified.certificates), certified.settings.n, certified.settings.alpha)
     reading.check(*_votes(clean), attacked.settings.n, attacked.settings.alpha)
+    bounds = reading.bounds
+    claimed = {"paper_norm": reading.rules[PUBLISHED].operator_norm} if PUBLISHED in bounds else {}
     return {
         **numbers,
         "sigma": certified.settings.sigma,
         "operator_norm": certified.settings.operator_norm,
-        "paper_norm": reading.paper_norm,
-        "certified_there": {bound: _there(reading, bound, entries, attacked, measurement) for bound in BOUNDS},
-        "certified": {bound: _line(reading, bound, certified, measurement) for bound in BOUNDS},
-        "mean_radius": {bound: _mean_radius(reading, bound, certified) for bound in BOUNDS},
+        **claimed,
+        "bound_status": {bound: str(reading.status(bound)) for bound in bounds},
+        "certified_there": {bound: _there(reading, bound, entries, attacked, measurement) for bound in bounds},
+        "certified": {bound: _line(reading, bound, certified, measurement) for bound in bounds},
+        "mean_radius": {bound: _mean_radius(reading, bound, certified) for bound in bounds},
     }
 
 

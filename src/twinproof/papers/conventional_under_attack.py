@@ -1,120 +1,119 @@
-"""Figures 4 and 5 of Phan et al. 2019: accuracy of private models under attacks, against the privacy budget."""
+"""Accuracy of private models under attacks, against the privacy budget.
+
+Figures 4 and 5 of Phan et al. 2019, and Figure 2 of Phan et al. 2020 (StoBatch).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from functools import partial
 from typing import TYPE_CHECKING
 
 from twinproof.papers import gather
 from twinproof.papers.cell import Cell
 from twinproof.papers.cell_store import Measured
+from twinproof.papers.contest import Contest, Sampled, differences, sampled_under
 from twinproof.papers.effort import Effort
 from twinproof.papers.findings import Findings, Line, Panel
 from twinproof.papers.methods import METHODS, Ground, cells_of
-from twinproof.papers.statistics import TTest, paired_test, welch_test
-from twinproof.papers.words import ATTACK_NAMES, EPSILON_AXIS
+from twinproof.papers.promises import check_promises
+from twinproof.papers.words import ANSWERS, ATTACK_NAMES, EPSILON_AXIS, REFUTED_LINES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_OURS = "securesgd"
-_BASELINES = ("securesgd-agm", "dpsgd")
 _QUICK_EPSILONS = (1.0, 4.0)
 
 
 @dataclass(frozen=True)
 class ConventionalUnderAttack:
-    """One of the two figures, at each of ``sizes``; the published gains are compared at ``caption_size`` (papers' scale)."""
+    """One of the figures, at each of ``sizes``; the published numbers are compared at ``caption_size`` (papers' scale)."""
 
     ground: Ground
+    contest: Contest
     epsilons: tuple[float, ...]
     sizes: tuple[float, ...]
     caption_size: float
 
     def cells(self, effort: Effort) -> list[Cell]:
-        """The three private methods at every budget."""
+        """Every method at every budget."""
         budgets = _QUICK_EPSILONS if effort.quick else self.epsilons
         return [
             cell
             for epsilon in budgets
-            for method in (_OURS, *_BASELINES)
+            for method in self.contest.lines
             for cell in cells_of(method, self.ground, effort, epsilon=epsilon)
         ]
 
     def findings(self, done: Sequence[Measured]) -> Findings:
-        """A panel for each attack and size, the paper's gains and their tests."""
-        budgets = _budgets(done)
-        ours = {
-            f"{_OURS} over {other}": _differences(
-                _averages(done, _OURS, self.caption_size), _averages(done, other, self.caption_size)
-            )
-            for other in _BASELINES
-        }
-        at = _mean_over_attacks(done, self.caption_size)
-        first, last = (gather.values(done, _OURS, at, epsilon) for epsilon in (budgets[0], budgets[-1]))
-        ours["securesgd rise"] = _differences(last, first)
+        """A panel for each attack and size, the paper's numbers and gains, and their tests."""
+        check_promises(done)
+        budgets = gather.budgets_of(done)
         return Findings(
-            panels=tuple(_panel(done, attack, size) for size in self.sizes for attack in gather.attacks_of(done)),
-            tests=tuple(test for size in self.sizes for other in _BASELINES for test in _tests(done, other, size)),
-            ours=ours,
-            notes=(
-                f"gains: mean over the attacks and budgets, at size {self.caption_size:g}, the one of the caption",
-                f"rise: from epsilon {budgets[0]:g} to {budgets[-1]:g}",
-                "methods with noise answer with the class that most of their draws vote for",
+            panels=tuple(self._panel(done, attack, size) for size in self.sizes for attack in gather.attacks_of(done)),
+            tests=tuple(
+                test for size in self.sizes for test in self.contest.tests(partial(_sampled, done, size), f"size {size:g}")
             ),
+            ours={
+                **self._levels(done, budgets),
+                **self.contest.gains(partial(_sampled, done, self.caption_size)),
+            },
+            sound=self._adaptive(done, budgets),
+            notes=self._notes(budgets),
         )
 
     def figure(self, findings: Findings, caption: str) -> Figure:
         """Lines with bands."""
         from twinproof.papers.draw import draw_panels
 
-        return draw_panels(findings.panels, caption, columns=4)
+        return draw_panels(findings.panels, caption, columns=4, names_above=len(self.contest.lines) > 3)
 
+    def _levels(self, done: Sequence[Measured], budgets: Sequence[float]) -> dict[str, Sequence[float]]:
+        """Accuracy of each method at each budget, mean over attacks, and how it rises over all budgets."""
+        read = gather.mean_of([gather.conventional(attack, self.caption_size) for attack in gather.attacks_of(done)])
+        levels: dict[str, Sequence[float]] = {}
+        for method in self.contest.lines:
+            at = {epsilon: gather.values(done, method, read, epsilon) for epsilon in budgets}
+            levels |= {f"{method} conventional epsilon {epsilon:g}": found for epsilon, found in at.items()}
+            levels[f"{method} rise"] = differences(at[budgets[-1]], at[budgets[0]])
+        return levels
 
-def _budgets(done: Sequence[Measured]) -> list[float]:
-    return sorted({float(one.cell.training["epsilon"]) for one in done})
+    def _adaptive(self, done: Sequence[Measured], budgets: Sequence[float]) -> dict[str, Sequence[float]]:
+        """What is left under the attack that sees the noise, where it was tried at this size."""
+        if not gather.has_adaptive(done, self.caption_size):
+            return {}
+        read = gather.adaptive(self.caption_size)
+        return {
+            f"{method} conventional epsilon {epsilon:g}": gather.values(done, method, read, epsilon)
+            for method in self.contest.lines
+            for epsilon in budgets
+        }
 
-
-def _mean_over_attacks(done: Sequence[Measured], size: float) -> gather.Reading:
-    return gather.mean_of([gather.conventional(attack, size) for attack in gather.attacks_of(done)])
-
-
-def _averages(done: Sequence[Measured], method: str, size: float) -> list[float]:
-    """For each repetition, the mean over all budgets and attacks: one number that no other repetition shares."""
-    read = _mean_over_attacks(done, size)
-    each = [gather.values(done, method, read, epsilon) for epsilon in _budgets(done)]
-    return [fmean(found) for found in zip(*each, strict=True)]
-
-
-def _differences(left: Sequence[float], right: Sequence[float]) -> list[float]:
-    return [one - other for one, other in zip(left, right, strict=True)]
-
-
-def _tests(done: Sequence[Measured], other: str, size: float) -> tuple[TTest, TTest]:
-    def settings(method: str) -> list[float]:
-        return [
-            fmean(gather.values(done, method, gather.conventional(attack, size), epsilon))
-            for epsilon in _budgets(done)
-            for attack in gather.attacks_of(done)
-        ]
-
-    names = (f"{_OURS}, size {size:g}", f"{other}, size {size:g}")
-    welch = welch_test(*names, _averages(done, _OURS, size), _averages(done, other, size))
-    return welch, paired_test(*names, settings(_OURS), settings(other))
-
-
-def _panel(done: Sequence[Measured], attack: str, size: float) -> Panel:
-    budgets = tuple(_budgets(done))
-    lines = tuple(
-        Line(
-            METHODS[method].label,
-            "plain",
-            colour,
-            budgets,
-            tuple(gather.values(done, method, gather.conventional(attack, size), epsilon) for epsilon in budgets),
+    def _notes(self, budgets: Sequence[float]) -> tuple[str, ...]:
+        refuted = any(METHODS[method].published for method in self.contest.lines)
+        return (
+            f"gains: mean over the attacks and budgets, at size {self.caption_size:g}, the one of the caption",
+            f"rise: from epsilon {budgets[0]:g} to {budgets[-1]:g}",
+            ANSWERS,
+            *((REFUTED_LINES,) if refuted else ()),
         )
-        for colour, method in enumerate((_OURS, *_BASELINES))
-    )
-    return Panel(f"accuracy under {ATTACK_NAMES[attack]}, size {size:g}", EPSILON_AXIS, lines, logarithmic=True)
+
+    def _panel(self, done: Sequence[Measured], attack: str, size: float) -> Panel:
+        budgets, read = gather.budgets_of(done), gather.conventional(attack, size)
+        lines = tuple(
+            Line(
+                METHODS[method].label,
+                METHODS[method].kind,
+                self.contest.colour(method),
+                budgets,
+                tuple(gather.values(done, method, read, epsilon) for epsilon in budgets),
+            )
+            for method in self.contest.lines
+        )
+        return Panel(f"accuracy under {ATTACK_NAMES[attack]}, size {size:g}", EPSILON_AXIS, lines, logarithmic=True)
+
+
+def _sampled(done: Sequence[Measured], size: float, method: str) -> Sampled:
+    readings = [gather.conventional(attack, size) for attack in gather.attacks_of(done)]
+    return sampled_under(done, method, readings, gather.budgets_of(done))

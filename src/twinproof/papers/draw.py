@@ -1,4 +1,7 @@
-"""Panels of lines with bands: means over repetitions, and 95 % t-intervals of them around."""
+"""Panels of lines with bands: means over repetitions, and 95 % t-intervals of them around.
+
+Lines are told apart in grey too: each colour has a mark of its own, and dashes say what kind of line it is.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from twinproof.papers.findings import Line, Panel
+from twinproof.papers.legend import name_above, name_below, name_beside
 from twinproof.papers.picture import BROKEN, INK, MUTED, PALETTE, RULE
 
 if TYPE_CHECKING:
@@ -15,83 +19,63 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _PANEL = (3.1, 2.5)
-_LETTERS = 58  # of a caption that fit under one panel
+_ALONE = 4.6  # inches: a panel that has the sheet to itself
+_LETTERS = 19  # of a caption, to an inch
+_NAME = 0.155  # inches that a name takes under a column
 _LOOKS: dict[str, dict[str, Any]] = {
     "sound": {"linestyle": "-", "linewidth": 2.0},
     "weaker": {"linestyle": "--", "linewidth": 1.3},
     "paper": {"linestyle": ":", "linewidth": 1.8},
     "plain": {"linestyle": "-", "linewidth": 1.5},
     "reference": {"linestyle": "-.", "linewidth": 1.5},
+    "printed": {"linestyle": ":", "linewidth": 1.0, "markersize": 5, "markerfacecolor": "none", "markeredgewidth": 0.9},
 }
-_LEGEND: dict[str, Any] = {"frameon": False, "fontsize": 6.8, "labelcolor": INK, "handlelength": 2.6}
-_NAMES_PER_PANEL = 1.4
-_MARKS = ("o", "s", "^", "D", "v", "P")
+_MARKS = ("o", "s", "^", "D", "v", "P", "X", ">", "h")
+_FEW = 12  # places that can all be marked
+_APART = 0.22  # of the panel's diagonal: marks on a line with more places, shifted from line to line
+_ROOM = 0.12  # of a fitted y-axis, beyond the means
 
 
-def draw_panels(panels: Sequence[Panel], caption: str, *, columns: int, names_above: bool = False) -> Figure:
+def draw_panels(
+    panels: Sequence[Panel], caption: str, *, columns: int, names_above: bool = False, names_below: bool = False
+) -> Figure:
     """All panels on one sheet. Names stand in the places behind the last panel, certificates first; or in their first panel.
 
-    With ``names_above`` they stand above all panels: for panels that share most of their lines and leave no place free.
+    With ``names_above`` they stand above all panels: for panels that share most of their lines and leave no place free. With
+    ``names_below`` each column's stand under it: for columns that share none.
     """
     from matplotlib.figure import Figure
 
-    rows = math.ceil(len(panels) / columns)
-    sheet = Figure(figsize=(_PANEL[0] * columns, _PANEL[1] * rows + 0.35), layout="constrained")
-    axes = list(sheet.subplots(rows, columns, squeeze=False).reshape(-1))
-    spare = axes[len(panels) :]
+    heights = [_PANEL[1]] * math.ceil(len(panels) / columns)
+    if names_below:
+        heights.append(_NAME * (1 + max(len(panel.lines) + bool(panel.printed) for panel in panels)))
+    width = _PANEL[0] * columns if columns > 1 else _ALONE
+    sheet = Figure(figsize=(width, sum(heights) + 0.35), layout="constrained")
+    grid = {"height_ratios": heights}
+    axes = list(sheet.subplots(len(heights), columns, squeeze=False, gridspec_kw=grid).reshape(-1))
+    used, spare = axes[: len(panels)], axes[len(panels) :]
     for place in spare:
         place.set_axis_off()
-    for place, panel in zip(axes, panels, strict=False):
+    for place, panel in zip(used, panels, strict=True):
         _draw(place, panel)
     if names_above:
-        _name_above(sheet, axes[: len(panels)], columns)
+        name_above(sheet, used)
+    elif names_below:
+        name_below(used, spare[-columns:])
     else:
-        _name_beside(axes[: len(panels)], panels, spare)
-    wrapped = textwrap.fill(caption, _LETTERS * columns)
+        name_beside(used, panels, spare)
+    wrapped = textwrap.fill(caption, round(_LETTERS * width))
     sheet.supxlabel(wrapped, x=0.01, ha="left", fontsize=6.8, color=MUTED)
     return sheet
 
 
-def _name_above(sheet: Figure, axes: Sequence[Axes], columns: int) -> None:
-    """Every name once, in a block above the panels."""
-    named: dict[str, Any] = {}
-    for place in axes:
-        handles, labels = place.get_legend_handles_labels()
-        for label, handle in zip(labels, handles, strict=True):
-            named.setdefault(label, handle)
-    wide = max(1, min(len(named), round(_NAMES_PER_PANEL * columns)))
-    sheet.legend(named.values(), named.keys(), loc="outside upper left", ncols=wide, **_LEGEND)
-
-
-def _name_beside(axes: Sequence[Axes], panels: Sequence[Panel], spare: Sequence[Axes]) -> None:
-    """Each name once, in a free place, or where its line is first."""
-    named: dict[str, Any] = {}
-    for place, panel in zip(axes, panels, strict=True):
-        handles, labels = place.get_legend_handles_labels()
-        new = {label: handle for label, handle in zip(labels, handles, strict=True) if label not in named}
-        named |= new
-        beside = spare[1:2] if all(line.kind == "plain" for line in panel.lines) else spare[:1]
-        if new and not beside:
-            place.legend(**_LEGEND)
-        elif new:
-            shown = {label: handle for label, handle in named.items() if label in new or label in _labels(beside[0])}
-            beside[0].legend(shown.values(), shown.keys(), loc="center left", **_LEGEND)
-
-
-def _labels(axes: Axes) -> list[str]:
-    """The names in a legend that was drawn before."""
-    legend = axes.get_legend()
-    return [] if legend is None else [text.get_text() for text in legend.get_texts()]
-
-
 def _draw(axes: Axes, panel: Panel) -> None:
-    for line in panel.lines:
-        _draw_line(axes, line, fitted=panel.fitted)
+    for line in (*panel.lines, *panel.printed):
+        _draw_line(axes, line, shares=panel.shares)
     axes.set_title(panel.title, loc="left", fontsize=8.5)
-    axes.set_xlabel(panel.x_label, fontsize=7.5)
+    axes.set_xlabel(panel.x_label if panel.end is None else f"{panel.x_label}; 0 beyond", fontsize=7.5)
     axes.set_ylabel(panel.y_label, fontsize=7.5)
-    if not panel.fitted:
-        axes.set_ylim(-2, 102)
+    axes.set_ylim(*y_range(panel))
     if panel.logarithmic:
         from matplotlib.ticker import NullLocator
 
@@ -101,31 +85,50 @@ def _draw(axes: Axes, panel: Panel) -> None:
         axes.xaxis.set_minor_locator(NullLocator())
     if panel.end is not None:
         axes.set_xlim(-0.02 * panel.end, panel.end)
-        axes.text(0.99, 0.04, "0 beyond", transform=axes.transAxes, ha="right", fontsize=6.5, color=MUTED)
     axes.tick_params(labelsize=7, colors=MUTED, labelcolor=INK)
     axes.grid(axis="y", color=RULE, linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _draw_line(axes: Axes, line: Line, *, fitted: bool) -> None:
+def y_range(panel: Panel) -> tuple[float, float]:
+    """From 0 to 100, or a little beyond all means, from 0 on where shares differ much.
+
+    Bands may be cut off: that of two trainings can be ten times as high as everything else.
+    """
+    means = [one.mean for line in (*panel.lines, *panel.printed) for one in line.estimates]
+    if not panel.fitted or not means:
+        return -2.0, 102.0
+    low, high = min(means), max(means)
+    if panel.shares and low <= high / 2:
+        top = max(1.0, high)
+        return -_ROOM / 4 * top, (1 + _ROOM) * top
+    room = _ROOM * (high - low) or 1.0
+    return low - room, high + room
+
+
+def _draw_line(axes: Axes, line: Line, *, shares: bool) -> None:
     estimates = line.estimates
     colour = BROKEN if line.kind == "paper" else PALETTE[line.colour % len(PALETTE)]
-    mark = _MARKS[line.colour % len(_MARKS)] if line.marked else None
-    axes.plot(
-        line.places,
-        [one.mean for one in estimates],
-        color=colour,
-        marker=mark,
-        markersize=3,
-        label=line.label,
-        **_LOOKS[line.kind],
-    )
+    look = {"markersize": 3.5, **_LOOKS[line.kind]}
+    if line.kind == "printed" and len(line.places) == 1:
+        look["linestyle"] = "none"  # nor in the legend
+    axes.plot(line.places, [one.mean for one in estimates], color=colour, label=line.label, **_marks(line), **look)
     banded = [
-        (place, one.low if fitted else max(0.0, one.low), one.high if fitted else min(100.0, one.high))
+        (place, max(0.0, one.low) if shares else one.low, min(100.0, one.high) if shares else one.high)
         for place, one in zip(line.places, estimates, strict=True)
         if one.low is not None and one.high is not None
     ]
     if banded:
         places, lows, highs = zip(*banded, strict=True)
         axes.fill_between(places, lows, highs, color=colour, alpha=0.15, linewidth=0)
+
+
+def _marks(line: Line) -> dict[str, Any]:
+    """A mark at every place, or here and there on a long line: where another line has none, so that both are seen."""
+    if not line.marked:
+        return {}
+    marks: dict[str, Any] = {"marker": _MARKS[line.colour % len(_MARKS)]}
+    if len(line.places) > _FEW:
+        marks["markevery"] = (_APART * (line.colour % len(_MARKS)) / len(_MARKS), _APART)
+    return marks

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from twinproof.errors import DataError
+from twinproof.papers.measurement import Numbers
 from twinproof.papers.statistics import Estimate, TTest, over_repetitions
 
 _LEAST_SHARE = 0.2  # of the x-axis that a cropped panel shows at least
@@ -16,9 +17,9 @@ _LEAST_SHARE = 0.2  # of the x-axis that a cropped panel shows at least
 class Line:
     """One line of a plot: for each place on the x-axis, one number for each repetition.
 
-    ``kind`` decides its look: ``paper`` (a published bound that does not hold), ``sound`` (the best bound that holds; our own
-    method), ``weaker`` (holds, says less; a method that never saw noise), ``reference`` (the upper end, without privacy) or
-    ``plain`` (all else).
+    ``kind`` decides its look: ``paper`` (a published bound or method that does not keep its promise), ``sound`` (the best
+    bound that holds; our own method), ``weaker`` (holds, says less; a method that never saw noise), ``reference`` (the upper
+    end, without privacy), ``printed`` (numbers that a paper prints for the line of the same colour) or ``plain`` (all else).
     """
 
     label: str
@@ -49,17 +50,37 @@ class Line:
         return {"label": self.label, "kind": self.kind, "points": points}
 
 
+def trainings_words(repetitions: int) -> str:
+    """What a caption says of the numbers: means and intervals over trainings, or that there is only one."""
+    if repetitions == 1:
+        return "One training, no interval"
+    return f"Means of {repetitions} trainings with 95 % t-intervals over them"
+
+
+SHARES = "% of test images"
+"""What a y-axis shows unless a panel says otherwise: from 0 to 100."""
+
+
 @dataclass(frozen=True)
 class Panel:
-    """One plot; its y-axis goes from 0 to 100 unless it is ``fitted`` to the lines."""
+    """One plot; its y-axis goes from 0 to 100 unless it is ``fitted`` to the lines.
+
+    ``printed`` are the paper's own numbers, drawn over the lines; a results file has them among the published ones.
+    """
 
     title: str
     x_label: str
     lines: tuple[Line, ...]
     logarithmic: bool = False
     cropped: bool = False
-    y_label: str = "% of test images"
+    y_label: str = SHARES
     fitted: bool = False
+    printed: tuple[Line, ...] = ()
+
+    @property
+    def shares(self) -> bool:
+        """Whether nothing below 0 or above 100 can be."""
+        return self.y_label == SHARES
 
     @property
     def end(self) -> float | None:
@@ -94,7 +115,9 @@ class Findings:
     """All of it. ``ours`` maps the key of a published number to our values, one for each repetition, in its unit.
 
     ``sound`` says for some keys which of our own, sound measures stands beside the papers' one. ``tables`` take the place of
-    the plain list of numbers on the page, where a paper's own table has a better form.
+    the plain list of numbers on the page, where a paper's own table has a better form. ``cells_in`` names the experiment whose
+    results file holds the same cells: they are not written twice. ``told`` has, by name of a cell, the numbers that a results
+    file tells of it where the cell itself holds far more than the figure is about.
     """
 
     panels: tuple[Panel, ...]
@@ -103,3 +126,5 @@ class Findings:
     sound: Mapping[str, Sequence[float]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     tables: tuple[Table, ...] = ()
+    cells_in: str = ""
+    told: Mapping[str, Numbers] = field(default_factory=dict)

@@ -26,6 +26,12 @@ def values(done: Sequence[Measured], method: str, read: Reading, epsilon: float 
     return tuple(read(one) for one in repetitions(done, method, epsilon))
 
 
+def budgets_of(done: Sequence[Measured]) -> tuple[float, ...]:
+    """The privacy budgets, from small to large; of published variants, what they claim."""
+    given = {one.cell.training.get("epsilon") for one in done}
+    return tuple(sorted(float(epsilon) for epsilon in given if epsilon is not None))
+
+
 def attacks_of(done: Sequence[Measured]) -> tuple[str, ...]:
     """The attacks that all cells met."""
     return _plan(done[0]).attacks
@@ -49,6 +55,11 @@ def conventional(attack: str, size: float) -> Reading:
 def adaptive(size: float) -> Reading:
     """Accuracy under the attack in expectation over the noise."""
     return lambda one: 100 * float(one.numbers["adaptive"][f"{in_input_units(size):.12g}"])
+
+
+def has_adaptive(done: Sequence[Measured], size: float) -> bool:
+    """Whether every cell met that attack at this size."""
+    return all(in_input_units(size) in _plan(one).adaptive_sizes for one in done)
 
 
 def certified_there(bound: str, attack: str, size: float) -> Reading:

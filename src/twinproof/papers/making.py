@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -16,23 +15,16 @@ from twinproof.errors import RunError, TwinproofError
 from twinproof.papers.cell import Cell
 from twinproof.papers.cell_store import CellStore, Measured
 from twinproof.papers.effort import Effort
+from twinproof.papers.outcome import Failure, Outcome
+from twinproof.papers.shared_making import check_effort, shared_outcomes
 from twinproof.papers.timings import Call
 from twinproof.progress import Progress, Silent
+from twinproof.training.distributed.rank_error import RankError
+from twinproof.training.distributed.ranks import ALONE, Ranks
 
 # What can befall one model and not the next: settings that do not fit, divergence, memory, the disk. Anything else is a bug.
 _FAILURES = (TwinproofError, RuntimeError, MemoryError, OSError)
 _NAMED = 5  # failed cells whose error is told
-
-
-@dataclass(frozen=True)
-class Failure:
-    """A cell that could not be made, and why. Words only: an exception would keep the memory of its model."""
-
-    cell: Cell
-    why: str
-
-
-Outcome = Measured | Failure
 
 
 def make_cells(
@@ -43,31 +35,38 @@ def make_cells(
     overwrite: bool = False,
     progress: Progress | None = None,
     name: str = "",
+    ranks: Ranks = ALONE,
 ) -> list[Measured]:
     """Every cell, from the disk or made now, in the order given; ``name`` is that of the experiment that asks for them.
+
+    With several ``ranks`` all call this alike and get the same answer; each makes whole cells, one at a time.
 
     Guarantees
         - A finished cell is never made twice, nor reused under other settings, however many repetitions were asked for then.
         - A repetition is begun when all cells of the one before have been begun: a call that is cut off leaves whole ones.
         - A cell that fails takes no other with it: all others are made and kept, and the RunError at the end names it.
+        - A rank that is lost stops the others; every finished cell is kept, and those under way go on where they stopped.
     """
     progress = progress or Silent()
-    if overwrite:
+    check_effort(effort, ranks)
+    if overwrite and ranks.is_first:
         for cell in cells:
             store.forget(cell)
+    ranks.wait()  # nobody looks before what is to go is gone
     kept: dict[str, Measured | None] = {cell.name: store.finished(cell) for cell in cells}
     if cells:
         progress.start("models", len(cells), sum(found is not None for found in kept.values()))
     missing = by_repetition([cell for cell in cells if kept[cell.name] is None])
-    call, failures = Call(store.root, name, effort.processes), []
-    for outcome in _outcomes(missing, store, effort):
+    call, failures = Call(store.root, name, effort.processes * ranks.world), []
+    for outcome in _outcomes(missing, store, effort, ranks):
         progress.advance()
         if isinstance(outcome, Failure):
             failures.append(outcome)
             progress.say(f"{outcome.cell.name}: failed: {outcome.why}")
             continue
         kept[outcome.cell.name] = outcome
-        call.made(outcome.cell)
+        if ranks.is_first:
+            call.made(outcome.cell)
         progress.say(_told(outcome))
     if failures:
         raise _failed(failures, len(missing))
@@ -79,8 +78,11 @@ def by_repetition(cells: Sequence[Cell]) -> list[Cell]:
     return sorted(cells, key=lambda cell: cell.repetition)
 
 
-def _outcomes(cells: list[Cell], store: CellStore, effort: Effort) -> Iterator[Outcome]:
+def _outcomes(cells: list[Cell], store: CellStore, effort: Effort, ranks: Ranks) -> Iterator[Outcome]:
     """The cells as they become ready; with several processes each has its own copy of everything."""
+    if ranks is not ALONE:
+        yield from shared_outcomes(cells, store, ranks, partial(_attempt, store=store, effort=effort))
+        return
     if effort.processes == 1 or len(cells) < 2:
         for cell in cells:
             yield _attempt(cell, store, effort)
@@ -106,6 +108,8 @@ def _attempt(cell: Cell, store: CellStore, effort: Effort) -> Outcome:
     try:
         dataset = _dataset(str(cell.training["data"]["source"]), effort.data_root)
         outcome = measure(cell, store, dataset, device=effort.device)
+    except RankError:
+        raise  # the ranks have parted: that says nothing about this cell
     except _FAILURES as error:
         outcome = Failure(cell, f"{type(error).__name__}: {error}")
     # The next cell of this process starts with as much as this one; only here is the error, with all that it holds, gone.

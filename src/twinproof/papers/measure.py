@@ -37,7 +37,7 @@ def measure(cell: Cell, store: CellStore, dataset: Dataset, *, device: str = "au
         "versions": software_versions(),
         "date": utc_now(),
         "seconds": round(time.monotonic() - began, 1),
-        "training_seconds": run.record["seconds"],
+        "training_seconds": run.training_seconds,
     }
     measured = Measured(cell, numbers, made)
     store.keep(measured)

@@ -1,8 +1,8 @@
 """The settings with which the methods of the papers are trained here: data, not code, and one place for all figures.
 
-All methods of a figure share network, batch and epochs, as in the papers. What else a recipe decides (clipping, the calibration
-of its noise, how r is found) is left to it, so that a figure shows the recipes as users get them. No seed is set: a run with
-a known seed is not private.
+All methods of a figure share batch and epochs, as in the papers, and the network, but for StoBatch, which has its own. What
+else a recipe decides (clipping, the calibration of its noise, how r is found) is left to it, so that a figure shows the recipes
+as users get them. No seed is set: a run with a known seed is not private.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from twinproof.papers.cell import Cell
-from twinproof.papers.effort import Effort, in_input_units
+from twinproof.papers.effort import Effort
 from twinproof.papers.under_attack import UnderAttack
+from twinproof.recipes.noise_layer import Variant
+from twinproof.recipes.registry import find_recipe
 
 QUICK_DATA = "digits"
 FEW_SIZES = (0.1, 0.2)
-"""In the papers' scale: those of Figures 4 and 5 of Phan et al., by caption and text."""
+"""In the papers' scale: those of Figures 4 and 5 of Phan et al. 2019, by caption and text."""
 _QUICK_MEASUREMENT = {
     "limit": 40,
     "sizes": (0.05, 0.1),
@@ -74,21 +76,41 @@ _LITTLE, _LITTLE_TRAINING = 0.5, {"epochs": 20.0, "batch_size": 4096}
 
 @dataclass(frozen=True)
 class MethodOfPaper:
-    """A line of a figure: its recipe, whether that is private, whether it has noise (and so certificates) of its own.
+    """A line of a figure: its recipe, whether that is private, whether it answers with fresh noise (and so has certificates).
 
-    ``swept`` ones are attacked at every size; figures show the others at ``FEW_SIZES`` only, which saves most of their time.
-    ``noise`` is what it sets of the noise layer beside what all share.
+    ``noise`` is what it sets of the noise layer beside what all share. ``own`` ones set nothing there: all that their recipe
+    decides stands, and what a figure's methods share is only for what it leaves open. ``published`` is the recipe's variant as
+    its paper printed it, whose privacy is refuted: it promises nothing, and its label has to say so. ``settings`` are those of
+    the paper, ``quick`` those of a first look.
     """
 
     name: str
     recipe: str
     private: bool
     noisy: bool
-    swept: bool
     label: str
     noise: Mapping[str, Any] = field(default_factory=dict)
+    own: bool = False
+    published: bool = False
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    quick: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> str:
+        """The look of its lines: that of what does not hold, or that of any other method."""
+        return "paper" if self.published else "plain"
+
+    @property
+    def decided(self) -> frozenset[str]:
+        """Settings that are left to the recipe."""
+        if not self.own:
+            return frozenset()
+        recipe = find_recipe(self.recipe)
+        return frozenset({*recipe.defaults, *((recipe.published or {}) if self.published else {}), *self.settings})
 
 
+# Attacks on every record in every step: a first look takes fewer of them, and fewer copies.
+_FIRST_LOOK = {"copies": 1, "regulariser": {"attack_steps": 2}}
 # The calibration of HGM with equal shares is that of the extended mechanism: at the input there is nothing to redistribute.
 _AT_INPUT = {"place": "input", "redistribution": "uniform", "mechanism": "extended"}
 METHODS: dict[str, MethodOfPaper] = {
@@ -101,23 +123,43 @@ METHODS: dict[str, MethodOfPaper] = {
             "pixeldp",
             private=False,
             noisy=True,
-            swept=True,
             label="PixelDP",
             noise={"weights": "measure", "epsilon_r": 1.0},
         ),
-        MethodOfPaper("hgm-pixeldp", "hgm-pixeldp", private=False, noisy=True, swept=True, label="HGM-PixelDP"),
-        MethodOfPaper("securesgd", "securesgd", private=True, noisy=True, swept=True, label="Secure-SGD"),
+        MethodOfPaper("hgm-pixeldp", "hgm-pixeldp", private=False, noisy=True, label="HGM-PixelDP"),
+        MethodOfPaper("securesgd", "securesgd", private=True, noisy=True, label="Secure-SGD"),
         MethodOfPaper(
             "securesgd-input",
             "securesgd",
             private=True,
             noisy=True,
-            swept=True,
             label="Secure-SGD, noise at the input",
             noise=_AT_INPUT,
         ),
-        MethodOfPaper("securesgd-agm", "securesgd-agm", private=True, noisy=True, swept=False, label="Secure-SGD, AGM"),
-        MethodOfPaper("dpsgd", "dpsgd", private=True, noisy=False, swept=False, label="DPSGD"),
+        MethodOfPaper("securesgd-agm", "securesgd-agm", private=True, noisy=True, label="Secure-SGD, AGM"),
+        MethodOfPaper("dpsgd", "dpsgd", private=True, noisy=False, label="DPSGD"),
+        MethodOfPaper("adlm", "adlm", private=True, noisy=True, label="AdLM", own=True),
+        # It answers without fresh noise: what its paper adds is drawn once, and stays with the weights.
+        MethodOfPaper(
+            "adlm-published",
+            "adlm",
+            private=True,
+            noisy=False,
+            label="AdLM, as published (no privacy)",
+            own=True,
+            published=True,
+        ),
+        MethodOfPaper("stobatch", "stobatch", private=True, noisy=True, label="StoBatch", own=True, quick=_FIRST_LOOK),
+        MethodOfPaper(
+            "stobatch-published",
+            "stobatch",
+            private=True,
+            noisy=True,
+            label="StoBatch, as published (no privacy)",
+            own=True,
+            published=True,
+            settings={"batch_size": 2499},
+        ),
     )
 }
 
@@ -128,32 +170,46 @@ def ground_of(ground: Ground, effort: Effort) -> Ground:
 
 
 def cells_of(method: str, ground: Ground, effort: Effort, *, epsilon: float | None = None) -> list[Cell]:
-    """The repetitions of one method at one privacy budget."""
-    chosen = ground_of(ground, effort)
-    known = METHODS[method]
-    training: dict[str, Any] = {"data": {"source": chosen.data}, "recipe": known.recipe, "epochs": chosen.epochs}
-    if chosen.batch_size is not None:
-        training["batch_size"] = chosen.batch_size
-    if known.private and chosen.learning_rate is not None and known.noisy:
-        training["learning_rate"] = chosen.learning_rate
-    if known.private:
-        training |= {"epsilon": epsilon, "delta": chosen.delta}
-    if epsilon is not None and epsilon < _LITTLE and not effort.quick:
-        training |= _LITTLE_TRAINING
-    if effort.epochs is not None:
-        training["epochs"] = effort.epochs
-    if known.noisy:
-        bound = chosen.input_bound if known.noise.get("place") == "input" else chosen.attack_bound
-        shared = {"norm": "linf", "attack_bound": bound, "epsilon_r": chosen.epsilon_r}
-        training["noise_layer"] = {**shared, **known.noise}
+    """The repetitions of one method at one privacy budget; of a published variant, at what its paper would claim."""
+    chosen, known = ground_of(ground, effort), METHODS[method]
+    training = _training(known, chosen, effort, epsilon)
     measurement = _measurement(known, chosen, effort)
     return [Cell(method, repetition, training, measurement) for repetition in range(effort.seeds)]
 
 
+def _training(known: MethodOfPaper, ground: Ground, effort: Effort, epsilon: float | None) -> dict[str, Any]:
+    training: dict[str, Any] = {"data": {"source": ground.data}, "recipe": known.recipe}
+    if known.published:
+        training["variant"] = str(Variant.PUBLISHED)
+    if known.private:
+        training |= {"epsilon": epsilon, "delta": ground.delta}
+    training |= _shared(known, ground, effort, epsilon)
+    if known.noisy and not known.own:
+        bound = ground.input_bound if known.noise.get("place") == "input" else ground.attack_bound
+        shared = {"norm": "linf", "attack_bound": bound, "epsilon_r": ground.epsilon_r}
+        training["noise_layer"] = {**shared, **known.noise}
+    training |= known.quick if effort.quick else known.settings
+    if effort.epochs is not None:
+        training["epochs"] = effort.epochs
+    return training
+
+
+def _shared(known: MethodOfPaper, ground: Ground, effort: Effort, epsilon: float | None) -> dict[str, Any]:
+    """What the methods of a figure share, but for what this one's recipe decides; a first look is short for all of them."""
+    shared: dict[str, Any] = {"epochs": ground.epochs}
+    if ground.batch_size is not None:
+        shared["batch_size"] = ground.batch_size
+    if known.private and ground.learning_rate is not None and known.noisy:
+        shared["learning_rate"] = ground.learning_rate
+    if effort.quick:
+        return shared
+    if epsilon is not None and epsilon < _LITTLE:
+        shared |= _LITTLE_TRAINING
+    return {name: value for name, value in shared.items() if name not in known.decided}
+
+
 def _measurement(method: MethodOfPaper, ground: Ground, effort: Effort) -> UnderAttack:
     changes: dict[str, Any] = {"steps": ground.steps}
-    if not method.swept:
-        changes["sizes"] = tuple(in_input_units(size) for size in FEW_SIZES)
     if effort.quick:
         changes |= _QUICK_MEASUREMENT
     if effort.limit is not None:

@@ -14,7 +14,7 @@ from twinproof.papers.cell_store import CellStore, Measured
 from twinproof.papers.comparison import Row, compare, markdown
 from twinproof.papers.effort import Effort
 from twinproof.papers.experiment import Experiment
-from twinproof.papers.findings import Findings
+from twinproof.papers.findings import Findings, trainings_words
 from twinproof.papers.making import make_cells
 from twinproof.papers.methods import QUICK_DATA
 from twinproof.papers.picture import write_picture
@@ -23,6 +23,7 @@ from twinproof.papers.reproductions import REPRODUCTIONS
 from twinproof.papers.results_file import devices, results_record, results_text
 from twinproof.papers.timings import made_in
 from twinproof.progress import Progress, Silent
+from twinproof.training.distributed.ranks import ALONE, Ranks
 
 RESULTS, PICTURE, PAGE, CELLS = "results.json", "figure.svg", "table.md", "cells"
 
@@ -39,9 +40,18 @@ class Reproduced:
 
 
 def reproduce(
-    name: str, out: Path, effort: Effort | None = None, *, overwrite: bool = False, progress: Progress | None = None
+    name: str,
+    out: Path,
+    effort: Effort | None = None,
+    *,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+    ranks: Ranks = ALONE,
 ) -> Reproduced:
     """Makes one experiment again into ``out``/name; its cells lie in ``out``/cells, where other experiments find them too.
+
+    With several ``ranks`` (docs/distributed.md) all call this alike and see one folder ``out``; they share out the cells, and
+    rank 0 writes the results.
 
     Guarantees
         - Cells are made as ``make_cells`` promises; interrupted ones go on where they stopped.
@@ -52,15 +62,17 @@ def reproduce(
     experiment = find_experiment(name)
     reproduction = _selected(_runnable(experiment, effort), experiment, effort.methods)
     cells, store = reproduction.cells(effort), CellStore(out / CELLS)
-    done = make_cells(cells, store, effort, overwrite=overwrite, progress=progress, name=name)
+    done = make_cells(cells, store, effort, overwrite=overwrite, progress=progress, name=name, ranks=ranks)
     findings = reproduction.findings(done)
     caption = _caption(done, effort)
     folder = out / name
-    folder.mkdir(parents=True, exist_ok=True)
     results = results_record(experiment, effort, findings, done, made_in(store.root, cells))
-    write_atomic(folder / RESULTS, results_text(results).encode())
-    write_atomic(folder / PAGE, markdown(experiment, findings, caption, results["command"]).encode())
-    write_picture(lambda: reproduction.figure(findings, caption), folder / PICTURE)
+    if ranks.is_first:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomic(folder / RESULTS, results_text(results).encode())
+        write_atomic(folder / PAGE, markdown(experiment, findings, caption, results["command"]).encode())
+        write_picture(lambda: reproduction.figure(findings, caption), folder / PICTURE)
+    ranks.wait()  # who returns finds the files
     return Reproduced(experiment, folder, findings, compare(experiment, findings), results)
 
 
@@ -110,7 +122,4 @@ def _caption(done: Sequence[Measured], effort: Effort) -> str:
     last = max(str(one.made["date"]) for one in done)[:10]
     measured = done[0].cell.measurement.words()
     first = f"First look ({QUICK_DATA}, small settings), not comparable with the paper. " if effort.quick else ""
-    return (
-        f"{first}Means of {effort.seeds} trainings with 95 % t-intervals over them; {measured}. "
-        f"{devices(done)}; torch {versions}; {last}."
-    )
+    return f"{first}{trainings_words(effort.seeds)}; {measured}. {devices(done)}; torch {versions}; {last}."

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from twinproof.papers.certified_under_attack import CertifiedUnderAttack
+from twinproof.papers.contest import SECURESGD, SECURESGD_ADLM, STOBATCH
+from twinproof.papers.conventional_against_size import ConventionalAgainstSize
 from twinproof.papers.conventional_under_attack import ConventionalUnderAttack
 from twinproof.papers.dpcert.certified_curves import CertifiedCurves, Group, combinations_group, copies_group, table_curves
 from twinproof.papers.dpcert.fgsm import Fgsm
@@ -18,14 +20,20 @@ from twinproof.papers.methods import CIFAR10, CIFAR10_NOT_PRIVATE, FEW_SIZES, MN
 from twinproof.papers.reproduction import Reproduction
 from twinproof.papers.securesgd_mnist import SecureSgdMnist
 from twinproof.papers.sigma_curves import SigmaCurves
+from twinproof.papers.stobatch_certified import StoBatchCertified
+from twinproof.papers.stobatch_mnist import StoBatchMnist
 
 REPRODUCTIONS: Mapping[str, Reproduction] = {
     "hgm-fig1": SigmaCurves(),
     "hgm-fig2": CertifiedUnderAttack(CIFAR10_NOT_PRIVATE, largest=0.6),
     "hgm-fig3": CertifiedUnderAttack(MNIST_NOT_PRIVATE, largest=0.3),
-    "hgm-fig4": ConventionalUnderAttack(CIFAR10, (2.0, 4.0, 6.0, 8.0, 10.0), sizes=(0.2,), caption_size=0.2),
-    "hgm-fig5": ConventionalUnderAttack(MNIST, (0.2, 0.5, 1.0, 2.0), sizes=FEW_SIZES, caption_size=0.1),
+    "hgm-fig4": ConventionalUnderAttack(CIFAR10, SECURESGD_ADLM, (2.0, 4.0, 6.0, 8.0, 10.0), sizes=(0.2,), caption_size=0.2),
+    "hgm-fig5": ConventionalUnderAttack(MNIST, SECURESGD, (0.2, 0.5, 1.0, 2.0), sizes=FEW_SIZES, caption_size=0.1),
     "securesgd-mnist": SecureSgdMnist(),
+    "stobatch-fig2": ConventionalUnderAttack(MNIST, STOBATCH, (0.2, 0.5, 1.0, 2.0), sizes=(0.2,), caption_size=0.2),
+    "stobatch-fig4": ConventionalAgainstSize(MNIST, STOBATCH, epsilon=0.2),
+    "stobatch-fig6": StoBatchCertified(),
+    "stobatch-mnist": StoBatchMnist(),
     "dpcert-table2": Table2(),
     "dpcert-table3": Sensitivity("learning_rate", "learning rate", LEARNING_RATES),
     "dpcert-table4": Sensitivity("clip_norm", "clipping norm", CLIPPING_NORMS),

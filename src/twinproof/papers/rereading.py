@@ -6,11 +6,13 @@ between the bounds and never between draws or weights.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from twinproof.certify.bounds.catalogue import find_bound
 from twinproof.certify.bounds.confidence import RunnerUp
@@ -21,60 +23,99 @@ from twinproof.certify.of_run import smoothed_for_run
 from twinproof.certify.radius import Certified, RadiusRule
 from twinproof.data.record import Dataset
 from twinproof.errors import CheckFailed
-from twinproof.layers.noise import Law
+from twinproof.guarantee import Status
+from twinproof.layers.noise import BOTH_PLACES, Law
+from twinproof.layers.noise.fixed_draws import FixedDraws
 from twinproof.runs.certificates import CertificateSettings
 from twinproof.runs.run import Run
 
-TIGHT, HGM, PIXELDP, PUBLISHED = "tight", "hgm", "pixeldp", "published"
-BOUNDS = (TIGHT, HGM, PIXELDP, PUBLISHED)
+TIGHT, HGM, PIXELDP, COMPOSITION, PUBLISHED = "tight", "hgm", "pixeldp", "composition", "published"
+_GAUSSIAN = (TIGHT, HGM, PIXELDP, PUBLISHED)
+_LAPLACE = (TIGHT, PIXELDP)
+_BOTH_PLACES = (TIGHT, COMPOSITION)
+_OF_THEIR_OWN_NORM = (COMPOSITION, PUBLISHED)
 _AGREEMENT = 2e-6  # two units of the last digit of a recorded radius
+
+
+def bounds_for(place: str, law: str, *, fixed_draws: bool) -> tuple[str, ...]:
+    """The bounds by which votes are read, for noise of ``law`` at ``place``.
+
+    ``published`` is what a paper claims for such noise: Eq. 10 as printed for Gaussian noise, and Appendix N of StoBatch where
+    the network has ``fixed_draws``, beside which it draws less than it states. With noise at two places that is all drawn anew
+    the claim is ``composition``, which holds; for one Laplace noise no paper here claims anything.
+    """
+    if place == BOTH_PLACES:
+        return (*_BOTH_PLACES, PUBLISHED) if fixed_draws else _BOTH_PLACES
+    return _GAUSSIAN if law == Law.GAUSSIAN else _LAPLACE
 
 
 @dataclass(frozen=True)
 class Rereading:
-    """Reads radii off votes, for the noise and the layer of ``settings``; ``paper_norm`` is the papers' sensitivity of it.
+    """Reads radii off votes: one rule for each bound, all for the noise that was drawn.
 
     Guarantees
-        Radii are those that certifying with that bound would give for these votes. ``published`` is what the paper claims: Eq.
-        10 as printed with the sensitivity of a single feature map. It is refuted and is here for comparison.
+        Radii are those that certifying with that bound would give for these votes. ``published`` is refuted and is here for
+        comparison (``bounds_for``): ``status`` says so, and is that of the bound itself.
     """
 
-    settings: CertificateSettings
-    paper_norm: float
+    recorded: str
+    rules: Mapping[str, RadiusRule]
 
     @classmethod
     def of(cls, run: Run, dataset: Dataset, settings: CertificateSettings) -> Rereading:
-        """For the certificates of a run."""
-        method = Method(norm=settings.norm, bound=PUBLISHED)
-        claimed = smoothed_for_run(run, dataset, torch.device("cpu"), method=method).operator_norm(tuple(dataset.shape))
-        return cls(settings, claimed.value)
+        """For the certificates of a run. Their own norm serves every bound that is charged no other one."""
+        method = Method(norm=settings.norm, bound=settings.bound)
+        smoothed = smoothed_for_run(run, dataset, torch.device("cpu"), sigma=settings.sigma, method=method)
+        bounds = bounds_for(settings.place, settings.law, fixed_draws=has_fixed_draws(smoothed.model))
+        others = {
+            bound: replace(smoothed, method=replace(method, bound=bound)).radius_rule(tuple(dataset.shape), settings.classes)
+            for bound in bounds
+            if bound in _OF_THEIR_OWN_NORM
+        }
+        return cls(settings.bound, {bound: others.get(bound) or recorded_rule(settings, bound) for bound in bounds})
+
+    @property
+    def bounds(self) -> tuple[str, ...]:
+        """The bounds that can be read here."""
+        return tuple(self.rules)
+
+    def status(self, bound: str) -> Status:
+        """How far a radius of this bound may be trusted."""
+        return self.rules[bound].bound.status
 
     def read(self, bound: str, votes: NDArray[np.int64], draws: int, alpha: float) -> Certified:
         """For each input, whether the votes allow an answer (the same for every bound), and the radius."""
-        return self._rule(bound).certified(Evidence.of_votes(draws, votes.astype(np.int64)), alpha)
+        return self.rules[bound].certified(Evidence.of_votes(draws, votes.astype(np.int64)), alpha)
 
     def check(self, votes: NDArray[np.int64], recorded: NDArray[np.float64], draws: int, alpha: float) -> None:
         """Refuses to go on where reading the votes again does not give the radii that the run recorded."""
-        again = self.read(self.settings.bound, votes, draws, alpha).radii
+        again = self.read(self.recorded, votes, draws, alpha).radii
         worst = float(np.abs(again - recorded).max(initial=0.0))
         if worst > _AGREEMENT:
             raise CheckFailed(
                 "reading the votes again gives other radii than the run recorded",
-                where=f"bound {self.settings.bound}",
+                where=f"bound {self.recorded}",
                 got=f"a difference of {worst:g}",
                 wanted=f"at most {_AGREEMENT:g}",
             )
 
-    def _rule(self, bound: str) -> RadiusRule:
-        return RadiusRule(
-            bound=find_bound(bound, Law(self.settings.law)),
-            confidence=find_confidence(self.settings.confidence),
-            runner_up=RunnerUp(self.settings.runner_up),
-            classes=self.settings.classes,
-            resolution=self.settings.resolution,
-            sigma=self.settings.sigma,
-            tau=self.settings.tau,
-            operator_norm=self.paper_norm if bound == PUBLISHED else self.settings.operator_norm,
-            slack=self.settings.slack,
-            slackless_norm=self.settings.slackless_norm,
-        )
+
+def has_fixed_draws(network: nn.Module) -> bool:
+    """Whether the network adds noise that was drawn once, which no certificate may count."""
+    return any(isinstance(module, FixedDraws) for module in network.modules())
+
+
+def recorded_rule(settings: CertificateSettings, bound: str) -> RadiusRule:
+    """What ``bound`` makes of votes under the noise, the norm and the confidence that the certificates record."""
+    return RadiusRule(
+        bound=find_bound(bound, Law(settings.law)),
+        confidence=find_confidence(settings.confidence),
+        runner_up=RunnerUp(settings.runner_up),
+        classes=settings.classes,
+        resolution=settings.resolution,
+        sigma=settings.sigma,
+        tau=settings.tau,
+        operator_norm=settings.operator_norm,
+        slack=settings.slack,
+        slackless_norm=settings.slackless_norm,
+    )

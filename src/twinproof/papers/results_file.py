@@ -1,21 +1,32 @@
-"""A results file: what was asked, found and measured, with an entry to a line, so that it stays small and can be compared."""
+"""A results file: what was asked, found and measured, with an entry to a line, so that it stays small and can be compared.
+
+What all cells of a file have in common is said once (``cells_share``). Cells that another experiment's file holds are named
+(``cells_in``). ``read_cells`` undoes both.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
+from twinproof.errors import DataError
 from twinproof.papers.cell_store import Measured
 from twinproof.papers.comparison import compare
 from twinproof.papers.effort import Effort
 from twinproof.papers.experiment import Experiment
 from twinproof.papers.findings import Findings
+from twinproof.papers.shared_settings import Record, common, merged, without
 from twinproof.runs.environment import software_versions, utc_now
 from twinproof.training.device import describe_device, resolve_device
 
-FORMAT = 2
+FORMAT = 3
+FILE = "results.json"
+_DIGITS = 12  # of a number: what is behind is the rounding of a sum, as in 0.30000000000000004
+_SHARED = ("training", "measurement", "made")
+_SHARED_OF_MADE = ("device", "versions")
 
 
 def results_record(
@@ -23,7 +34,7 @@ def results_record(
 ) -> dict[str, Any]:
     """Everything that a results file holds. Points of plots are there only where nothing was measured: else cells have them."""
     chosen = {key: value for key, value in asdict(effort).items() if key not in ("data_root", "processes")}
-    return {
+    record = {
         "format": FORMAT,
         **{key: value for key, value in experiment.as_dict().items() if key not in ("runs_here", "reason", "published")},
         "paper_settings": dict(experiment.settings),
@@ -39,8 +50,9 @@ def results_record(
         "notes": list(findings.notes),
         "tables": [asdict(block) for block in findings.tables],
         "panels": [] if done else [panel.as_dict() for panel in findings.panels],
-        "cells": [one.as_dict() for one in done],
+        **_cells(findings, done),
     }
+    return dict(_rounded(record))
 
 
 def results_text(results: Mapping[str, Any]) -> str:
@@ -49,9 +61,62 @@ def results_text(results: Mapping[str, Any]) -> str:
     return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
+def read_cells(path: Path) -> list[Record]:
+    """The cells of a results file, each whole again: ``name``, ``method``, ``training``, ``numbers``...
+
+    Cells that are only named are read from the file beside it that has them: ``OUT/EXPERIMENT/results.json`` as the command
+    writes them, or ``EXPERIMENT.json`` as they are kept together. DataError where they are not there.
+    """
+    results = json.loads(path.read_text(encoding="utf-8"))
+    source = results.get("cells_in", "")
+    if not source:
+        return [merged(results.get("cells_share", {}), cell) for cell in results["cells"]]
+    beside = path.parent.parent / source / FILE if path.name == FILE else path.with_name(f"{source}.json")
+    known = {cell["name"]: cell for cell in read_cells(beside)} if beside.is_file() else {}
+    missing = [name for name in results["cells"] if name not in known]
+    if missing:
+        raise DataError(
+            "cells are not in the file that should have them",
+            where=str(beside),
+            got=f"{len(missing)} missing, the first {missing[0]}" if known else "no such file",
+            wanted=f"the {len(results['cells'])} cells of {results['name']}",
+            fix=f"twinproof reproduce {source}, with the same --out and --seeds",
+        )
+    return [known[name] for name in results["cells"]]
+
+
 def devices(done: Sequence[Measured]) -> str:
     """The machines that the cells were made on."""
     return ", ".join(sorted({str(one.made["device"]) for one in done}))
+
+
+def _cells(findings: Findings, done: Sequence[Measured]) -> Record:
+    """The cells, by name only where another file has them; what they have in common once."""
+    if findings.cells_in:
+        return {"cells_in": findings.cells_in, "cells_share": {}, "cells": [one.cell.name for one in done]}
+    entries = [_entry(one, findings) for one in done]
+    parts = [{key: _comparable(key, entry[key]) for key in _SHARED} for entry in entries]
+    shared = common(parts)
+    return {"cells_in": "", "cells_share": shared, "cells": [without(entry, shared) for entry in entries]}
+
+
+def _entry(one: Measured, findings: Findings) -> Record:
+    entry = one.as_dict()
+    return {**entry, "numbers": findings.told.get(one.cell.name, entry["numbers"])}
+
+
+def _comparable(key: str, value: Record) -> Record:
+    """When and how long is a cell's own, even where it happens to be that of another one."""
+    return {name: value[name] for name in _SHARED_OF_MADE if name in value} if key == "made" else value
+
+
+def _rounded(value: Any) -> Any:
+    """Every float to 12 digits, which changes no radius and no epsilon: those have six decimals."""
+    if isinstance(value, float):
+        return float(f"{value:.{_DIGITS}g}")
+    if isinstance(value, Mapping):
+        return {key: _rounded(each) for key, each in value.items()}
+    return [_rounded(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def _value(value: object) -> str:

@@ -21,8 +21,9 @@ class UnderAttack:
     """linf attacks by the papers' protocol, and certificates of the model's own noise. Sizes in input units.
 
     ``n0``, ``n`` and ``alpha`` are those of the certificates; at an attacked input the class is chosen by the same n0 draws and
-    certified by ``judging`` draws. ``certified`` is False for networks without noise of their own, which have no certificate of
-    this kind. ``adaptive_*`` belong to PGD in expectation over the noise.
+    certified by ``judging`` draws. ``certified`` is False for models that answer without noise, and so have no certificate of
+    this kind: networks that have none, or whose noise was drawn once. ``adaptive_*`` belong to PGD in expectation over the
+    noise.
     """
 
     limit: int = 1000

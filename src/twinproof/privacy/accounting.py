@@ -26,8 +26,12 @@ from twinproof.rounding import round_up
 PLD_GRID = 1e-4
 # Above this epsilon nobody is protected; a coarser (still pessimistic) grid keeps the computation from taking minutes.
 _FINE_GRID_UP_TO = 50.0
+# Above this one steps of the grid would overflow: the Renyi bound stands for the answer, which is of no use to anybody.
+_COUNTED_UP_TO = 1e8
 # Composition by FFT errs by up to 1e-13 in probability (seen at rate 1, where the exact answer is known); delta pays for it.
 _FFT_ERROR = 5e-13
+# Below it 1 / multiplier, and sums of some of them, leave float64.
+_SMALLEST_LAPLACE = 1e-300
 # Mechanisms whose single step is kept: those of a run and of the comparison beside it, a megabyte or so each.
 _KEPT = 8
 
@@ -76,6 +80,13 @@ def check_event(event: Event) -> None:
     if not (event.noise_multiplier >= 0 and math.isfinite(event.noise_multiplier)):
         raise ConfigError(
             "the noise multiplier cannot be used", where=where, got=event.noise_multiplier, wanted="a finite number >= 0"
+        )
+    if isinstance(event, LaplaceEvent) and 0 < event.noise_multiplier < _SMALLEST_LAPLACE:
+        raise ConfigError(
+            "Laplace noise so small costs more than any number",
+            where=where,
+            got=event.noise_multiplier,
+            wanted=f"0, which hides nothing, or at least {_SMALLEST_LAPLACE}",
         )
     if isinstance(event, PoissonGaussianEvent):
         if not 0 <= event.sample_rate <= 1:
@@ -224,8 +235,8 @@ def epsilon_pld(events: Sequence[Event], delta: float) -> float:
         in every argument.
     """
     rough = epsilon_rdp(events, delta)
-    if math.isinf(rough):
-        return math.inf
+    if rough > _COUNTED_UP_TO:
+        return rough
     grid = PLD_GRID if rough <= _FINE_GRID_UP_TO else PLD_GRID * rough / _FINE_GRID_UP_TO
     spent = _spent(events)
     loss, others = _split(spent)

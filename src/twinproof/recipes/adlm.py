@@ -11,33 +11,46 @@ from __future__ import annotations
 from dataclasses import replace
 
 from twinproof.recipes.adlm_printed import REFUTATION, OneDraw, parts_for_noise
+from twinproof.recipes.noise_layer import Variant
 from twinproof.recipes.noisy_recipe import noisy_recipe
 from twinproof.recipes.printed import Printed
+from twinproof.recipes.recipe import RecordSettings
 from twinproof.recipes.shares import Shares
-from twinproof.training.taylor_loss import taylor_cross_entropy
+from twinproof.training.per_example.path import RecordLoss
+from twinproof.training.taylor_loss import balanced_cross_entropy, taylor_cross_entropy
+
+
+def _loss(settings: RecordSettings) -> RecordLoss:
+    """The paper's polynomial; in the sound variant from a start that clipped gradients can use."""
+    return taylor_cross_entropy if settings.variant is Variant.PUBLISHED else balanced_cross_entropy
+
+
+_NOISY = noisy_recipe(
+    "adlm",
+    summary="DP-SGD on a Taylor loss, with Laplace noise after the first layer, less of it where a feature is relevant",
+    paper="Phan et al., ICDM 2017 (Adaptive Laplace Mechanism)",
+    private=True,
+    robustness="certified after training with its own noise (l1; any norm with --norm); the paper claims none",
+    noise_layer={
+        "place": "first-layer",
+        "law": "laplace",
+        "mechanism": "laplace",
+        "norm": "l1",
+        "attack_bound": 0.02,
+        "epsilon_r": 1.0,
+        "weights": "measure",
+        "redistribution": "training",
+        "floor": 0.25,
+        "r_clip": 1.0,
+    },
+    published={"learning_rate": 0.01, "copies": 1, "noise_layer": {"redistribution": "training"}},
+)
 
 ADLM = replace(
-    noisy_recipe(
-        "adlm",
-        summary="DP-SGD on a Taylor loss, with Laplace noise after the first layer, less of it where a feature is relevant",
-        paper="Phan et al., ICDM 2017 (Adaptive Laplace Mechanism)",
-        private=True,
-        robustness="certified after training with its own noise (l1; any norm with --norm); the paper claims none",
-        noise_layer={
-            "place": "first-layer",
-            "law": "laplace",
-            "mechanism": "laplace",
-            "norm": "l1",
-            "attack_bound": 0.02,
-            "epsilon_r": 1.0,
-            "weights": "measure",
-            "redistribution": "training",
-            "floor": 0.25,
-            "r_clip": 1.0,
-        },
-        published={"learning_rate": 0.01, "copies": 1, "noise_layer": {"redistribution": "training"}},
-    ),
+    _NOISY,
+    defaults={**_NOISY.defaults, "learning_rate": 1.0},
     loss=taylor_cross_entropy,
+    loss_of=_loss,
     shares=Shares.RELEVANCE,
     printed=Printed(OneDraw, REFUTATION, parts_for_noise),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 from twinproof.data.config import DataConfig
 from twinproof.errors import ConfigError
@@ -16,6 +16,8 @@ from twinproof.recipes.noise_layer import LARGEST_SIGMA, NoiseLayerConfig, Varia
 from twinproof.recipes.recipe import Recipe
 from twinproof.recipes.registry import RECIPES, find_recipe
 from twinproof.recipes.regulariser import RegulariserConfig, check_regulariser
+from twinproof.recipes.trainers import FIELD as TRAINERS
+from twinproof.recipes.trainers import TrainersConfig, check_trainers
 from twinproof.settings import parse_settings
 from twinproof.training.performance import Performance
 from twinproof.training.schedule import Schedule
@@ -62,12 +64,21 @@ class TrainConfig(BaseModel):
     originals: bool = Field(default=True, description="False: the noisy copies stand in the record's place")
     regulariser: RegulariserConfig | None = Field(default=None, description="a recipe's own terms or attack; see its defaults")
     noise_layer: NoiseLayerConfig | None = None
+    trainers: TrainersConfig | None = Field(default=None, description="local trainers of StoBatch's Algorithm 4")
     variant: Variant = Variant.SOUND
     model: str | None = None
     width: int = Field(default=1, ge=1, le=64, description="multiplies the network's hidden sizes")
     prior: Prior | None = Field(default=None, description="figures: start from weights learned from generated images")
     seed: int | None = Field(default=None, ge=0, description="makes the run repeatable and therefore not private")
     performance: Performance = Performance()
+
+    @model_serializer(mode="wrap")
+    def _written(self, rest: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without trainers where there are none: settings from before they were known keep their digests."""
+        written: dict[str, Any] = rest(self)
+        if self.trainers is None:
+            written.pop(TRAINERS, None)
+        return written
 
 
 class ResolvedConfig(TrainConfig):
@@ -128,6 +139,8 @@ def check_settings(config: TrainConfig) -> None:
             fix="leave clip_rule out",
         )
     check_regulariser(recipe.name, config.regulariser, recipe.regulariser)
+    known = recipe.printed is not None and recipe.printed.local_trainers and config.variant is Variant.PUBLISHED
+    check_trainers(f"{recipe.name}, variant {config.variant}", config.trainers, known=known)
     _check_copies(config, recipe)
     _check_noise(config, recipe)
 

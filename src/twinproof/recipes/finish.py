@@ -19,7 +19,7 @@ from twinproof.recipes.registry import find_recipe
 from twinproof.recipes.resolve import plan_of
 from twinproof.runs.environment import utc_now
 from twinproof.runs.layout import RunLayout, read_run_json
-from twinproof.runs.private_files import forget_training_secrets
+from twinproof.runs.private_files import forget_training_secrets, save_times
 from twinproof.runs.record import COMPLETE, file_digests, write_run_json
 from twinproof.training.checkpoint import FILE as CHECKPOINT_FILE
 from twinproof.training.records import DeviceRecords
@@ -28,7 +28,12 @@ from twinproof.training.records import DeviceRecords
 def finish_run(
     root: Path, config: ResolvedConfig, dataset: Dataset, ledger: Ledger, model: nn.Module, *, created: str, seconds: float
 ) -> None:
-    """Completes a run. Each step can be repeated: a kill in between is mended by resuming from the last checkpoint."""
+    """Completes a run. Each step can be repeated: a kill in between is mended by resuming from the last checkpoint.
+
+    Guarantees
+        No released file says when training ended: with ``created`` it would tell how long the steps took, and so how many
+        records they drew.
+    """
     layout = RunLayout(root)
     weights = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
     write_atomic(layout.model, save(weights))
@@ -51,8 +56,6 @@ def finish_run(
     record |= {
         "state": COMPLETE,
         "created": created,
-        "finished": utc_now(),
-        "seconds": round(seconds, 3),
         "guarantees": {
             "privacy": privacy_guarantee(config, dataset, spent).as_dict(),
             "robustness": not_yet_certified(config.sigma).as_dict(),
@@ -61,6 +64,7 @@ def finish_run(
         "accuracy": accuracy.as_dict(),
         "files": file_digests(root, (layout.model.name, layout.ledger.name, layout.metrics.name)),
     }
+    save_times(layout.private, finished=utc_now(), seconds=seconds)
     write_run_json(root, record)
     forget_training_secrets(layout.private, CHECKPOINT_FILE)
 

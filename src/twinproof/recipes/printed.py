@@ -10,6 +10,7 @@ from torch import nn
 
 from twinproof.randomness import Key
 from twinproof.recipes.regulariser import RegulariserConfig
+from twinproof.recipes.trainers import TrainersConfig
 from twinproof.training.gradient_source import GradientSource, PlainGradients
 
 
@@ -32,13 +33,17 @@ class PrintedSettings(Protocol):
     def regulariser(self) -> RegulariserConfig | None:
         """Weights of the recipe's own terms."""
 
+    @property
+    def trainers(self) -> TrainersConfig | None:
+        """Local trainers, where there are any."""
+
 
 @dataclass(frozen=True)
 class Printed:
     """``source`` makes a step's gradients of plain ones; ``refutation`` says why they do not keep what the paper claims.
 
     ``check`` refuses a network that they cannot be made of. ``adam``: the weights are moved
-    by Adam, as the authors did, instead of SGD.
+    by Adam, as the authors did, instead of SGD. ``local_trainers``: several of them may share out the batches.
 
     Guarantees
         A run of such a variant has no privacy block, nothing in its ledger to spend, and the status ``refuted``: no epsilon
@@ -49,3 +54,4 @@ class Printed:
     refutation: str
     check: Callable[[nn.Module], object]
     adam: bool = False
+    local_trainers: bool = False

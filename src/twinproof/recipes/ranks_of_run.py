@@ -11,6 +11,7 @@ from twinproof.data.fingerprint import fingerprint
 from twinproof.data.record import Dataset
 from twinproof.privacy.ledger import Ledger
 from twinproof.randomness import KEY_BYTES, Key
+from twinproof.recipes.passes_of_run import PassesOfRun
 from twinproof.runs import private_files
 from twinproof.runs.layout import RunLayout, read_run_json
 from twinproof.training.distributed.ranks import ALONE, Ranks
@@ -19,18 +20,20 @@ from twinproof.training.distributed.shared_ledger import SharedLedger
 
 @dataclass(frozen=True)
 class Told:
-    """What rank 0 tells the others about an unfinished run: ``run.json``, where the data lie, and the key."""
+    """What rank 0 tells the others about an unfinished run: ``run.json``, where the data lie, the key, and its passes."""
 
     record: dict[str, Any]
     source: dict[str, Any] | None
     key: Key
+    passes: PassesOfRun | None = None
 
 
-def tell(ranks: Ranks, root: Path, key: Key) -> None:
+def tell(ranks: Ranks, root: Path, key: Key, passes: PassesOfRun | None = None) -> None:
     """Rank 0 tells the others what they are to train, the key included (docs/decisions/0013)."""
     if ranks is not ALONE:
         source = private_files.load_source(RunLayout(root).private)
-        told = {"record": read_run_json(root), "source": source, "key": key.secret.hex()}
+        told: dict[str, Any] = {"record": read_run_json(root), "source": source, "key": key.secret.hex()}
+        told["passes"] = None if passes is None else passes.as_dict()
         ranks.from_first(json.dumps(told).encode())
 
 
@@ -45,7 +48,8 @@ def told(ranks: Ranks) -> Told | None:
     if not message:
         return None
     record = json.loads(message)
-    return Told(record["record"], record["source"], Key(bytes.fromhex(record["key"])))
+    passes = PassesOfRun.from_dict(record["passes"])
+    return Told(record["record"], record["source"], Key(bytes.fromhex(record["key"])), passes)
 
 
 def agree_on_data(ranks: Ranks, dataset: Dataset, key: Key) -> None:

@@ -48,6 +48,10 @@ class RecordSettings(CopySettings, Protocol):
     def sample_rate(self) -> float:
         """Share of the records in one step: its inverse is the number of steps in an epoch."""
 
+    @property
+    def variant(self) -> Variant:
+        """Sound, or as the paper has it."""
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -58,7 +62,8 @@ class Recipe:
     copies are moved against the network first, ``view`` through what the network is seen while it is trained, where its loss
     counts more than logits. ``fewest_copies`` is the least number of noisy copies that the recipe can do
     with, None where it makes none; ``needs_originals`` that it compares them with the record itself. ``network`` names the one
-    that is used where none is asked for, by the input's shape; ``starts_from_prior`` that it starts from learned weights where
+    that is used where none is asked for, by the input's shape, and ``published_network`` the one of the paper's own variant
+    where that is another; ``starts_from_prior`` that it starts from learned weights where
     there are some for it. ``shares`` says what a noise layer's shares follow where records decide them.
     ``printed`` is how the paper's own variant makes its gradients where no plan can count them.
 
@@ -83,6 +88,7 @@ class Recipe:
     fewest_copies: int | None = None
     needs_originals: bool = False
     network: Callable[[tuple[int, ...]], str] = default_network
+    published_network: Callable[[tuple[int, ...]], str] | None = None
     starts_from_prior: bool = False
     shares: Shares = Shares.GRADIENT
     printed: Printed | None = None
@@ -90,6 +96,11 @@ class Recipe:
     def record_loss(self, settings: RecordSettings) -> RecordLoss:
         """The loss of one record under these settings."""
         return self.loss if self.loss_of is None else self.loss_of(settings)
+
+    def network_for(self, variant: Variant, shape: tuple[int, ...]) -> str:
+        """The network of a run that asks for none."""
+        published = self.published_network if variant is Variant.PUBLISHED else None
+        return (published or self.network)(shape)
 
     @property
     def regulariser(self) -> Mapping[str, Any] | None:

@@ -71,7 +71,7 @@ def resolve(config: TrainConfig, dataset: Dataset) -> ResolvedConfig:
             wanted=f"at most {records}, the number of training records",
         )
     recipe = find_recipe(config.recipe)
-    model = config.model or recipe.network(dataset.shape)
+    model = config.model or recipe.network_for(config.variant, dataset.shape)
     noise_layer, sigma = None, config.sigma or DEFAULT_SIGMA
     if config.noise_layer is not None:
         noise_layer, sigma = settled_noise(config.noise_layer, config.variant, dataset.shape)

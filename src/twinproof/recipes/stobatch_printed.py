@@ -1,4 +1,4 @@
-"""StoBatch's own training, from the settings of a run: Algorithm 1 as printed, whose privacy is refuted."""
+"""StoBatch's own training, from the settings of a run: Algorithms 1 and 4 as printed, whose privacy is refuted."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ from twinproof.randomness import Key
 from twinproof.recipes.printed import PrintedSettings
 from twinproof.recipes.regulariser import RegulariserConfig, reading
 from twinproof.training.adversarial_ensemble import Ensemble
+from twinproof.training.distributed.ranks import ALONE
+from twinproof.training.distributed.shared_sums import SharedPlainGradients
 from twinproof.training.gradient_source import GradientSource, PlainGradients
 from twinproof.training.published_stobatch.gradients import PrintedTraining, PublishedStoBatch, refuse_one_batch
 from twinproof.training.published_stobatch.paper_noise import paper_noise
+from twinproof.training.published_stobatch.trainers import ONE_TRAINER, LocalTrainers
 
 
 def ensemble_of(regulariser: RegulariserConfig | None) -> Ensemble:
@@ -25,14 +28,22 @@ def ensemble_of(regulariser: RegulariserConfig | None) -> Ensemble:
 
 
 def printed_source(settings: PrintedSettings, source: PlainGradients, model: nn.Module, key: Key) -> GradientSource:
-    """The paper's steps on the records of ``source``."""
-    training = PrintedTraining(settings.batch_size, reading(settings.regulariser, "xi"), ensemble_of(settings.regulariser))
-    return PublishedStoBatch(training, source.records, model, key)
+    """The paper's steps on the records of ``source``, by as many ranks as it has."""
+    ensemble, xi = ensemble_of(settings.regulariser), reading(settings.regulariser, "xi")
+    training = PrintedTraining(settings.batch_size, xi, ensemble, trainers_of(settings))
+    ranks = source.ranks if isinstance(source, SharedPlainGradients) else ALONE
+    return PublishedStoBatch(training, source.records, model, key, ranks)
+
+
+def trainers_of(settings: PrintedSettings) -> LocalTrainers:
+    """The local trainers that the settings describe: one, which is Algorithm 1, where they say nothing."""
+    return ONE_TRAINER if settings.trainers is None else settings.trainers.trainers
 
 
 def printed_network(network: nn.Module, shape: tuple[int, ...], settings: PrintedSettings) -> nn.Sequential:
     """``network`` with the noise of the paper for the claim in ``settings``: fresh draws at 1/psi of it, and fixed ones."""
     refuse_one_batch(settings.records, settings.batch_size)
+    trainers_of(settings).refuse(settings.records, settings.batch_size)
     noisy = with_two_noises(network, shape, 1.0, 1.0, Law.LAPLACE)
     two = split_at_two_noises(noisy)
     if two is None or two.hidden.before is None:

@@ -24,6 +24,8 @@ from twinproof.recipes.guarantees import not_yet_certified
 from twinproof.recipes.noise_network import constraint_of, initial_network, run_network
 from twinproof.recipes.optimizer import optimizer_of
 from twinproof.recipes.own import Own
+from twinproof.recipes.passes_of_run import PassesOfRun, found_passes, kept_to, passes_of, refuse_other_passes
+from twinproof.recipes.prior_of_run import describe_prior, refuse_other_prior
 from twinproof.recipes.ranks_of_run import agree_on_data, shared_ledger, tell, tell_complete, told
 from twinproof.recipes.redistribution import PublicRecords, public_records, redistribute, refuse_network
 from twinproof.recipes.registry import find_recipe
@@ -68,6 +70,7 @@ class Job:
     digest: str
     created: str
     ranks: Ranks = ALONE
+    passes: PassesOfRun | None = None  # of a run that goes on
 
     @property
     def layout(self) -> RunLayout:
@@ -136,7 +139,7 @@ def train(
 
 def _lead(job: Job, ranks: Ranks, progress: Progress | None) -> None:
     """Rank 0, or the only one."""
-    tell(ranks, job.root, job.key)
+    tell(ranks, job.root, job.key, job.passes)
     _run(replace(job, ranks=ranks), progress or Silent())
 
 
@@ -145,13 +148,15 @@ def _follow(root: Path, given: TrainConfig | None, own: Own, data_root: Path | N
     known = told(ranks)
     if known is None:
         return
-    config, record = restore_config(known.record["config"], known.source), known.record
+    record = known.record
+    config = kept_to(restore_config(record["config"], known.source), record["device"], known.passes)
     dataset = own.dataset or load(config.data, root=data_root, scaling=stored_scaling(record["data"]))
     digest = config_digest(record["config"])
     if given is not None:
         refuse_other_settings(root, resolve(given, dataset), record["config"])
     public, ledger = public_records(config, dataset, data_root), load_ledger(RunLayout(root), digest)
-    _run(Job(root, config, own, dataset, public, known.key, ledger, digest, record["created"], ranks), Silent())
+    job = Job(root, config, own, dataset, public, known.key, ledger, digest, record["created"], ranks, known.passes)
+    _run(job, Silent())
 
 
 @dataclass(frozen=True)
@@ -216,6 +221,7 @@ def _start_job(prepared: _Prepared, ranks: Ranks) -> Job:
             "guarantees": {"robustness": not_yet_certified(resolved.sigma).as_dict()},
             "versions": software_versions(),
             "device": prepared.device if ranks.world == 1 else f"{prepared.device}, {ranks.world} ranks",
+            **describe_prior(resolved),
         },
     )
     return Job(root, resolved, prepared.own, dataset, prepared.public, key, ledger, digest, created)
@@ -223,15 +229,17 @@ def _start_job(prepared: _Prepared, ranks: Ranks) -> Job:
 
 def _continue_job(root: Path, given: TrainConfig | None, own: Own, data_root: Path | None) -> Job:
     layout, record = RunLayout(root), read_run_json(root)
-    config = restore_config(record["config"], private_files.load_source(layout.private))
+    passes = passes_of(layout.private)
+    config = kept_to(restore_config(record["config"], private_files.load_source(layout.private)), record["device"], passes)
     dataset = own.dataset or load(config.data, root=data_root, scaling=stored_scaling(record["data"]))
+    refuse_other_prior(config, record)
     digest = config_digest(record["config"])
     ledger = load_ledger(layout, digest)
     if given is not None:
         refuse_other_settings(root, resolve(given, dataset), record["config"])
     private_files.check_fingerprint(layout.private, dataset.train)
     public, key = public_records(config, dataset, data_root), private_files.load_key(layout.private)
-    return Job(root, config, own, dataset, public, key, ledger, digest, record["created"])
+    return Job(root, config, own, dataset, public, key, ledger, digest, record["created"], passes=passes)
 
 
 def _run(job: Job, progress: Progress) -> None:
@@ -243,6 +251,8 @@ def _run(job: Job, progress: Progress) -> None:
     model = initial_network(config, job.own, job.dataset, job.key).to(device).train()
     optimizer = optimizer_of(config, model)
     source = gradient_source(job.config, job.dataset, job.key, ledger, model, device, ranks)
+    passes = found_passes(source, model, device)
+    refuse_other_passes(job.passes, passes)
     average = WeightAverage(model, config.averaging) if config.averaging else None
     released = nullcontext if average is None else average.in_place
     first = load_checkpoint(job.layout.private, model, optimizer, binding=job.binding, average=average)
@@ -259,6 +269,8 @@ def _run(job: Job, progress: Progress) -> None:
     reporter = Reporter(job.layout, job.config, job.dataset, device)
     if ranks.is_first:
         reporter.rewind(first)
+        if passes is not None:
+            private_files.save_passes(job.layout.private, passes.as_dict())  # on the disk before a step draws
     progress.start("training", steps, first)
     began = time.monotonic()
 

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from twinproof.report.facts import RunFacts, number, section
+from twinproof.report.facts import RunFacts, section
 from twinproof.report.markup import Markup, definitions, element, listing, table
 from twinproof.report.numbers import duration_text, setting_text
 from twinproof.report.sections import section_of
@@ -100,10 +100,7 @@ def _digest(entry: Any) -> str:
 def _circumstances(facts: RunFacts) -> list[tuple[object, object]]:
     run = facts.run
     rows: list[tuple[object, object]] = [
-        (
-            "Training",
-            f"{_time(run.get('created'))} to {_time(run.get('finished'))}, {duration_text(number(run.get('seconds')))}",
-        ),
+        ("Training", f"begun {_time(run.get('created'))}"),  # how long it took tells how many records were drawn
         ("Device", setting_text(run.get("device"))),
     ]
     if facts.settings is not None:

@@ -26,6 +26,7 @@ _BOUNDS = {
     "composition": "StoBatch's composition over all noises",
     "published": "HGM-PixelDP as published, which is false",
 }
+_APPENDIX_N = "StoBatch's composition for more noise than is drawn (Appendix N), which is refuted"
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,7 @@ def voting_text(settings: CertificateSettings | None) -> str:
 
 def bound_text(settings: CertificateSettings) -> str:
     """The bound that turned draws into radii, and what it rests on where that is not the usual."""
-    named = _BOUNDS.get(settings.bound, settings.bound)
+    of_laplace = (settings.bound, settings.law) == ("published", "laplace")
+    named = _APPENDIX_N if of_laplace else _BOUNDS.get(settings.bound, settings.bound)
     how = [settings.statistic, settings.confidence] + ([settings.runner_up] if settings.runner_up != "complement" else [])
     return named if how == ["votes", "clopper-pearson"] else f"{named}; {', '.join(how)}"

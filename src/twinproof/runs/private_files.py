@@ -17,6 +17,7 @@ from twinproof.randomness import Key
 from twinproof.runs.layout import read_json_lines
 
 _KEY, _FINGERPRINT, _SOURCE, _DIAGNOSTICS = "key", "fingerprint.json", "source.json", "diagnostics.jsonl"
+_PASSES, _TIMES = "passes.json", "times.json"
 # What a start writes before ``run.json`` is there, in this order.
 WRITTEN_FIRST = (_SOURCE, _FINGERPRINT, _KEY)
 
@@ -85,6 +86,35 @@ def load_source(folder: Path) -> dict[str, Any] | None:
         return None
 
 
+def save_passes(folder: Path, passes: Mapping[str, Any]) -> None:
+    """Keeps how the passes of a run's steps are computed, for as long as training lasts."""
+    write_json(folder / _PASSES, dict(passes))
+
+
+def load_passes(folder: Path) -> Any:
+    """What ``save_passes`` kept; None for a run that has not begun to draw."""
+    path = folder / _PASSES
+    if not path.is_file():
+        return None
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RunError("how this run computes its passes cannot be read", where=str(path), got=error) from error
+
+
+def save_times(folder: Path, *, finished: str, seconds: float) -> None:
+    """Keeps when training ended and how long it took: that tells how many records the steps drew."""
+    write_json(folder / _TIMES, {"finished": finished, "seconds": round(seconds, 3)})
+
+
+def load_times(folder: Path) -> dict[str, Any]:
+    """What ``save_times`` kept; nothing where the run came without its private folder."""
+    try:
+        return dict(json.loads((folder / _TIMES).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return {}
+
+
 def append_diagnostics(folder: Path, line: Mapping[str, Any]) -> None:
     """Adds a line of sensitive numbers (batch sizes, clipping, broken gradients)."""
     with open(folder / _DIAGNOSTICS, "a", encoding="utf-8") as handle:
@@ -100,6 +130,6 @@ def rewind_diagnostics(folder: Path, steps: int) -> None:
 
 
 def forget_training_secrets(folder: Path, checkpoint: str) -> None:
-    """Removes the noise key and the checkpoint; whoever had the key could subtract the noise."""
-    for name in (_KEY, checkpoint):
+    """Removes the noise key (whoever had it could subtract the noise), the checkpoint and what else only a resume needs."""
+    for name in (_KEY, _PASSES, checkpoint):
         (folder / name).unlink(missing_ok=True)

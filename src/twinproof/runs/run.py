@@ -21,6 +21,7 @@ from twinproof.layers.models.with_noise import NoiseForm, RedistributionKind, wi
 from twinproof.layers.noise import BOTH_PLACES, Law, Place
 from twinproof.layers.noise.fixed_draws import with_fixed_draws
 from twinproof.runs.layout import RunLayout, read_run_json
+from twinproof.runs.private_files import load_times
 from twinproof.runs.record import COMPLETE
 
 _OWN = "own:"
@@ -90,6 +91,13 @@ class Run:
         """Epsilon of the run, rounded up; None for a recipe without privacy."""
         privacy = self.record.get("privacy")
         return None if privacy is None else float(privacy["epsilon"])
+
+    @property
+    def training_seconds(self) -> float | None:
+        """How long the last session of training took, for the owner: None where the run came without its private folder."""
+        # Runs of earlier versions have it in run.json.
+        seconds = load_times(self.layout.private).get("seconds", self.record.get("seconds"))
+        return None if seconds is None else float(seconds)
 
     @property
     def model_sha256(self) -> str:

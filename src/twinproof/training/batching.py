@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from twinproof.randomness import Key
-from twinproof.torch_seeding import seed_default_generators, seed_generator
+from twinproof.torch_seeding import own_generators, seed_default_generators, seed_generator
 from twinproof.training.augmentation import Augmentation
 from twinproof.training.records import DeviceRecords, Pass
 
@@ -49,6 +49,6 @@ class Batching:
             yield
             return
         device = self.records.device
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        with own_generators(device):
             seed_default_generators(device, self.key, "layers", step, number)
             yield

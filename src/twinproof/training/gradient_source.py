@@ -51,6 +51,7 @@ class GradientSource(ABC):
     """Gives the gradient of each step; the loop asks for nothing else."""
 
     last: StepDiagnostics | None = None
+    pass_size: int | None = None  # records of one pass, where a resumed run must keep to it
 
     @abstractmethod
     def gradient(self, step: int) -> dict[str, Tensor]:
@@ -69,6 +70,7 @@ class PrivateGradients(GradientSource):
         mode: PassMode = ONE_BY_ONE,
     ) -> None:
         self._execution = execution
+        self.pass_size = batching.physical_batch
         work = ClippedPass(path, execution.clip_weights)
         self._sums: StepSums = (
             DeviceStepSums(work, batching, shapes)

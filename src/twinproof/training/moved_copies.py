@@ -47,6 +47,7 @@ class WarmedUp(GradientSource):
 
     def __init__(self, source: GradientSource, path: MovedCopies, key: Key | None = None) -> None:
         self._source = source
+        self.pass_size = source.pass_size
         self._path = path
         self._key = key
 

@@ -91,7 +91,8 @@ class HostStepSums(StepSums):
         if self._workers == 1:
             for number, batch in numbered:
                 with self._batching.layers_seeded(step, number):
-                    yield self._work(batch, self._batching.copies(batch.inputs, step, number))
+                    part = self._work(batch, self._batching.copies(batch.inputs, step, number))
+                yield part
             return
         if self._pool is None:
             self._pool = _single_threaded_workers(self._workers)

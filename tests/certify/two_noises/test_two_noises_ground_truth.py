@@ -80,17 +80,6 @@ def test_ten_percent_too_long_is_seen() -> None:
     assert _failures(model, 1.0, "l1", _ten_percent_longer) > MOST_FAILURES
 
 
-@pytest.mark.parametrize(("psi", "true", "score"), [(2.0, 0.8047, 0.2778), (10.0, 0.1609, 4.2e-5)])
-def test_the_psi_of_appendix_n(psi: float, true: float, score: float) -> None:
-    """pA = 0.9, scale 1: the claim is 1.0986 whatever psi; the truth is psi times less than the tight radius, and flipped."""
-    claimed = 0.5 * np.log(0.9 / 0.1)
-    assert claimed == pytest.approx(1.0986, abs=5e-5)
-    radius = float(TightLaplace().reach(0.9, 0.1)) / psi
-    assert radius == pytest.approx(true, abs=5e-5)
-    # A half-space along an axis with score 0.9 under Lap(1 / psi) lies at that very distance.
-    assert 0.5 * np.exp(-psi * (claimed - radius)) == pytest.approx(score, rel=1e-2)
-
-
 def test_oracle_scores_against_draws() -> None:
     draw, model = np.random.default_rng(1), MODELS["input"]
     noise = (

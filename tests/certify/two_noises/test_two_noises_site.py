@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from twinproof.certify.bounds import Evidence
+from twinproof.certify.bounds.bound import Charge
 from twinproof.certify.grid_noise import joint_noise
 from twinproof.certify.method import Method
 from twinproof.certify.sampling import Sampling
@@ -118,14 +119,14 @@ def test_norms_are_those_of_the_rates(norm: str) -> None:
     network = _network(equal=True)
     site = _site(smooth(network))
     found = rates(network[1], SHAPE, norm, 0.2, 0.3)
-    single, composed = site.norm_bound(SHAPE, norm), site.norm_bound(SHAPE, norm, published=True)
+    single, composed = site.norm_bound(SHAPE, norm), site.norm_bound(SHAPE, norm, Charge.COMPOSED)
     sigma = site.noise.sigma
     assert sigma == pytest.approx(0.2, abs=0)
     assert single.value == pytest.approx(sigma * found.single_pass, rel=1e-8)
     assert single.value >= sigma * found.single_pass
     assert composed.value == pytest.approx(sigma * found.composed, rel=1e-8)
     assert site.slackless_norm(SHAPE, norm) == pytest.approx(sigma * found.input, rel=1e-8)
-    assert site.slackless_norm(SHAPE, norm, published=True) == composed.value
+    assert site.slackless_norm(SHAPE, norm, Charge.COMPOSED) == composed.value
 
 
 @pytest.mark.parametrize("norm", ["l1", "l2", "linf"])
@@ -210,6 +211,12 @@ def test_noise_too_small_for_two_places_is_refused() -> None:
         joint_noise(2e-6, 255, 10)
     with pytest.raises(ConfigError, match="inputs need stored levels"):
         joint_noise(0.5, 0, 10)
+
+
+@pytest.mark.parametrize(("scale", "levels"), [(1e3, 255), (1e7, 255), (10.0, 65535), (1e6, 1)])
+def test_noise_too_large_for_two_places_is_not_called_too_small(scale: float, levels: int) -> None:
+    with pytest.raises(ConfigError, match=r"too large for noise at two places(.|\n)*or less"):
+        joint_noise(scale, levels, 10)
 
 
 def test_hooks_and_zero_weights_are_refused() -> None:

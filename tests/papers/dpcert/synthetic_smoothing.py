@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from twinproof.papers.cell import Cell
 from twinproof.papers.cell_store import Measured
 from twinproof.papers.smoothing import Smoothing, radii_of, sigma_name
 
+Values = np.ndarray[Any, np.dtype[np.float64]]
 MADE: dict[str, Any] = {"device": "cpu: test", "versions": {"torch": "2"}, "date": "2026-01-01T00:00:00Z", "seconds": 1.0}
 # (cell, measure, sigma, radius or size) -> a share, or a radius for "acr"; measures are clean, acr, certified and fgsm.
 Value = Callable[[Cell, str, float, float], float]
@@ -62,15 +64,46 @@ EXPONENTS = {"gradient_norm": -2.0, "hessian_norm": 0.0, "lipschitz_logits": 1.0
 ORDER = sorted(BASE)
 
 
-def metric_values_of(cell: Cell, metric: str) -> np.ndarray[Any, np.dtype[np.float64]]:
+def metric_values_of(cell: Cell, metric: str) -> Values:
     """Two decades, shifted by method and repetition; image i has the i-th smallest value."""
     shift = EXPONENTS[metric] + (ORDER.index(cell.method) if cell.method in BASE else 6) + 0.01 * cell.repetition
     return np.asarray(10 ** (shift + np.linspace(0, 2, IMAGES, endpoint=False) + 0.005), dtype=np.float64)
 
 
-def radii_of_images(sigma: float) -> np.ndarray[Any, np.dtype[np.float64]]:
+def radii_of_images(sigma: float) -> Values:
     """From four sigmas down to 0: the flatter, the farther."""
     return np.linspace(4 * sigma, 0, IMAGES)
+
+
+ALL_METRICS = (*EXPONENTS, *(f"another {number}" for number in range(6)))
+
+
+def measured_in_full(cells: Sequence[Cell]) -> list[Measured]:
+    """Each cell with nine metrics of 10,000 images over four decades: about as much as a real one holds."""
+    return [Measured(cell, _in_full(smoothing_of(cell).sigmas), MADE) for cell in cells]
+
+
+@lru_cache
+def _in_full(sigmas: tuple[float, ...]) -> dict[str, Any]:
+    generator = np.random.default_rng(5)
+    found: dict[str, Any] = {"clean": 0.5, "examples": 10_000, "metrics": {}, "radius": {}}
+    for metric in ALL_METRICS:
+        values = 10 ** generator.normal(0, 0.6, 10_000)
+        described = {"mean": values.mean(), "median": np.median(values), "smallest": values.min(), "largest": values.max()}
+        found["metrics"][metric] = {key: float(value) for key, value in described.items()}
+        found["metrics"][metric]["histogram"] = log_histogram(values).as_dict()
+        for sigma in sigmas:
+            radii = generator.uniform(0, 3.2 * sigma, 10_000)
+            found["radius"].setdefault(sigma_name(sigma), {})[metric] = _relation(values, radii)
+    return found
+
+
+def _relation(values: Values, radii: Values) -> dict[str, Any]:
+    return {
+        "spearman": spearman(values, radii),
+        "groups": [asdict(group) for group in group_by_radius(values, radii)],
+        "splits": [split_at_radius(values, radii, at).as_dict() for at in (0.5, 1.0, 1.5)],
+    }
 
 
 def _metrics(cell: Cell) -> dict[str, Any]:
@@ -80,9 +113,5 @@ def _metrics(cell: Cell) -> dict[str, Any]:
         for metric in EXPONENTS:
             values, radii = metric_values_of(cell, metric), radii_of_images(sigma)
             numbers["metrics"][metric] = {"histogram": log_histogram(values).as_dict()}
-            numbers["radius"][sigma_name(sigma)][metric] = {
-                "spearman": spearman(values, radii),
-                "groups": [asdict(group) for group in group_by_radius(values, radii)],
-                "splits": [split_at_radius(values, radii, at).as_dict() for at in (0.5, 1.0, 1.5)],
-            }
+            numbers["radius"][sigma_name(sigma)][metric] = _relation(values, radii)
     return numbers

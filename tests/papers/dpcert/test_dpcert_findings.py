@@ -16,7 +16,7 @@ from twinproof.papers.dpcert.methods import METHODS, MNIST, PUBLISHED_METHODS, S
 from twinproof.papers.dpcert.radius_distribution import binned
 from twinproof.papers.dpcert.readings import Model, accuracy, certified_at, fgsm_at, mean_radius, repetitions, values
 from twinproof.papers.effort import Effort
-from twinproof.papers.findings import Findings, Table
+from twinproof.papers.findings import Findings, Table, trainings_words
 from twinproof.papers.picture import write_picture
 from twinproof.papers.reproduction import Selectable
 from twinproof.papers.reproductions import REPRODUCTIONS
@@ -132,6 +132,36 @@ def test_curves_are_those_of_their_own_method_data_and_sigma() -> None:
             (cell,) = cells_of(method.name, MNIST, Effort(seeds=1), sigma=float(sigma))
             cell.training["data"]["source"] = source
             assert line.samples[5][0] == pytest.approx(100 * falling(cell, "certified", float(sigma), line.places[5]))
+
+
+@pytest.mark.parametrize("name", ["dpcert-table2", "dpcert-fig7", "dpcert-fig8", "dpcert-fig9"])
+def test_what_table_2_prints_lies_over_its_own_line(name: str) -> None:
+    published = {number.key: number.value for number in EXPERIMENTS["dpcert-table2"].published}
+    for panel in found(name).panels:
+        source, sigma = panel.title.split(",")[0], panel.title.split("sigma ")[1]
+        shown = {panel.lines[line.colour].label: line for line in panel.printed}
+        names = {"dpcert-fig8": ["DP-Gaussian", "DP-SmoothAdv"], "dpcert-fig9": ["K = 2"]}
+        assert list(shown) == names.get(name, [method.label for method in PUBLISHED_METHODS])
+        for label, line in shown.items():
+            wanted = "DP-Gaussian" if label == "K = 2" else label
+            (method,) = (method for method in PUBLISHED_METHODS if method.label == wanted)
+            assert line.places == (0.25,)
+            assert line.samples == ((published[f"{source} {method.name} sigma {sigma} certified at 0.25"],),)
+
+
+def test_tables_3_and_4_show_what_is_published() -> None:
+    first, second = found("dpcert-table3").panels
+    assert [line.samples for line in first.printed] == [((97.71,), (98.13,), (97.78,))]
+    assert [line.samples for line in second.printed] == [((83.47,), (84.76,), (83.96,))]
+    assert found("dpcert-table4", Effort(seeds=1, quick=True)).panels[0].printed == ()
+
+
+@pytest.mark.parametrize(("seeds", "header"), [(1, "accuracy, %"), (3, "accuracy, % (95 % interval)")])
+def test_one_training_has_no_interval(seeds: int, header: str) -> None:
+    assert found("dpcert-table2", Effort(seeds=seeds)).tables[0].header[2] == header
+    assert trainings_words(seeds) == (
+        "One training, no interval" if seeds == 1 else "Means of 3 trainings with 95 % t-intervals over them"
+    )
 
 
 def test_figure_4_shows_combinations_and_copies() -> None:

@@ -7,10 +7,11 @@ from synthetic_smoothing import certified
 
 from twinproof.papers.catalogue.dpcert import table_2_key
 from twinproof.papers.cell import Cell
-from twinproof.papers.dpcert.gap import against_the_best, best_published, share_of_gap
+from twinproof.papers.dpcert.gap import GAP_NOTE, against_the_best, best_published, share_of_gap
 from twinproof.papers.dpcert.methods import HOUSE, UPPER_END
 from twinproof.papers.effort import Effort
 from twinproof.papers.reproductions import REPRODUCTIONS
+from twinproof.papers.statistics import over_repetitions
 
 RADIUS = "average certified radius"
 
@@ -33,12 +34,36 @@ def test_the_best_published_row_is_private(source: str, sigma: float, measure: s
     [(1.0, 2.0, 1.0, 0.0), (2.0, 2.0, 1.0, 100.0), (1.25, 2.0, 1.0, 25.0), (0.5, 2.0, 1.0, -50.0), (3.0, 2.0, 1.0, 200.0)],
 )
 def test_the_share_is_how_far_the_way_was_gone(house: float, upper: float, best: float, share: float) -> None:
-    assert share_of_gap(house, upper, best) == pytest.approx(share)
+    assert share_of_gap(house, over_repetitions([upper]), best, "%") == pytest.approx(share)
 
 
-@pytest.mark.parametrize("upper", [1.0, 0.5])
-def test_there_is_no_share_of_no_gap(upper: float) -> None:
-    assert share_of_gap(1.5, upper, 1.0) is None
+@pytest.mark.parametrize(
+    ("upper", "unit", "told"),
+    [
+        ((1.0,), "%", False),
+        ((0.5,), "%", False),
+        ((1.49,), "%", False),
+        ((1.5,), "%", True),
+        ((1.49,), "radius", True),
+        ((1.005,), "radius", True),
+        ((1.0049,), "radius", False),
+        ((2.0, 2.0, 2.1), "%", True),
+        ((1.0, 2.0, 3.0), "%", False),  # a mean far above, and an interval that is not
+    ],
+)
+def test_there_is_no_share_of_hardly_a_gap(upper: tuple[float, ...], unit: str, told: bool) -> None:
+    assert (share_of_gap(1.5, over_repetitions(upper), 1.0, unit) is not None) is told
+
+
+def test_a_share_of_almost_nothing_is_not_printed() -> None:
+    """Planted: the plain quotient, which made 0.85 points below the published row -4251 % of a gap of 0.02."""
+    house, upper, best = 97.4, 98.27, 98.25
+    assert 100 * (house - best) / (upper - best) < -4000
+    given = {HOUSE: (house,), UPPER_END: (upper,)}
+    ours = {table_2_key("mnist", name, 1.0, "accuracy"): values for name, values in given.items()}
+    row = next(row for row in against_the_best(["mnist"], ours).rows if row[1:3] == ("1", "accuracy, %"))
+    assert row[3:] == ("98.25 (PSAC)", "97.40", "-0.85", "98.27", "-")
+    assert "0.5 points or a radius of 0.005" in GAP_NOTE
 
 
 def _row(house: tuple[float, ...] | None, upper: tuple[float, ...] | None) -> tuple[str, ...]:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from synthetic_smoothing import IMAGES, certified, falling, metric_values_of, radii_of_images
+from synthetic_smoothing import IMAGES, certified, falling, measured_in_full, metric_values_of, radii_of_images
 
 from twinproof.papers.cell_store import CellStore
 from twinproof.papers.dpcert.methods import METHODS, MNIST, cells_of, grounds_of
 from twinproof.papers.dpcert.metric_cells import EVERY
+from twinproof.papers.dpcert.metric_numbers import short_histogram
 from twinproof.papers.effort import Effort
 from twinproof.papers.findings import Findings
 from twinproof.papers.making import make_cells
@@ -77,6 +79,68 @@ def test_both_sides_of_a_radius_are_the_whole(number: int, metric: str) -> None:
             shares = [sum(sample[0] for sample in line.samples) for line in (one, other)]
             assert shares[0] == pytest.approx(100 * (radii >= threshold).sum() / IMAGES)
             assert sum(shares) == pytest.approx(100)
+
+
+def test_what_is_told_of_a_cell_gives_the_points_of_the_figures() -> None:
+    """Planted: the first bin named by the first edge, empty bins or not."""
+    made = REPRODUCTIONS["dpcert-fig5"]
+    done = certified(made.cells(EFFORT), falling)
+    told = made.findings(done).told
+    for one in done:
+        numbers = told[one.cell.name]
+        assert set(numbers["radius"]) == {"0.5"}, "one sigma, also of a model that was certified at three"
+        for metric in ("gradient_norm", "hessian_norm", "lipschitz_logits"):
+            values, relation = metric_values_of(one.cell, metric), numbers["radius"]["0.5"][metric]
+            assert _rebuilt(numbers["metrics"][metric]["histogram"]) == _counted(values)
+            for split, original in zip(relation["splits"], one.numbers["radius"]["0.5"][metric]["splits"], strict=True):
+                above = radii_of_images(0.5) >= split["threshold"]
+                assert _rebuilt(split["at_least"]) == _counted(values[above])
+                assert _rebuilt(split["below"]) == _counted(values[~above])
+                edges = original["below"]["edges"]
+                planted = {"first": round(10 * math.log10(edges[0])), "counts": split["below"]["counts"]}
+                assert (_rebuilt(planted) == _counted(values[~above])) == (original["below"]["counts"][0] > 0)
+            groups = one.numbers["radius"]["0.5"][metric]["groups"]
+            assert [row[:2] for row in relation["groups"]] == [[group["low"], group["count"]] for group in groups]
+            logs = [math.log(row[2]) for row in relation["groups"]]
+            assert logs == pytest.approx([group["log_mean"] for group in groups], abs=1e-5)
+
+
+def _rebuilt(histogram: dict[str, Any]) -> dict[int, int]:
+    return {histogram["first"] + place: count for place, count in enumerate(histogram["counts"]) if count}
+
+
+def _counted(values: Any) -> dict[int, int]:
+    bins, counts = np.unique(np.floor(10 * np.log10(values)).astype(int), return_counts=True)
+    return dict(zip(bins.tolist(), counts.tolist(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("histogram", "short"),
+    [
+        ({"counts": [0, 3, 0, 1, 0]}, {"first": -9, "counts": [3, 0, 1]}),
+        ({"counts": [0, 0, 0, 0, 0], "not_positive": 4}, {"first": 0, "counts": [], "not_positive": 4}),
+        ({"counts": [1, 0, 0, 0, 0], "below": 2, "above": 1}, {"first": -10, "counts": [1], "below": 2, "above": 1}),
+    ],
+)
+def test_only_empty_ends_are_cut_off(histogram: dict[str, Any], short: dict[str, Any]) -> None:
+    edges = [10 ** (number / 10) for number in range(-10, -4)]
+    assert short_histogram({"edges": edges, "not_positive": 0, "below": 0, "above": 0, **histogram}) == short
+
+
+def test_metrics_that_no_figure_shows_keep_their_summary() -> None:
+    made = REPRODUCTIONS["dpcert-fig11"]
+    (one, *_) = done = measured_in_full(made.cells(Effort(seeds=1)))
+    numbers = made.findings(done).told[one.cell.name]
+    assert set(numbers["metrics"]["another 1"]) == {"mean", "median", "smallest", "largest", "histogram"}
+    assert set(numbers["radius"]["1"]["another 1"]) == {"spearman"}
+    assert set(numbers["radius"]["1"]["gradient_norm"]) == {"spearman", "groups", "splits"}
+
+
+def test_panels_of_one_metric_can_be_compared() -> None:
+    for name, columns in (("dpcert-fig5", 3), ("dpcert-fig17", 1)):
+        panels = found(name).panels
+        for column in range(columns):
+            assert len({line.places for panel in panels[column::columns] for line in panel.lines}) == 1
 
 
 def test_a_model_is_measured_after_it_was_certified(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from twinproof.errors import ConfigError, ModelError
 from twinproof.layers.models.registry import NETWORKS, build_network
-from twinproof.training.per_example import FastPath, VmapPath, choose_path, registry
+from twinproof.training.per_example import FastPath, VmapPath, choose_path, registry, trial
 from twinproof.training.per_example.choose import PathName
 from twinproof.training.per_example.gradients import Instantiated, PerExampleGradient
 from twinproof.training.per_example.linear import linear
@@ -147,6 +147,14 @@ def test_mixing_only_in_training_mode_is_found() -> None:
     model.function = centred_in_training(model)
     assert isinstance(choose(model.train()), VmapPath)
     assert isinstance(choose(model.eval()), FastPath)
+
+
+def test_mixing_with_later_records_alone_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What leaves small batches alone: three records would not show it."""
+    model = Forward(lambda lin, rows: lin(rows) + (lin(rows)[6:].mean() * lin(rows) if len(rows) > 6 else 0))
+    assert isinstance(choose(model), VmapPath)
+    monkeypatch.setattr(trial, "_RECORDS", 3)
+    assert isinstance(choose(model), FastPath)
 
 
 def test_wrong_handler_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:

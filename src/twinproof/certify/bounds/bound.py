@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from enum import StrEnum
 from typing import ClassVar, final
 
 import numpy as np
@@ -12,6 +13,14 @@ from twinproof.guarantee import Status
 from twinproof.layers.noise import Law
 
 Floats = NDArray[np.float64]
+
+
+class Charge(StrEnum):
+    """What a change of the input is charged, which decides the norm that a reach is divided by."""
+
+    PROVEN = "proven"  # the least that is proven for the noise that is drawn
+    COMPOSED = "composed"  # what each of several noises charges, added up: sound, and more
+    CLAIMED = "claimed"  # what the bound's paper says, true or not
 
 
 class RobustnessBound(ABC):
@@ -31,7 +40,8 @@ class RobustnessBound(ABC):
     theorem: ClassVar[str]
     status: ClassVar[Status] = Status.PROVEN
     reason: ClassVar[str] = ""  # why the status is not proven
-    papers_norm: ClassVar[bool] = False  # whether it is combined with what the papers say of the layer's movement
+    charge: ClassVar[Charge] = Charge.PROVEN
+    place: ClassVar[str | None] = None  # where the noise has to be, for a bound that speaks of one place alone
 
     @final
     def reach(self, low: ArrayLike, high: ArrayLike) -> Floats:

@@ -9,6 +9,7 @@ from twinproof.certify.bounds.composition import Composition
 from twinproof.certify.bounds.hgm import HGM, HGMComplement
 from twinproof.certify.bounds.pixeldp import PixelDPGaussian, PixelDPLaplace
 from twinproof.certify.bounds.published import PublishedHGM
+from twinproof.certify.bounds.published_composition import PublishedComposition
 from twinproof.certify.bounds.tight import TightGaussian, TightLaplace
 from twinproof.errors import ConfigError
 from twinproof.layers.noise import Law
@@ -22,21 +23,27 @@ _BOUNDS: tuple[RobustnessBound, ...] = (
     PixelDPLaplace(),
     Composition(),
     PublishedHGM(),
+    PublishedComposition(),
 )
 _BY_NAME: Mapping[tuple[str, Law], RobustnessBound] = {(bound.name, bound.law): bound for bound in _BOUNDS}
 BOUND_NAMES: tuple[str, ...] = tuple(dict.fromkeys(bound.name for bound in _BOUNDS))
 
 
-def find_bound(name: str, law: Law) -> RobustnessBound:
-    """The bound of that name for noise of that law; the error lists what there is."""
+def find_bound(name: str, law: Law, place: str | None = None) -> RobustnessBound:
+    """The bound of that name for noise of that law, and at that ``place`` where one is given; the error lists what there is."""
     found = _BY_NAME.get((name, law))
-    if found is None:
-        there = ", ".join(bound.name for bound in _BOUNDS if bound.law == law)
+    if found is None or not _speaks_of(found, place):
+        noise = f"{law} noise" if found is None else f"{law} noise at the place {place!r}"
+        there = ", ".join(bound.name for bound in _BOUNDS if bound.law == law and _speaks_of(bound, place))
         raise ConfigError(
-            f"there is no such bound for {law} noise" if name in BOUND_NAMES else "there is no such bound",
+            f"there is no such bound for {noise}" if name in BOUND_NAMES else "there is no such bound",
             where="bound",
             got=name,
             wanted=f"one of: {there}",
             fix="tight is never smaller than the other sound ones",
         )
     return found
+
+
+def _speaks_of(bound: RobustnessBound, place: str | None) -> bool:
+    return None in (bound.place, place) or bound.place == place

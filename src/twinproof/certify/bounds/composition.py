@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from twinproof.certify.bounds.bound import Charge
 from twinproof.certify.bounds.pixeldp import PixelDPLaplace
 
 
@@ -14,4 +15,4 @@ class Composition(PixelDPLaplace):
 
     name = "composition"
     theorem = "Phan et al. 2020, Theorem 5 and Corollary 1 (delta = 0): epsilons of the mechanisms add up"
-    papers_norm = True
+    charge = Charge.COMPOSED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from twinproof.certify.bounds.bound import Charge
 from twinproof.certify.bounds.hgm import HGM
 from twinproof.guarantee import Status
 
@@ -18,7 +19,7 @@ class PublishedHGM(HGM):
     name = "published"
     theorem = "none: Phan et al. 2019, Eq. 10 as printed"
     status = Status.REFUTED
-    papers_norm = True
+    charge = Charge.CLAIMED
     reason = "Eq. 10 divides by epsilon twice; a halfspace with scores 0.9999 and 0.0001 changes its answer inside the radius"
 
     def __init__(self, *, delta: float = PAPER_DELTA) -> None:

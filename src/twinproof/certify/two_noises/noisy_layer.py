@@ -19,10 +19,11 @@ class NoisyLayer(nn.Module):
     were divided by the number of levels in float32: which whole number of steps they were is read back (``joint_noise``).
 
     Guarantees
-        The answer is ``step`` times a sum of whole numbers that float64 holds exactly: v(w) = round(S^-1 W w / step), a fixed
-        function of the noisy input, and that of n. Two noisy inputs that differ by a have v at most |S^-1 W a|_1 / step apart
-        in l1, plus one for each output, plus what float64 errs in each of the two: a share ``matrix.error`` of
-        sum_kj |A_kj| |w_j| / step. Only sums of products are computed, since a routine for convolutions may use transforms.
+        The answer is ``step`` times a sum of whole numbers that float64 holds exactly: those of n, and v(w), the whole numbers
+        nearest to what float64 finds for A w / step, A = S^-1 W. What it finds errs, in whatever order it adds, by at most a
+        share ``matrix.error`` of sum_j |A_kj| |w_j| / step in output k. So two noisy inputs w and w + a have v at most
+        |A a|_1 / step apart in l1, plus one for each output, plus the sum over all outputs of both errors. Only sums of
+        products are computed: a routine for convolutions may use transforms, for which that share would not do.
     """
 
     def __init__(

@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor, nn
 
+from twinproof.certify.bounds.bound import Charge
 from twinproof.certify.frozen_layer import FrozenLayer
 from twinproof.certify.grid_noise import joint_noise
 from twinproof.certify.layer_norm_bound import NormBound
 from twinproof.certify.noise_site import NoiseSite
 from twinproof.certify.short_numbers import few_digits_above
 from twinproof.certify.taken_apart import refuse_hidden_work
+from twinproof.certify.two_noises.appendix_n import stated_over_drawn
 from twinproof.certify.two_noises.noisy_layer import NoisyLayer
 from twinproof.certify.two_noises.rates import Rates, rates
 from twinproof.certify.two_noises.sensitivities import incoming_sums
@@ -25,7 +27,7 @@ _ROUNDED_UP = 1 + 2.0**-40
 
 
 class TwoNoisesSite(NoiseSite):
-    """Laplace noise of ``input_scale`` on the input and of ``split.noise.deviation`` behind the first layer.
+    """Laplace noise of ``input_scale`` on the input and of ``split.noise.deviation`` behind the first layer, as drawn.
 
     Points are stored levels followed by zeros, to which the noise of the layer is added: it reaches the layer inside
     ``network``, whose first module computes the layer for every noisy input (``NoisyLayer``). ``noise.sigma`` is the scale at
@@ -36,14 +38,17 @@ class TwoNoisesSite(NoiseSite):
         both noises are drawn anew for every row. Proof: shift the noise of the input by a1, on the grid, and the layer's by the
         difference of its whole numbers, which is exact; by ``NoisyLayer`` that is at most |S^-1 W a2|_1 in units of its step,
         plus ``slack``. A change that is left to the input's noise alone needs no rounding: ``slackless_norm``. By the same
-        reason the published composition, which charges more than that, is paid without slack.
+        reason the published composition, which charges more than that, is paid without slack. None of this holds for
+        ``Charge.CLAIMED``, what StoBatch says of noise that is ``stated`` to be larger than it is: refuted, to compare.
     """
 
     place = BOTH_PLACES
     own_noise = True
 
-    def __init__(self, split: NoiseSplit, input_scale: float, input_shape: tuple[int, ...], levels: int) -> None:
-        self.levels = levels
+    def __init__(
+        self, split: NoiseSplit, input_scale: float, input_shape: tuple[int, ...], levels: int, stated: float = 1.0
+    ) -> None:
+        self.levels, self._stated = levels, stated
         self._frozen = frozen = FrozenLayer(split, input_shape)
         matrix = layer_map(frozen.layer, frozen.shape, frozen.scales)
         sums = incoming_sums(frozen.layer, frozen.shape, frozen.scales)
@@ -79,20 +84,24 @@ class TwoNoisesSite(NoiseSite):
             self._rates[norm] = rates(frozen.layer, frozen.shape, norm, sigma, self._hidden_scale, frozen.scales)
         return self._rates[norm]
 
-    def norm_bound(self, shape: tuple[int, ...], norm: str, *, published: bool = False) -> NormBound:
-        """sigma times the single-pass rate; ``published``: times that of the composition."""
+    def norm_bound(self, shape: tuple[int, ...], norm: str, charge: Charge = Charge.PROVEN) -> NormBound:
+        """sigma times the single-pass rate; ``composed``: times that of the composition; ``claimed``: as if it were larger."""
         self._frozen.check_shape(shape)
         found = self.rates(norm)
-        if published:
+        if charge is Charge.CLAIMED:
+            method = f"paper: composition, noise stated as {self._stated:g} times what is drawn"
+            return NormBound(self._of_rate(found.composed / self._stated), method)
+        if charge is Charge.COMPOSED:
             return NormBound(self._of_rate(found.composed), "composition of input and first layer")
         names = ((found.split, "split"), (found.hidden, "first layer"), (found.input, "input"))
         rate, name = min(names)
         return NormBound(self._of_rate(rate), f"single pass: {name}")
 
-    def slackless_norm(self, shape: tuple[int, ...], norm: str, *, published: bool = False) -> float:
-        """That of the input's noise alone, or the composition's."""
-        found = self.rates(norm)
-        return self._of_rate(found.composed if published else found.input)
+    def slackless_norm(self, shape: tuple[int, ...], norm: str, charge: Charge = Charge.PROVEN) -> float:
+        """That of the input's noise alone, or that of a charge for both, which is the same with slack and without."""
+        if charge is Charge.PROVEN:
+            return self._of_rate(self.rates(norm).input)
+        return self.norm_bound(shape, norm, charge).value
 
     def _of_rate(self, rate: float) -> float:
         return few_digits_above(_ROUNDED_UP * self.noise.sigma * rate)
@@ -129,4 +138,4 @@ def two_noises_site(
             wanted="equal noise on the input",
         )
     shape = input_shape or two.input_noise.shape
-    return TwoNoisesSite(two.hidden, float(two.input_noise.deviation), shape, levels)
+    return TwoNoisesSite(two.hidden, float(two.input_noise.deviation), shape, levels, stated_over_drawn(two))

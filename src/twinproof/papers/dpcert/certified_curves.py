@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from twinproof.papers.catalogue.dpcert import TABLE_2_MEASURES, table_2_key, table_2_values
 from twinproof.papers.cell import Cell
 from twinproof.papers.cell_store import Measured
 from twinproof.papers.dpcert.methods import (
@@ -15,13 +16,14 @@ from twinproof.papers.dpcert.methods import (
     OUR_METHODS,
     PUBLISHED_METHODS,
     SIGMAS,
+    TABLE_2,
     Ground,
     MethodOfTable,
     cells_of,
     grounds_of,
     long_first,
 )
-from twinproof.papers.dpcert.readings import Model, certified_at, sources_of, values
+from twinproof.papers.dpcert.readings import PUBLISHED_RADIUS, Model, certified_at, sources_of, values
 from twinproof.papers.effort import Effort
 from twinproof.papers.findings import Findings, Line, Panel
 from twinproof.papers.smoothing import radii_of
@@ -71,19 +73,27 @@ class CertifiedCurves:
         return long_first({cell.name: cell for cell in found}.values())
 
     def findings(self, done: Sequence[Measured]) -> Findings:
-        """The panels; the paper prints no number of them."""
+        """The panels; the paper prints no number of them but those of Table 2."""
         panels = (curve_panels(done, source, self.groups, self.sigmas) for source in sources_of(done))
-        return Findings(tuple(panel for each in panels for panel in each), notes=(READING,))
+        of_table = all(curve in table_curves() for group in self.groups for curve in group.curves)
+        return Findings(
+            tuple(panel for each in panels for panel in each),
+            notes=(READING, PRINTED),
+            cells_in=TABLE_2 if of_table else "",
+        )
 
     def figure(self, findings: Findings, caption: str) -> Figure:
-        """A row for each data set; groups have names of their own, which then stand in their panels."""
+        """A row for each data set; groups have names of their own, which then stand under their panels."""
         from twinproof.papers.draw import draw_panels
 
         columns = len(self.groups) * len(self.sigmas)
-        return draw_panels(findings.panels, caption, columns=columns, names_above=len(self.groups) == 1)
+        alone = len(self.groups) == 1
+        return draw_panels(findings.panels, caption, columns=columns, names_above=alone, names_below=not alone)
 
 
 READING = "certified accuracy: right, answered, and with a radius of at least the one on the axis; abstentions are never right"
+PRINTED = f"open marks at {PUBLISHED_RADIUS:g}: what Table 2 prints for the line of the same colour"
+_PRINTED_LABEL = "as published (Table 2)"
 
 
 def curve_panels(done: Sequence[Measured], source: str, groups: Sequence[Group], sigmas: Sequence[float]) -> tuple[Panel, ...]:
@@ -108,11 +118,27 @@ def _panel(done: Sequence[Measured], source: str, group: Group, sigma: float) ->
     def line(place: int, curve: Curve) -> Line:
         model = Model(curve.method, source, sigma, curve.settings)
         samples = tuple(values(done, model, certified_at(sigma, radius)) for radius in radii)
-        return Line(curve.label, curve.kind, place, radii, samples, marked=False)
+        return Line(curve.label, curve.kind, place, radii, samples)
 
     lines = tuple(line(place, curve) for place, curve in enumerate(group.curves))
     middle = f", {group.title}" if group.title else ""
-    return Panel(f"{source}{middle}, sigma {sigma:g}", RADIUS_AXIS, lines, cropped=True)
+    printed = _printed(source, group, sigma)
+    return Panel(f"{source}{middle}, sigma {sigma:g}", RADIUS_AXIS, lines, cropped=True, printed=printed)
+
+
+def _printed(source: str, group: Group, sigma: float) -> tuple[Line, ...]:
+    """What Table 2 says of the curves that are rows of it, in their colours; other numbers of copies are not."""
+    published, measure = table_2_values(), TABLE_2_MEASURES[-1][0]
+    keys = {
+        place: table_2_key(source, curve.method, sigma, measure)
+        for place, curve in enumerate(group.curves)
+        if curve.settings.get("copies", COPIES) == COPIES
+    }
+    return tuple(
+        Line(_PRINTED_LABEL, "printed", place, (PUBLISHED_RADIUS,), ((published[key],),))
+        for place, key in keys.items()
+        if key in published
+    )
 
 
 def combinations_group() -> Group:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from twinproof.papers.cell import Cell
 from twinproof.papers.cell_store import Measured
 from twinproof.papers.dpcert.certified_curves import Curve, table_curves
-from twinproof.papers.dpcert.methods import GROUNDS, SIGMAS, Ground, grounds_of, long_first, models_of
+from twinproof.papers.dpcert.methods import GROUNDS, SIGMAS, TABLE_2, Ground, grounds_of, long_first, models_of
 from twinproof.papers.dpcert.readings import Model, fgsm_at, sources_of, values
 from twinproof.papers.effort import Effort
 from twinproof.papers.findings import Findings, Line, Panel
@@ -42,6 +42,7 @@ class Fgsm:
                 "shares of all test images; the authors count only images that are right without an attack",
                 "one step of one attack on the network without noise: an upper bound on robustness, no certificate",
             ),
+            cells_in=TABLE_2,
         )
 
     def figure(self, findings: Findings, caption: str) -> Figure:

@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from twinproof.papers.catalogue.dpcert import TABLE_2_MEASURES, table_2_key, table_2_values
-from twinproof.papers.comparison import difference_text, estimate_of, estimate_text
+from twinproof.papers.comparison import RADIUS, difference_text, estimate_of, estimate_text
 from twinproof.papers.dpcert.methods import HOUSE, METHODS, PUBLISHED_METHODS, SIGMAS, UPPER_END
 from twinproof.papers.findings import Table
+from twinproof.papers.statistics import Estimate
 from twinproof.rounding import format_down
 
+LEAST_GAP: Mapping[str, float] = {"%": 0.5, RADIUS: 0.005}
+"""The smallest gap that a share is given of, by unit: some three times what one training usually differs from the next."""
 GAP_NOTE = (
     "share of the gap closed: (house recipe - best published private row) / (row without privacy - best published private "
-    "row), of the means, rounded down; - where the row without privacy is not above the published one, or a number is missing"
+    f"row), of the means, rounded down; - where the row without privacy (the lower end of its interval, if it has one) is not "
+    f"above the published one by {LEAST_GAP['%']:g} points or a radius of {LEAST_GAP[RADIUS]:g}, or a number is missing. Above "
+    "100 %: the house recipe is above the row without privacy, which was trained for accuracy under noise"
 )
 _HEADER = (
     "data",
@@ -42,7 +47,7 @@ def _compared(source: str, sigma: float, measure: str, unit: str, ours: Ours) ->
     house, upper = (estimate_of(ours.get(table_2_key(source, name, sigma, measure))) for name in (HOUSE, UPPER_END))
     best = best_published(source, sigma, measure)
     gap = None if house is None or best is None else house.mean - best[1]
-    share = None if house is None or upper is None or best is None else share_of_gap(house.mean, upper.mean, best[1])
+    share = None if house is None or upper is None or best is None else share_of_gap(house.mean, upper, best[1], unit)
     return (
         "-" if best is None else f"{best[1]:g} ({METHODS[best[0]].label})",
         estimate_text(house, unit),
@@ -52,13 +57,18 @@ def _compared(source: str, sigma: float, measure: str, unit: str, ours: Ours) ->
     )
 
 
-def share_of_gap(house: float, upper: float, best: float) -> float | None:
-    """How much of the way from ``best`` to ``upper`` has been gone, in per cent; None where there is no way to go.
+def share_of_gap(house: float, upper: Estimate, best: float, unit: str) -> float | None:
+    """How much of the way from ``best`` to ``upper`` has been gone, in per cent; None where there is hardly any way to go.
 
     Guarantees
-        0 at ``best``, 100 at ``upper``; negative for a house recipe below the published row, and never cut.
+        0 at ``best``, 100 at the mean of ``upper``; negative for a house recipe below the published row, and never cut. None
+        where the way may be shorter than ``LEAST_GAP``: there a share would tell of chance, not of the recipe.
     """
-    return 100 * (house - best) / (upper - best) if upper > best else None
+    surely = upper.mean if upper.low is None else upper.low
+    # To nine digits: 0.747 - 0.742 is not quite 0.005.
+    if round(surely - best, 9) < LEAST_GAP[unit]:
+        return None
+    return 100 * (house - best) / (upper.mean - best)
 
 
 def best_published(source: str, sigma: float, measure: str) -> tuple[str, float] | None:

@@ -22,6 +22,8 @@ EPSILON = 3.0
 SIGMAS = (0.25, 0.5, 1.0)
 COPIES = 2
 HOUSE, UPPER_END = "twinproof", "gaussian"
+TABLE_2 = "dpcert-table2"
+"""The experiment that has the cells of several figures."""
 _QUICK_MEASUREMENT = {"limit": 40, "n0": 20, "n": 200}
 
 

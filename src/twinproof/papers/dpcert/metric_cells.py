@@ -9,6 +9,7 @@ from typing import Any
 from twinproof.papers.cell import Cell
 from twinproof.papers.cell_store import Measured
 from twinproof.papers.dpcert.methods import HOUSE, METHODS, Ground, cells_of, grounds_of, long_first
+from twinproof.papers.dpcert.metric_numbers import BINS_PER_DECADE
 from twinproof.papers.dpcert.readings import Model, repetitions
 from twinproof.papers.effort import Effort
 from twinproof.papers.findings import Line
@@ -22,8 +23,7 @@ SHOWN: Mapping[str, str] = {
 BASELINES = ("regular", "dpsgd", "psac", "dp-gaussian")
 VARIANTS = ("dp-gaussian", "dp-smoothadv", "dp-stability", "dp-macer", HOUSE)
 EVERY = (*BASELINES, *VARIANTS[1:])
-# A histogram has ten bins for each decade; two of them are drawn as one.
-_BINS_PER_DECADE, _MERGED = 10, 2
+_MERGED = 2  # bins of a histogram that are drawn as one
 Histogram = Mapping[str, Any]
 Reading = Callable[[Measured], Histogram]
 """From a cell, one of its histograms as ``LogHistogram.as_dict`` writes it."""
@@ -34,6 +34,11 @@ def metric_cells(methods: Sequence[str], ground: Ground, sigma: float, effort: E
     (chosen,) = grounds_of((ground,), effort)
     found = (cell for method in methods for cell in cells_of(method, chosen, effort, sigma=sigma, metrics=True))
     return long_first(found)
+
+
+def models_at(done: Sequence[Measured], source: str, sigma: float) -> dict[str, list[Measured]]:
+    """The repetitions of every method on one data set at one sigma."""
+    return {method: repetitions(done, Model(method, source, sigma)) for method in EVERY}
 
 
 def whole(metric: str) -> Reading:
@@ -47,23 +52,23 @@ def whole(metric: str) -> Reading:
 
 
 def histogram_lines(
-    done: Sequence[Measured], methods: Sequence[str], source: str, sigma: float, read: Reading
+    models: Mapping[str, Sequence[Measured]], methods: Sequence[str], metric: str, read: Reading
 ) -> tuple[Line, ...]:
-    """A line for each method: the share of all its images in each fifth of a decade; places are powers of ten.
+    """A line for each of ``methods``: the share of all its images in each fifth of a decade; places are powers of ten.
+
+    ``models`` are those of ``models_at``; ``read`` gives a histogram of ``metric``, of all images or of some.
 
     Guarantees
-        All lines have the same places, so that a place means the same bin; what has no logarithm is in none of them.
+        Lines of one metric have the same places, whatever methods and images they are of, so that a place means the same bin
+        and panels can be compared; what has no logarithm is in none of them.
     """
-    drawn = {
-        method: [_shares(read(one), int(one.numbers["examples"])) for one in repetitions(done, Model(method, source, sigma))]
-        for method in methods
-    }
-    known = {number for each in drawn.values() for shares in each for number in shares}
+    known = {number for each in models.values() for one in each for number in _shares(one, whole(metric))}
     numbers = range(min(known, default=0), max(known, default=0) + 1)
-    places = tuple((number + 0.5) * _MERGED / _BINS_PER_DECADE for number in numbers)
+    places = tuple((number + 0.5) * _MERGED / BINS_PER_DECADE for number in numbers)
     return tuple(
         method_line(method, places, tuple(tuple(shares.get(number, 0.0) for shares in each) for number in numbers))
-        for method, each in drawn.items()
+        for method in methods
+        for each in [[_shares(one, read) for one in models[method]]]
     )
 
 
@@ -71,13 +76,16 @@ def method_line(method: str, places: tuple[float, ...], samples: tuple[tuple[flo
     """A line in the look of its method, the same in all figures of metrics."""
     known = METHODS[method]
     kind = "sound" if method == HOUSE else "plain" if known.augmented else "weaker"
-    return Line(known.label, kind, EVERY.index(method), places, samples, marked=False)
+    return Line(known.label, kind, EVERY.index(method), places, samples)
 
 
-def _shares(histogram: Histogram, total: int) -> dict[int, float]:
-    """In per cent of all images, by the number of the bin that is drawn."""
+def _shares(one: Measured, read: Reading) -> dict[int, float]:
+    """In per cent of all images, by the number of the bin that is drawn; empty bins are left out."""
+    histogram, total = read(one), int(one.numbers["examples"])
     shares: dict[int, float] = {}
     for edge, count in zip(histogram["edges"], histogram["counts"], strict=False):  # one edge more than bins
-        number = round(math.log10(edge) * _BINS_PER_DECADE) // _MERGED
+        if not count:
+            continue
+        number = round(math.log10(edge) * BINS_PER_DECADE) // _MERGED
         shares[number] = shares.get(number, 0.0) + 100 * count / total
     return shares

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from twinproof.papers.cell import Cell
 from twinproof.papers.cell_store import Measured
 from twinproof.papers.dpcert.certified_curves import RADIUS_AXIS
-from twinproof.papers.dpcert.methods import METHODS, Ground
+from twinproof.papers.dpcert.methods import METHODS, MNIST, Ground
 from twinproof.papers.dpcert.metric_cells import (
     BASELINES,
     EVERY,
@@ -21,8 +21,10 @@ from twinproof.papers.dpcert.metric_cells import (
     histogram_lines,
     method_line,
     metric_cells,
+    models_at,
     whole,
 )
+from twinproof.papers.dpcert.metric_numbers import told_numbers
 from twinproof.papers.dpcert.readings import Model, repetitions, sources_of
 from twinproof.papers.effort import Effort
 from twinproof.papers.findings import Findings, Line, Panel, Table
@@ -38,6 +40,7 @@ _NOTES = (
     "Lipschitz: of the logits, linf to l1, the largest ratio that a search found; results.json has the published loop too",
     "an image without an answer, or with a wrong one, has radius 0",
 )
+_FIGURE_5 = "dpcert-fig5"
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,11 @@ class _MetricFigure:
     def cells(self, effort: Effort) -> list[Cell]:
         """On the runs of Table 2."""
         return metric_cells(EVERY, self.ground, self.sigma, effort)
+
+    @property
+    def cells_in(self) -> str:
+        """Figure 5, which has all of its cells, where it is about the same data set and sigma."""
+        return _FIGURE_5 if (self.ground, self.sigma) == (MNIST, 0.5) else ""
 
     def figure(self, findings: Findings, caption: str) -> Figure:
         """Three panels in a row."""
@@ -65,17 +73,18 @@ class MetricHistograms(_MetricFigure):
     def findings(self, done: Sequence[Measured]) -> Findings:
         """The share of images in each fifth of a decade."""
         (source,) = sources_of(done)
+        models = models_at(done, source, self.sigma)
         panels = tuple(
             Panel(
                 f"{source}, sigma {self.sigma:g}: {words}",
                 f"log10 of the {words}",
-                histogram_lines(done, group, source, self.sigma, whole(metric)),
+                histogram_lines(models, group, metric, whole(metric)),
                 fitted=True,
             )
             for group in (BASELINES, VARIANTS)
             for metric, words in SHOWN.items()
         )
-        return Findings(panels, notes=_NOTES)
+        return Findings(panels, notes=_NOTES, told=told_numbers(done, self.sigma, tuple(SHOWN)))
 
 
 @dataclass(frozen=True)
@@ -90,12 +99,12 @@ class MetricAgainstRadius(_MetricFigure):
                 f"{source}, sigma {self.sigma:g}: {words}",
                 RADIUS_AXIS,
                 tuple(self._line(done, method, source, metric) for method in EVERY),
-                y_label="log of the group's mean",
+                y_label="ln of the group's mean",
                 fitted=True,
             )
             for metric, words in SHOWN.items()
         )
-        return Findings(panels, notes=_NOTES, tables=(self._correlations(done, source),))
+        return Findings(panels, notes=_NOTES, tables=(self._correlations(done, source),), cells_in=self.cells_in)
 
     def _relations(self, done: Sequence[Measured], method: str, source: str, metric: str) -> list[dict[str, Any]]:
         found = repetitions(done, Model(method, source, self.sigma))
@@ -129,18 +138,19 @@ class MetricSplits(_MetricFigure):
     def findings(self, done: Sequence[Measured]) -> Findings:
         """Shares are of all images, so that the two rows together are the whole distribution."""
         (source,) = sources_of(done)
+        models = models_at(done, source, self.sigma)
         words = {"at_least": "at least", "below": "below"}
         panels = tuple(
             Panel(
                 f"{source}, sigma {self.sigma:g}: radius {words[side]} {threshold:g}",
                 f"log10 of the {SHOWN[self.metric]}",
-                histogram_lines(done, EVERY, source, self.sigma, self._side(threshold, side)),
+                histogram_lines(models, EVERY, self.metric, self._side(threshold, side)),
                 fitted=True,
             )
             for side in words
             for threshold in THRESHOLDS
         )
-        return Findings(panels, notes=_NOTES)
+        return Findings(panels, notes=_NOTES, cells_in=self.cells_in)
 
     def _side(self, threshold: float, side: str) -> Reading:
         def read(one: Measured) -> Histogram:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from twinproof.papers.cell import Cell
 from twinproof.papers.cell_store import Measured
-from twinproof.papers.dpcert.methods import METHODS, MNIST, Ground, cells_of, grounds_of
+from twinproof.papers.dpcert.methods import METHODS, MNIST, TABLE_2, Ground, cells_of, grounds_of
 from twinproof.papers.dpcert.readings import Model, Reading, certified_at, sources_of, values
 from twinproof.papers.effort import Effort
 from twinproof.papers.findings import Findings, Line, Panel
@@ -45,8 +45,9 @@ class RadiusDistribution:
         lines = tuple(line(place, method) for place, method in enumerate(self.methods))
         axis = "radius, bins of 0.1 (before 0: not right)"
         return Findings(
-            (Panel(f"{source}, sigma {self.sigma:g}", axis, lines),),
+            (Panel(f"{source}, sigma {self.sigma:g}", axis, lines, fitted=True),),
             notes=("an image without an answer, or with a wrong one, counts in the place before 0, whatever its radius",),
+            cells_in=TABLE_2,
         )
 
     def figure(self, findings: Findings, caption: str) -> Figure:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from twinproof.papers.catalogue.dpcert import DPCERT
 from twinproof.papers.cell import Cell
 from twinproof.papers.cell_store import Measured
 from twinproof.papers.dpcert.methods import FASHION_MNIST, GROUNDS, MNIST, SIGMAS, Ground, cells_of, grounds_of
@@ -46,7 +47,7 @@ class Sensitivity:
     def findings(self, done: Sequence[Measured]) -> Findings:
         """Accuracy at each value; certified accuracy beside it, which the paper does not give."""
         ours = {
-            f"{source} {self.words} {value:g}": values(done, self._model(source, value), accuracy)
+            self._key(source, value): values(done, self._model(source, value), accuracy)
             for source in sources_of(done)
             for value in self._values(done, source)
         }
@@ -62,6 +63,9 @@ class Sensitivity:
 
         return draw_panels(findings.panels, caption, columns=len(findings.panels), names_above=True)
 
+    def _key(self, source: str, value: float) -> str:
+        return f"{source} {self.words} {value:g}"
+
     def _model(self, source: str, value: float) -> Model:
         return Model(_METHOD, source, _SIGMA, {self.setting: value})
 
@@ -76,4 +80,12 @@ class Sensitivity:
             Line(label, "plain", colour, places, tuple(values(done, self._model(source, at), read) for at in places))
             for colour, (label, read) in enumerate(readings)
         )
-        return Panel(f"{source}: DP-Gaussian, sigma {_SIGMA:g}", self.words, lines, logarithmic=True)
+        title = f"{source}: DP-Gaussian, sigma {_SIGMA:g}"
+        return Panel(title, self.words, lines, logarithmic=True, fitted=True, printed=self._printed(source, places))
+
+    def _printed(self, source: str, places: tuple[float, ...]) -> tuple[Line, ...]:
+        """The paper's accuracies, in the colour of ours."""
+        published = {number.key: number.value for experiment in DPCERT for number in experiment.published}
+        found = {place: published[key] for place in places if (key := self._key(source, place)) in published}
+        line = Line("accuracy, as published", "printed", 0, tuple(found), tuple((value,) for value in found.values()))
+        return (line,) if found else ()

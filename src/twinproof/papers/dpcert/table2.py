@@ -12,7 +12,7 @@ from twinproof.papers.catalogue.dpcert import TABLE_2_MEASURES, table_2_key, tab
 from twinproof.papers.cell import Cell
 from twinproof.papers.cell_store import Measured
 from twinproof.papers.comparison import difference_text, estimate_of, estimate_text
-from twinproof.papers.dpcert.certified_curves import READING, Group, curve_panels, table_curves
+from twinproof.papers.dpcert.certified_curves import PRINTED, READING, Group, curve_panels, table_curves
 from twinproof.papers.dpcert.gap import GAP_NOTE, against_the_best, named
 from twinproof.papers.dpcert.methods import (
     GROUNDS,
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 _ROWS = tuple(method.name for method in (*PUBLISHED_METHODS, *OUR_METHODS))
 _NOTES = (
     READING,
+    PRINTED,
     "private rows are trained at (3, 1e-5) by privacy loss distributions, with the authors' other settings (docs/papers.md); "
     "the house recipe has its own",
     "published and difference are - where the paper has no such row, ours where that row was not made; differences are ours "
@@ -119,8 +120,9 @@ def _readings(sigma: float) -> dict[str, Reading]:
 def _of_paper(source: str, ours: Ours) -> Table:
     """The rows of one data set in the paper's order, ours behind; three columns for each measure."""
     header = ["sigma", "method"]
+    interval = " (95 % interval)" if any(len(values) > 1 for values in ours.values()) else ""
     for measure, unit in TABLE_2_MEASURES:
-        header += [f"{named(measure, unit)} (95 % interval)", "published", "difference"]
+        header += [f"{named(measure, unit)}{interval}", "published", "difference"]
     rows = tuple(
         (f"{sigma:g}", METHODS[method].label, *_numbers(source, method, sigma, ours)) for sigma in SIGMAS for method in _ROWS
     )

@@ -1,4 +1,7 @@
-"""Signs of life and last words of ranks, on the store that their launcher keeps: how a lost rank is found and named."""
+"""Signs of life and last words of ranks, on the store that their launcher keeps: how a lost rank is found and named.
+
+The store also hands out numbers: work that ranks share without waiting for each other must end when one is lost, as well.
+"""
 
 from __future__ import annotations
 
@@ -32,6 +35,9 @@ class Store(Protocol):
     def check(self, keys: list[str], /) -> bool:
         """Whether all keys have values."""
 
+    def add(self, key: str, amount: int, /) -> int:
+        """Adds to a number that begins with 0; what it then is."""
+
 
 class Farewell:
     """This rank's signs and last words, and what it hears of the others'.
@@ -62,6 +68,10 @@ class Farewell:
     def speak(self, words: Mapping[str, str]) -> None:
         """This rank's last words: the fields of its error; none at the end of its work."""
         self._store.set(f"words/{self._rank}", json.dumps(dict(words)))
+
+    def next_number(self, purpose: str) -> int:
+        """0, 1, 2 and so on, each to one rank alone."""
+        return self._store.add(f"numbers/{purpose}", 1) - 1
 
     def words_of(self, rank: int) -> dict[str, str] | None:
         """The last words of ``rank``, if it has spoken."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 # Numbers of the sum that travel at once: every rank holds those of all ranks for a moment.
 _AT_ONCE = 1 << 22
-# How long ranks wait for each other while all are alive: rank 0 may evaluate and write for a while. Loss is found otherwise.
-LONGEST_WAIT = timedelta(hours=6)
+# How long ranks wait for each other while all are alive: one may have a whole model to make. Loss is found otherwise.
+LONGEST_WAIT = timedelta(days=7)
 _MOMENT = timedelta(seconds=0.5)
 
 
@@ -37,6 +37,7 @@ class ProcessRanks(Ranks):
         self._farewell = farewell
         self._watch = watch
         self._nccl: ProcessGroup | None = None
+        self._rows_of_numbers = 0
 
     def sum_in_order(self, flat: Tensor) -> Tensor:
         """See :class:`Ranks`. On a GPU the host waits for nothing."""
@@ -99,6 +100,21 @@ class ProcessRanks(Ranks):
                 raise
             return False
         return True
+
+    def numbers(self) -> Iterator[int]:
+        """See :class:`Ranks`. Ranks that ask for a row of numbers in the same order get the same row."""
+        self._rows_of_numbers += 1
+        return self._numbers(str(self._rows_of_numbers))
+
+    def _numbers(self, row: str) -> Iterator[int]:
+        while True:
+            if self._watch.error is not None:
+                raise self._watch.error
+            try:
+                number = self._farewell.next_number(row)
+            except RuntimeError as error:  # the store is gone
+                raise self._farewell.reason() from error
+            yield number
 
     def check_device(self, device: torch.device) -> None:
         """See :class:`Ranks`."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -55,6 +57,13 @@ class Ranks(ABC):
         """What rank 0 gave; what others give is not looked at. No rank has it before rank 0 has called."""
 
     @abstractmethod
+    def numbers(self) -> Iterator[int]:
+        """0, 1, 2 and so on without end, each given to one rank alone: to the one that asks next.
+
+        Asking waits for nobody, so that ranks may work on what they got for as long as it takes.
+        """
+
+    @abstractmethod
     def check_device(self, device: torch.device) -> None:
         """Refuses ranks that would compute on different kinds of device, or share a GPU."""
 
@@ -102,6 +111,10 @@ class Alone(Ranks):
     def from_first(self, content: bytes | None) -> bytes:
         """See :class:`Ranks`."""
         return content or b""
+
+    def numbers(self) -> Iterator[int]:
+        """See :class:`Ranks`."""
+        return itertools.count()
 
     def check_device(self, device: torch.device) -> None:
         """See :class:`Ranks`."""

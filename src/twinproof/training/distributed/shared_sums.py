@@ -97,18 +97,18 @@ class SharedPrivateGradients(PrivateGradients):
 
 
 class SharedPlainGradients(PlainGradients):
-    """Ordinary gradients whose passes are shared out among ranks."""
+    """Ordinary gradients whose passes are shared out among ``ranks``."""
 
     def __init__(
         self, model: nn.Module, loss: RecordLoss, batching: Batching, *, sample_rate: float, divisor: float, ranks: Ranks
     ) -> None:
         super().__init__(model, loss, OwnPasses.of(batching, ranks.share), sample_rate=sample_rate, divisor=divisor)
-        self._ranks = ranks
+        self.ranks = ranks
 
     def gradient(self, step: int) -> dict[str, Tensor]:
         """See :class:`PlainGradients`."""
         part = super().gradient(step)
-        summed = summed_by_name(part, self._ranks)
+        summed = summed_by_name(part, self.ranks)
         return {name: summed[name].to(value.dtype) for name, value in part.items()}
 
 

@@ -17,11 +17,14 @@ def row_squares(flat: Tensor) -> Tensor:
     """The sum of squares of each row, in float64."""
     from twinproof.training.per_example import sum_kernels
 
-    return sum_kernels.row_squares(flat)
+    # Triton launches on the current GPU, which need not be the one of the tensors.
+    with torch.cuda.device(flat.device):
+        return sum_kernels.row_squares(flat)
 
 
 def weighted_rows(flat: Tensor, weights: Tensor) -> Tensor:
     """The sum over rows of weight times row, in float64; rows of weight 0 are left out, whatever they hold."""
     from twinproof.training.per_example import sum_kernels
 
-    return sum_kernels.weighted_rows(flat, weights)
+    with torch.cuda.device(flat.device):
+        return sum_kernels.weighted_rows(flat, weights)

@@ -27,7 +27,7 @@ from twinproof.training.per_example.buffers import restored_buffers, watched_buf
 from twinproof.training.per_example.failures import first_line
 from twinproof.training.per_example.path import PerExamplePath, RecordGradients
 
-_RECORDS = 3  # beside each other in the test for mixing: two would not show a batch that is shifted by two rows
+_RECORDS = 7  # beside each other in the test for mixing: what mixes may be shifted by some rows, or leave the first few alone
 _COMPARED = 2  # records whose gradients are compared with the oracle's: a wrong rule is wrong for every one of them
 _SEED = 20_240_229
 _RELATIVE = {torch.float32: 1e-4, torch.float64: 1e-8}
@@ -42,7 +42,7 @@ _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropo
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """Random records in the model's input format: ``inputs`` (3, copies, *shape), ``others`` with records 1 and 2 changed."""
+    """Random records in the model's input format: ``inputs`` (7, copies, *shape), ``others`` with all but record 0 changed."""
 
     inputs: Tensor
     labels: Tensor

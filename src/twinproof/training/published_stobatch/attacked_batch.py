@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from twinproof.training.adversarial_ensemble import ATTACKS, Attack
+from twinproof.training.adversarial_ensemble import ATTACKS
+from twinproof.training.published_stobatch.trainers import WHOLE_BATCH, Part
 
 
 @dataclass(frozen=True)
@@ -20,24 +21,37 @@ class PrintedAttacks:
 
     steps: int
 
-    def __call__(self, model: nn.Module, inputs: Tensor, size: float, generator: torch.Generator) -> Tensor:
-        """(m, *shape) -> attacked inputs, in the order of the records; part l of them by attack l."""
-        parts = torch.tensor_split(inputs, len(ATTACKS))
-        pairs = zip(ATTACKS, parts, strict=True)
-        return torch.cat([self._attacked(model, part, size, attack, generator) for attack, part in pairs])
+    def __call__(
+        self, model: nn.Module, inputs: Tensor, size: float, generator: torch.Generator, part: Part = WHOLE_BATCH
+    ) -> Tensor:
+        """(m, *shape) -> attacked inputs of one worker's ``part``, in the order of ``rows_of``; third l by attack l.
 
-    def _attacked(self, model: nn.Module, inputs: Tensor, size: float, attack: Attack, generator: torch.Generator) -> Tensor:
-        points, gathered = inputs, torch.zeros_like(inputs)
-        if attack.random_start:
-            start = torch.rand(inputs.shape, generator=generator, device=inputs.device, dtype=inputs.dtype)
-            points = inputs + size * (2 * start - 1)
+        Guarantees
+            Starts are drawn for the whole batch: the points of a record are the same whichever worker makes them.
+        """
+        found = []
+        for attack, rows in zip(ATTACKS, torch.tensor_split(inputs, len(ATTACKS)), strict=True):
+            starts = rows
+            if attack.random_start:
+                drawn = torch.rand(rows.shape, generator=generator, device=rows.device, dtype=rows.dtype)
+                starts = rows + size * (2 * drawn - 1)
+            found.append(self._attacked(model, part.of(rows), part.of(starts), size, attack.decay))
+        return torch.cat(found)
+
+    def _attacked(self, model: nn.Module, inputs: Tensor, starts: Tensor, size: float, decay: float) -> Tensor:
+        points, gathered = starts, torch.zeros_like(inputs)
         for _ in range(self.steps):
             slope = _slope(model, points)
             lengths = slope.abs().flatten(1).sum(dim=1).clamp_min(torch.finfo(slope.dtype).tiny)
-            gathered = attack.decay * gathered + slope / lengths.view(-1, *(1 for _ in slope.shape[1:]))
+            gathered = decay * gathered + slope / lengths.view(-1, *(1 for _ in slope.shape[1:]))
             points = points + (size / self.steps) * gathered.sign()
             points = torch.minimum(torch.maximum(points, inputs - size), inputs + size)
         return points
+
+
+def rows_of(batch: Tensor, part: Part) -> Tensor:
+    """One worker's rows of an attacked batch: its part of each attack's third."""
+    return torch.cat([part.of(rows) for rows in torch.tensor_split(batch, len(ATTACKS))])
 
 
 def _slope(model: nn.Module, points: Tensor) -> Tensor:

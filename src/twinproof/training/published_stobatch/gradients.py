@@ -1,10 +1,11 @@
-"""The steps of Algorithm 1 as printed: one draw of every noise for the whole training, fixed disjoint batches, no clipping.
+"""The steps of Algorithms 1 and 4 as printed: one draw of every noise for the whole training, fixed batches, no clipping.
 
 Why no epsilon is promised for them: ``REFUTATION``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -20,26 +21,33 @@ from twinproof.layers.noise.standard_noise import laplace_from_uniform
 from twinproof.randomness import Key
 from twinproof.torch_seeding import seed_generator
 from twinproof.training.adversarial_ensemble import Ensemble
+from twinproof.training.distributed.ranks import ALONE, Ranks
+from twinproof.training.distributed.shared_sums import summed_by_name
 from twinproof.training.gradient_source import GradientSource, StepDiagnostics
-from twinproof.training.published_stobatch.attacked_batch import PrintedAttacks
+from twinproof.training.published_stobatch.attacked_batch import PrintedAttacks, rows_of
 from twinproof.training.published_stobatch.paper_noise import paper_output_noise
+from twinproof.training.published_stobatch.trainers import ONE_TRAINER, LocalTrainers, Part, Turn
 from twinproof.training.records import DeviceRecords
 from twinproof.training.taylor_loss import taylor_cross_entropy
 
 REFUTATION = (
     "one draw of noise is added to every record, so that differences of records have none; labels are read again at each step "
-    "under one draw that all classes share; and a record enters two batches. Without attacks "
+    "under one draw that all classes share; and in Algorithm 1 a record enters two batches. Without attacks "
     "neighbours are told apart with certainty from one update of the first layer: less the true records' part it has rank 2"
 )
 
 
 @dataclass(frozen=True)
 class PrintedTraining:
-    """What the steps need beside records and network; ``xi`` is the weight of the adversarial batch."""
+    """What the steps need beside records and network; ``xi`` is the weight of the adversarial batch.
+
+    One trainer is Algorithm 1, several are Algorithm 4.
+    """
 
     batch: int
     xi: float
     ensemble: Ensemble
+    trainers: LocalTrainers = ONE_TRAINER
 
 
 class PublishedStoBatch(GradientSource):
@@ -49,12 +57,18 @@ class PublishedStoBatch(GradientSource):
     h (1/2 - x) for inputs in [-1, 1], which holds h fixed. Batches are parts of one permutation; step t takes batch t mod B and
     attacks the next. Fresh noise is silenced: what the network sees is the fixed draw.
 
+    With several trainers the gradient is the mean of theirs (Algorithm 4, line 16). Ranks are their workers: each makes parts
+    of the picked trainers' batches, and what they send is added up.
+
     Guarantees
-        None about privacy. Everything random follows from the key and the step, so that a resumed training is the same.
+        None about privacy. Everything random follows from the key and the step, so that a resumed training is the same, and
+        so is one by any number of ranks up to float rounding.
     """
 
-    def __init__(self, training: PrintedTraining, records: DeviceRecords, model: nn.Module, key: Key) -> None:
-        self._training, self._records, self._model, self._key = training, records, model, key
+    def __init__(
+        self, training: PrintedTraining, records: DeviceRecords, model: nn.Module, key: Key, ranks: Ranks = ALONE
+    ) -> None:
+        self._training, self._records, self._model, self._key, self._ranks = training, records, model, key, ranks
         self._two, self._draws = fixed_draws_of(model)
         self._layer, self._last = ends_of(model)
         device = self._last.weight.device
@@ -65,48 +79,65 @@ class PublishedStoBatch(GradientSource):
             place.copy_(PSI * noise.deviation * self._laplace(f"printed: {name}", tuple(place.shape)).to(device))
         scale = paper_output_noise(training.batch, self._last.in_features)
         self._on_output = scale * self._laplace("printed: output", (self._last.in_features,)).to(device)
+        training.trainers.refuse(len(records), training.batch)
         self._batches = fixed_batches(len(records), training.batch, key).to(device)
         self._attacks = PrintedAttacks(training.ensemble.steps)
+        self._workers = training.trainers.workers(ranks.world, training.batch)
 
     def gradient(self, step: int) -> dict[str, Tensor]:
         """See :class:`GradientSource`."""
-        benign, others = (self._batches[number % len(self._batches)] for number in (step, step + 1))
-        inputs, generator = self._records.inputs(benign), torch.Generator(self._records.device)
-        seed_generator(generator, self._key, "printed: attacks", step)
-        size = self._training.ensemble.size_at(step, self._key)
-        with silenced(self._model):
-            attacked = self._attacks(self._model, self._records.inputs(others), size, generator)
-            labels = self._records.labels
-            found = self._descent(inputs, labels[benign], attacked, labels[others])
-        self.last = StepDiagnostics(step, 2 * len(benign), torch.zeros(2, dtype=torch.int64, device=inputs.device))
-        return found
-
-    def _descent(self, inputs: Tensor, labels: Tensor, attacked: Tensor, attacked_labels: Tensor) -> dict[str, Tensor]:
+        trainers = self._training.trainers
+        turns = trainers.turns(self._batches, step, self._key)
+        pieces = [(turn, Part(number, self._workers)) for turn in turns for number in range(self._workers)]
         parameters = {name: value for name, value in self._model.named_parameters() if value.requires_grad}
-        xi = self._training.xi
-        benign, adversarial = (
-            self._classification(rows, classes) for rows, classes in ((inputs, labels), (attacked, attacked_labels))
-        )
-        loss = (benign + xi * adversarial) / (1 + xi) - (self._on_output * self._last.weight).sum()
+        sums = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in parameters.items()}
+        with silenced(self._model):
+            for number, (turn, part) in enumerate(pieces):
+                if self._ranks.share.has(number):
+                    for name, value in self._sent(turn, part, step, parameters).items():
+                        sums[name] += value
+        counts = torch.zeros(2, dtype=torch.int64, device=self._records.device)
+        self.last = StepDiagnostics(step, 2 * self._training.batch * len(turns), counts)
+        summed = summed_by_name(sums, self._ranks)
+        return {name: (summed[name] / len(turns)).to(value.dtype) for name, value in parameters.items()}
+
+    def _sent(self, turn: Turn, part: Part, step: int, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What one worker of a trainer sends: its part of the gradients of the trainer's means."""
+        generator = torch.Generator(self._records.device)
+        seed_generator(generator, turn.key, "printed: attacks", step)
+        size = self._training.ensemble.size_at(step, turn.key)
+        attacked = self._attacks(self._model, self._records.inputs(turn.attacked), size, generator, part)
+        labels, own = self._records.labels, part.of(turn.benign)
+        inputs = self._records.inputs(own)
+        benign = self._classification(inputs, labels[own])
+        adversarial = self._classification(attacked, labels[rows_of(turn.attacked, part)])
+        # Of a mean over the batch; both are 1 where the worker is alone, and then change no bit.
+        of_benign, of_attacked = len(inputs) / len(turn.benign), len(attacked) / len(turn.attacked)
+        xi, noise = self._training.xi, (self._on_output * self._last.weight).sum()
+        loss = (of_benign * benign + xi * of_attacked * adversarial) / (1 + xi) - noise / part.workers
         slopes = torch.autograd.grad(loss, list(parameters.values()))
         found = dict(zip(parameters, slopes, strict=True))
         name = next(name for name, value in parameters.items() if value is self._layer.weight)
-        found[name] = self._reconstruction(torch.cat([inputs, attacked]))
+        rows = len(turn.benign) + len(turn.attacked)
+        found[name] = self._reconstruction(torch.cat([inputs, attacked]), rows)
         return found
 
     def _classification(self, inputs: Tensor, labels: Tensor) -> Tensor:
         losses: Tensor = vmap(taylor_cross_entropy)(self._model(inputs).unsqueeze(1), labels)
         return losses.mean()
 
-    def _reconstruction(self, inputs: Tensor) -> Tensor:
-        """The gradient of the first-order reconstruction in the first layer's weights, its outputs held fixed."""
+    def _reconstruction(self, inputs: Tensor, total: int) -> Tensor:
+        """The gradient of the first-order reconstruction in the first layer's weights, its outputs held fixed.
+
+        The sum over ``inputs``, divided by ``total``: the rows of all workers of the trainer.
+        """
         rows, moved = inputs, inputs + self._draws.on_input
         if self._two.hidden.flattens:
             rows, moved = rows.flatten(1), moved.flatten(1)
         with torch.no_grad():
             code = self._draws(self._layer(rows))
         shifted = 0.5 - (2 * moved - 1)
-        value = (linear_part(self._layer, self._layer.weight, shifted) * code).sum() / len(inputs)
+        value = (linear_part(self._layer, self._layer.weight, shifted) * code).sum() / total
         return torch.autograd.grad(value, self._layer.weight)[0]
 
     def _laplace(self, purpose: str, shape: tuple[int, ...]) -> Tensor:

@@ -1,0 +1,76 @@
+"""What a party has answered already: one set of weights for each step, also after it was started anew."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from twinproof.errors import RunError
+from twinproof.files import write_json
+from twinproof.runs.private_files import create_private_folder
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The last step that was answered, and the digest of the weights that it was answered for."""
+
+    step: int
+    weights_sha256: str
+
+
+class AnsweredSteps:
+    """The memory of one party in one agreement; in ``folder`` it outlives the party's process.
+
+    ``records`` is a keyed digest of the party's records: the numbers that belong to a key and a step are drawn for them alone.
+
+    Guarantees
+        When ``take`` returns, the step is on the disk (with a folder), and no party with that memory takes the same step for
+        other weights, an earlier step, or any step with other records or another key.
+    """
+
+    def __init__(self, party: str, agreement: str, records: str, folder: Path | None) -> None:
+        self._party = party
+        self._records = records
+        self._path = None if folder is None else folder / f"answered-{agreement}.json"
+        self._last: Answer | None = None
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            create_private_folder(folder)
+            self._last = self._read()
+
+    def take(self, step: int, weights_sha256: str) -> None:
+        """Remembers that ``step`` is about to be answered; RunError where it must not be."""
+        last = self._last
+        if last is not None and (step < last.step or (step == last.step and weights_sha256 != last.weights_sha256)):
+            raise self._refused(
+                "a step is asked for again with other weights",
+                f"step {step}",
+                f"step {last.step} with the same weights, or a later one",
+            )
+        taken = Answer(step, weights_sha256)
+        if self._path is not None and taken != last:
+            try:
+                write_json(self._path, {"records": self._records, "step": step, "weights_sha256": weights_sha256})
+            except OSError as error:
+                raise self._refused("the party cannot write down what it answers", error, "a folder to write to") from error
+        self._last = taken
+
+    def _read(self) -> Answer | None:
+        if self._path is None or not self._path.is_file():
+            return None
+        try:
+            stored = json.loads(self._path.read_text(encoding="utf-8"))
+            records, last = str(stored["records"]), Answer(int(stored["step"]), str(stored["weights_sha256"]))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise self._refused("what this party has answered cannot be read", error, "the file that it wrote") from error
+        if records != self._records:
+            raise self._refused(
+                "the party has answered with other records or another key",
+                "another fingerprint",
+                "the records and the key that it began with; or a new agreement",
+            )
+        return last
+
+    def _refused(self, what: str, got: object, wanted: str) -> RunError:
+        return RunError(what, where=f"party {self._party}", got=got, wanted=wanted)

@@ -1,0 +1,208 @@
+"""StoBatch on MNIST in one table: as published and sound, by the paper's measures and by sound ones.
+
+Four numbers are printed: accuracy at two budgets under attacks of one size, and certified accuracy at two sizes. Each row holds
+one kind of model and one measure of it, says in words what both are worth, and stands beside what was printed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from twinproof.guarantee import Status
+from twinproof.papers import gather
+from twinproof.papers.catalogue.stobatch import PRINTED_TABLE
+from twinproof.papers.cell import Cell
+from twinproof.papers.cell_store import Measured
+from twinproof.papers.comparison import difference_text, estimate_text
+from twinproof.papers.effort import Effort
+from twinproof.papers.findings import Findings, Line, Panel, Table
+from twinproof.papers.methods import METHODS, MNIST, cells_of
+from twinproof.papers.promises import check_bounds, check_promises, promised
+from twinproof.papers.rereading import COMPOSITION, PUBLISHED, TIGHT
+from twinproof.papers.statistics import over_repetitions
+from twinproof.papers.words import ANSWERS, ATTACK_NAMES, EPSILON_AXIS, REFUTED_LINES, SIZE_AXIS
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_PAPER, _SOUND = "stobatch-published", "stobatch"
+_METHODS = (_PAPER, _SOUND)
+_SIZE = 0.2
+_BUDGETS = (0.2, 2.0)
+_CERTIFIED_BUDGET = 1.0
+_NAMES = {TIGHT: "single pass", COMPOSITION: "composition", PUBLISHED: "Appendix N"}
+_BOUNDS: Mapping[str, Mapping[str, Status]] = {
+    _PAPER: {PUBLISHED: Status.REFUTED, COMPOSITION: Status.PROVEN, TIGHT: Status.PROVEN},
+    _SOUND: {COMPOSITION: Status.PROVEN, TIGHT: Status.PROVEN},
+}
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A row's measure: what it is called, how far what it claims may be trusted, and how it is read at a size.
+
+    ``certified`` ones are read at two sizes, the others at two budgets.
+    """
+
+    words: str
+    status: Status
+    certified: bool
+    bound: str = ""
+    there: bool = False
+
+    def read(self, done: Sequence[Measured], size: float) -> gather.Reading:
+        """The number of one cell."""
+        attacks = gather.attacks_of(done)
+        if self.certified and self.there:
+            return gather.mean_of([gather.certified_there(self.bound, attack, size) for attack in attacks])
+        if self.certified:
+            return gather.certified_line(self.bound, size)
+        if self.there:
+            return gather.mean_of([gather.conventional(attack, size) for attack in attacks])
+        return gather.adaptive(size)
+
+
+def measures_of(method: str) -> tuple[Measure, ...]:
+    """The rows of one kind of model: two accuracies, the paper's certificates at attacked inputs, sound ones at test images."""
+    own = PUBLISHED if PUBLISHED in _BOUNDS[method] else COMPOSITION
+    certificates = tuple(
+        Measure(f"certified at the test images: {_NAMES[bound]}", status, certified=True, bound=bound)
+        for bound, status in _BOUNDS[method].items()
+    )
+    return (
+        Measure("accuracy under the papers' four attacks", Status.NONE, certified=False, there=True),
+        Measure("accuracy under PGD that sees the noise", Status.NONE, certified=False),
+        Measure(
+            f"certified at the attacked inputs: {_NAMES[own]}", _BOUNDS[method][own], certified=True, bound=own, there=True
+        ),
+        *certificates,
+    )
+
+
+class StoBatchMnist:
+    """Both variants at three budgets; all cells are those of the figures."""
+
+    def cells(self, effort: Effort) -> list[Cell]:
+        """Shared with Figures 2, 4 and 6."""
+        budgets = sorted({*_BUDGETS, _CERTIFIED_BUDGET})
+        return [cell for epsilon in budgets for method in _METHODS for cell in cells_of(method, MNIST, effort, epsilon=epsilon)]
+
+    def findings(self, done: Sequence[Measured]) -> Findings:
+        """The table, and for each printed number ours by the paper's measure and a sound one beside it."""
+        check_promises(done)
+        check_bounds(done, _BOUNDS)
+        ours: dict[str, Sequence[float]] = {}
+        sound: dict[str, Sequence[float]] = {}
+        for method in _METHODS:
+            attacked, adaptive, there, *_, single = measures_of(method)
+            for budget in _BUDGETS:
+                key = f"{method} conventional epsilon {budget:g}"
+                ours[key] = gather.values(done, method, attacked.read(done, _SIZE), budget)
+                sound[key] = gather.values(done, method, adaptive.read(done, _SIZE), budget)
+            for size in _certified_sizes(done):
+                key = f"{method} certified size {size:g}"
+                ours[key] = gather.values(done, method, there.read(done, size), _CERTIFIED_BUDGET)
+                sound[key] = gather.values(done, method, single.read(done, size), _CERTIFIED_BUDGET)
+        return Findings(
+            panels=(*(_accuracy_panel(done, method) for method in _METHODS), _certified_panel(done)),
+            ours=ours,
+            sound=sound,
+            notes=(
+                "a number is followed by its 95 % interval and, after the semicolon, by its difference from the printed one",
+                "composition: Lemma 5 and Corollary 1 of the paper; Appendix N: the same with the scale that the paper states; "
+                "single pass: the least cost over all splits of a change between the two noises",
+                "a certificate that is refuted proves nothing, whatever its number; at psi = 2 the single pass proves at least "
+                "as much for the same votes. Accuracy promises nothing",
+                "all bounds read the same votes, under the noise that is drawn at inference; Appendix N alone computes with "
+                "psi times that noise",
+                ANSWERS,
+                REFUTED_LINES,
+            ),
+            tables=(stobatch_table(done),),
+        )
+
+    def figure(self, findings: Findings, caption: str) -> Figure:
+        """Lines with bands."""
+        from twinproof.papers.draw import draw_panels
+
+        return draw_panels(findings.panels, caption, columns=3, names_below=True)
+
+
+def stobatch_table(done: Sequence[Measured]) -> Table:
+    """The one table: a row for what is printed, and one for each measure of each kind of model."""
+    sizes = _certified_sizes(done)
+    columns = (
+        *(f"conventional epsilon {budget:g}" for budget in _BUDGETS),
+        *(f"certified size {size:g}" for size in sizes),
+    )
+    header = (
+        "model",
+        "privacy",
+        "measure",
+        "certificate",
+        *(f"accuracy, size {_SIZE:g}, epsilon {budget:g} (%)" for budget in _BUDGETS),
+        *(f"certified, size {size:g}, epsilon {_CERTIFIED_BUDGET:g} (%)" for size in sizes),
+    )
+    printed = ("the paper", "claimed, refuted", "as printed", "claimed, refuted", *(_printed(key) for key in columns))
+    rows = [_row(done, method, measure, columns) for method in _METHODS for measure in measures_of(method)]
+    return Table("StoBatch, published and sound", header, (printed, *rows))
+
+
+def _row(done: Sequence[Measured], method: str, measure: Measure, columns: Sequence[str]) -> tuple[str, ...]:
+    """One measure of one kind of model, in the columns that it speaks of."""
+    places = [(_SIZE, budget) for budget in _BUDGETS] + [(size, _CERTIFIED_BUDGET) for size in _certified_sizes(done)]
+    numbers = []
+    for number, (key, (size, budget)) in enumerate(zip(columns, places, strict=True)):
+        if (number >= len(_BUDGETS)) is not measure.certified:
+            numbers.append("-")
+            continue
+        estimate = over_repetitions(gather.values(done, method, measure.read(done, size), budget))
+        printed = PRINTED_TABLE.get(key)
+        gap = difference_text(None if printed is None else estimate.mean - printed)
+        numbers.append(f"{estimate_text(estimate)}; {gap}")
+    worth = str(measure.status) if measure.certified else "-"
+    return (METHODS[method].label, _privacy_words(method), measure.words, worth, *numbers)
+
+
+def _privacy_words(method: str) -> str:
+    status = promised(METHODS[method])
+    return "proven, at the epsilon of the column" if status is Status.PROVEN else f"{status}: no epsilon is promised"
+
+
+def _printed(key: str) -> str:
+    value = PRINTED_TABLE.get(key)
+    return "-" if value is None else f"{value:g}"
+
+
+def _certified_sizes(done: Sequence[Measured]) -> tuple[float, float]:
+    sizes = gather.sizes_of(done)
+    return sizes[0], sizes[-1]
+
+
+def _accuracy_panel(done: Sequence[Measured], method: str) -> Panel:
+    budgets = gather.budgets_of(done)
+    readings = [
+        ("no attack", gather.clean),
+        *((ATTACK_NAMES[attack], gather.conventional(attack, _SIZE)) for attack in gather.attacks_of(done)),
+        ("PGD in expectation", gather.adaptive(_SIZE)),
+    ]
+    lines = tuple(
+        Line(label, "plain", colour, budgets, tuple(gather.values(done, method, read, epsilon) for epsilon in budgets))
+        for colour, (label, read) in enumerate(readings)
+    )
+    return Panel(METHODS[method].label, f"{EPSILON_AXIS}; attacks of size {_SIZE:g}", lines, logarithmic=True)
+
+
+def _certified_panel(done: Sequence[Measured]) -> Panel:
+    places = gather.line_places(done)
+
+    def line(method: str, bound: str, status: Status) -> Line:
+        read = [gather.values(done, method, gather.certified_line(bound, place), _CERTIFIED_BUDGET) for place in places]
+        label = f"{METHODS[method].label}, {_NAMES[bound]}, {status}"
+        kind = "paper" if status is Status.REFUTED else "sound" if bound == TIGHT else "weaker"
+        return Line(label, kind, _METHODS.index(method), places, tuple(read), marked=False)
+
+    lines = tuple(line(method, bound, status) for method in _METHODS for bound, status in _BOUNDS[method].items())
+    return Panel(f"certified at the test images, epsilon {_CERTIFIED_BUDGET:g}", SIZE_AXIS, lines, cropped=True)
