@@ -215,7 +215,7 @@ def test_the_source_tells_its_path_the_step_and_the_key() -> None:
             told.append((step, key))
 
     class Source:
-        last = None
+        last, pass_size = None, 1
 
         def gradient(self, step: int) -> dict[str, Tensor]:
             return {}
