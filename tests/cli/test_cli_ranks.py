@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from twinproof.cli.ranks import bars_of, launched_ranks
+from twinproof.cli.ranks import bars_of, launched_ranks, leave
 from twinproof.progress import Silent
 from twinproof.training.distributed.ranks import ALONE
 
@@ -60,6 +60,19 @@ def test_without_a_launcher_a_verb_is_alone(monkeypatch: pytest.MonkeyPatch) -> 
         assert ranks is ALONE
         with bars_of(ranks) as bars:
             assert not isinstance(bars, Silent)
+
+
+def test_a_rank_is_not_taken_apart_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What torch's threads do then aborts one process in ten, after its work is done."""
+    ended: list[int] = []
+    monkeypatch.setattr(os, "_exit", ended.append)
+    monkeypatch.setenv("RANK", "0")
+    with pytest.raises(SystemExit):  # what follows where the stand-in lets it go on
+        leave(3)
+    monkeypatch.delenv("RANK")
+    with pytest.raises(SystemExit) as alone:
+        leave(4)
+    assert (ended, alone.value.code) == ([3], 4)
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ import typer
 
 from twinproof.cli import attack, audit, calculators, certify, demo, federate, listings, report, reproduce, train, verify
 from twinproof.cli.output import print_error, wants_json
+from twinproof.cli.ranks import leave
 from twinproof.errors import TwinproofError, UserError
 
 # typer re-exports only the leaves of its error classes; their common base is what a mistyped command line raises.
@@ -73,4 +74,4 @@ def run(arguments: list[str] | None = None) -> None:
             "command again",
             err=True,
         )
-    sys.exit(code if isinstance(code, int) else 0)
+    leave(code if isinstance(code, int) else 0)
