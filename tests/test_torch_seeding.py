@@ -66,23 +66,27 @@ def test_layers_draw_from_it_and_the_callers_numbers_come_back() -> None:
     assert torch.equal(before, torch.get_rng_state())
 
 
-def _drawn_while_another_thread_wants_to() -> tuple[torch.Tensor, bool]:
-    """What this thread draws from its seed while another one seeds too; and whether that one got in between."""
-    entered = threading.Event()
+def _drawn_while_another_thread_wants_to(patience: float) -> tuple[torch.Tensor, bool]:
+    """What this thread draws from its seed while another one seeds too; and whether that one got in between.
+
+    The other one holds on to the generators until the draw is over: what it gives back cannot mend what it broke.
+    """
+    entered, over = threading.Event(), threading.Event()
 
     def other() -> None:
         with own_generators(CPU):
             seed_default_generators(CPU, Key.from_seed(2), "layers", 1)
             entered.set()
-            torch.randn(5)
+            over.wait(60)
 
     thread = threading.Thread(target=other)
     with own_generators(CPU):
         seed_default_generators(CPU, KEY, "layers", 1)
         thread.start()
-        between = entered.wait(0.2)
+        between = entered.wait(patience)
         drawn = torch.randn(5)
-    thread.join(10)
+        over.set()
+    thread.join(60)
     return drawn, between
 
 
@@ -91,11 +95,11 @@ def test_two_threads_do_not_draw_from_each_others_seed(monkeypatch: pytest.Monke
         seed_default_generators(CPU, KEY, "layers", 1)
         alone = torch.randn(5)
     before = torch.random.get_rng_state()
-    drawn, between = _drawn_while_another_thread_wants_to()
+    drawn, between = _drawn_while_another_thread_wants_to(patience=0.2)
     assert not between
     assert torch.equal(drawn, alone)
     assert torch.equal(torch.random.get_rng_state(), before), "the generator is given back as it was found"
     monkeypatch.setattr(torch_seeding, "_ONE_AT_A_TIME", nullcontext())  # the planted bug: nobody waits
-    drawn, between = _drawn_while_another_thread_wants_to()
+    drawn, between = _drawn_while_another_thread_wants_to(patience=60)
     assert between
     assert not torch.equal(drawn, alone)
