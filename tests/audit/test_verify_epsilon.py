@@ -73,11 +73,11 @@ HOSTILE = [
 
 @pytest.mark.parametrize(("spending", "got"), HOSTILE)
 def test_what_would_stop_the_machine_is_refused_at_once(spending: Spending, got: str) -> None:
-    started = time.perf_counter()
+    started = time.thread_time()
     outcome = recompute(ledger_of(spending))
     assert isinstance(outcome, Problem)
     assert got in outcome.got
-    assert time.perf_counter() - started < 0.5
+    assert time.thread_time() - started < 0.5
 
 
 def test_too_many_different_mechanisms_are_refused() -> None:

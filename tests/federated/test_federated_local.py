@@ -41,7 +41,7 @@ def test_an_error_comes_back_by_name_and_without_its_values(tmp_path: Path) -> N
 
 def test_who_is_late_is_missing_and_not_asked_again_while_busy(tmp_path: Path) -> None:
     found, slow = work(tmp_path), Slow(threading.Event())
-    parties = LocalParties({"party-1": slow, "party-2": members(found.agreement)["party-2"]}, timeout=0.5)
+    parties = LocalParties({"party-1": slow, "party-2": members(found.agreement)["party-2"]}, timeout=3)
     for step in range(2):
         assert [reply.sender for reply in parties.ask(found.request(step))] == ["party-2"]
     assert slow.asked == 1
