@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from twinproof.data.config import DataConfig
 from twinproof.data.load import load
@@ -166,6 +167,37 @@ def test_the_next_batch_is_attacked_in_thirds_inside_the_size() -> None:
     whole = (signs - inputs).abs().flatten(1)
     alike = [bool(((part - 0.1).abs() < 1e-5).float().mean() > 0.95) for part in torch.tensor_split(whole, 3)]
     assert alike == [True, True, False], "the last third starts anywhere in the ball"
+
+
+def _by_hand(model: nn.Module, record: Tensor, start: Tensor, size: float, decay: float) -> Tensor:
+    """Four steps of one attack on one record (*shape), from Eq. 8 and MIM's rule."""
+    point, gathered = start, torch.zeros_like(record)
+    for _ in range(4):
+        leaf = point.clone().requires_grad_()
+        logits = model(leaf.unsqueeze(0))
+        (slope,) = torch.autograd.grad(cross_entropy(logits, logits.argmax(dim=1)), leaf)
+        gathered = decay * gathered + slope / slope.abs().sum()
+        point = (point + size / 4 * gathered.sign()).clamp(record - size, record + size)
+    return point.detach()
+
+
+def test_each_third_is_its_attack_on_one_record_at_a_time() -> None:
+    """Planted: the decay of MIM on the wrong third."""
+    model, inputs, size = _network("stobatch-cnn").double(), _records().inputs(torch.arange(9)).double(), 0.1
+    _source(model)
+    thirds = torch.tensor_split(inputs, 3)
+    drawn = torch.rand(thirds[2].shape, generator=torch.Generator().manual_seed(1), dtype=inputs.dtype)
+    starts = torch.cat([*thirds[:2], thirds[2] + size * (2 * drawn - 1)])
+    with silenced(model):
+        attacked = PrintedAttacks(4)(model, inputs, size, torch.Generator().manual_seed(1))
+        right, planted = (
+            torch.stack(
+                [_by_hand(model, *pair, size, decays[at // 3]) for at, pair in enumerate(zip(inputs, starts, strict=True))]
+            )
+            for decays in ((0.0, 1.0, 0.0), (1.0, 0.0, 0.0))
+        )
+    assert float((attacked - right).abs().max()) < 1e-9
+    assert float((attacked - planted).abs().max()) > 0.01
 
 
 def test_steps_repeat_to_the_bit_and_differ() -> None:
