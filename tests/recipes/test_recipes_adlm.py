@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from recipe_fixtures import on_one_thread as on_one_thread
+from recipe_fixtures import source as source
 from safetensors.torch import load_file
 from scipy.stats import spearmanr
-from small_runs import RECORDS, blobs, ledger_lines, one_thread, run_json, tiny, with_other_record, write_blobs
+from small_runs import RECORDS, blobs, ledger_lines, run_json, tiny, with_other_record, write_blobs
 from torch import Tensor, nn
 
 from twinproof.audit.verify import verify_run
@@ -45,17 +47,6 @@ from twinproof.training.records import DeviceRecords
 from twinproof.training.taylor_loss import balanced_cross_entropy, taylor_cross_entropy
 
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    with one_thread():
-        yield
-
-
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    return write_blobs(tmp_path / "data")
 
 
 def _settings(source: Path, **changes: Any) -> dict[str, Any]:

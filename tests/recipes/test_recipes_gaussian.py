@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from small_runs import ledger_lines, one_thread
+from recipe_fixtures import on_one_thread as on_one_thread
+from small_runs import ledger_lines
 
 from twinproof.audit.verify import verify_run
 from twinproof.certify.run import certify_run
@@ -29,12 +29,6 @@ from twinproof.recipes.train import train
 from twinproof.training.augmentation import GaussianCopies
 
 SETTINGS: dict[str, Any] = {"data": {"source": "digits"}, "recipe": "gaussian", "model": "mlp", "sigma": 0.25, "seed": 1}
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    with one_thread():
-        yield
 
 
 @cache

@@ -6,13 +6,13 @@ record; each of these bugs is planted here and caught by the same check.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 
 import numpy as np
 import pytest
 import torch
-from small_runs import one_thread
+from recipe_fixtures import on_one_thread as on_one_thread
 from torch import Tensor, nn
 from torch.func import vmap
 
@@ -36,12 +36,6 @@ from twinproof.training.per_example.path import PerExamplePath
 RECORDS, WATCHED = 7, 2
 OF_COPIES = ("dpcert-smoothadv", "dpcert-stability", "dpcert-consistency", "dpcert-macer")
 Gradient = dict[str, Tensor]
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    with one_thread():
-        yield
 
 
 @cache

@@ -14,19 +14,19 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from recipe_fixtures import on_one_thread as on_one_thread
 from safetensors import safe_open
 from small_runs import (
     STAYS_PRIVATE,
     announced_steps,
     ledger_lines,
     model_bytes,
-    one_thread,
     released,
     run_json,
     tiny,
@@ -168,13 +168,11 @@ def differences(root: Path, whole: Path) -> list[str]:
 
 
 @pytest.fixture(autouse=True)
-def quick_runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def quick_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ledger lines of two steps, so that a run of six has several moments of announcing; accounting done once."""
     monkeypatch.setattr(plan_module, "LEDGER_BLOCK", 2)
     monkeypatch.setattr(reporter, "epsilon_pld", remembered(epsilon_pld))
     monkeypatch.setattr(finish, "spending", remembered(spending))
-    with one_thread():
-        yield
 
 
 @pytest.fixture

@@ -9,14 +9,14 @@ from __future__ import annotations
 import getpass
 import hashlib
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from small_runs import RECORDS, blobs, ledger_lines, one_thread, released, run_json, tiny, with_other_record, without_record
+from recipe_fixtures import on_one_thread as on_one_thread
+from small_runs import RECORDS, blobs, ledger_lines, released, run_json, tiny, with_other_record, without_record
 from small_runs import write_blobs as write
 
 from twinproof.data.record import Dataset
@@ -29,12 +29,6 @@ from twinproof.training.gradient_source import StepDiagnostics
 
 Arrays = dict[str, NDArray[Any]]
 NEIGHBOURS = {"removed": without_record(7), "last removed": without_record(RECORDS - 1), "replaced": with_other_record(7)}
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    with one_thread():
-        yield
 
 
 def train_on(folder: Path, arrays: Arrays, **changes: Any) -> Path:

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_runs import blobs, one_thread, run_json, tiny, write_blobs
+from recipe_fixtures import on_one_thread as on_one_thread
+from recipe_fixtures import source as source
+from small_runs import blobs, run_json, tiny
 from torch import nn
 
 from twinproof.cli.main import run as run_command
@@ -174,8 +176,10 @@ class Squares(nn.Module):
         (Squares(), "between the modules of a Sequential"),
     ],
 )
-def test_a_network_without_a_linear_first_layer_is_refused(network: nn.Module, message: str, tmp_path: Path) -> None:
-    settings = tiny(write_blobs(tmp_path / "data"), recipe="securesgd")
+def test_a_network_without_a_linear_first_layer_is_refused(
+    network: nn.Module, message: str, source: Path, tmp_path: Path
+) -> None:
+    settings = tiny(source, recipe="securesgd")
     with pytest.raises(UserError, match=message):
         train(settings, tmp_path / "run", network=network)
     assert not (tmp_path / "run").exists()
@@ -188,12 +192,11 @@ def test_a_named_network_that_begins_otherwise_is_refused(tmp_path: Path) -> Non
     assert not (tmp_path / "run").exists()
 
 
-def test_the_command_takes_the_layers_settings(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    source = write_blobs(tmp_path / "data")
+def test_the_command_takes_the_layers_settings(capsys: pytest.CaptureFixture[str], source: Path, tmp_path: Path) -> None:
     sets = ["noise_layer.attack_bound=0.05", "variant=published", "steps=2", "batch_size=20", "data.ranges={'*'=[0.0,1.0]}"]
     command = ["train", "--data", str(source), "--recipe", "hgm-pixeldp", "--out", str(tmp_path / "run"), "--json"]
     command += [part for item in sets for part in ("--set", item)]
-    with one_thread(), pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as ended:
         run_command(command)
     assert ended.value.code in (0, None)
     assert json.loads(capsys.readouterr().out)["status"] == "none"
@@ -214,19 +217,17 @@ def test_recipes_are_listed_with_their_variants(capsys: pytest.CaptureFixture[st
     assert listed["dpsgd"]["variants"] == ["sound"]
 
 
-def test_a_finished_run_agrees_with_the_settings_it_was_started_with(tmp_path: Path) -> None:
-    settings = tiny(write_blobs(tmp_path / "data"), recipe="securesgd", steps=1)
-    with one_thread():
-        run = train(settings, tmp_path / "run")
-        assert train(settings, tmp_path / "run", resume=True).model_sha256 == run.model_sha256
+def test_a_finished_run_agrees_with_the_settings_it_was_started_with(source: Path, tmp_path: Path) -> None:
+    settings = tiny(source, recipe="securesgd", steps=1)
+    run = train(settings, tmp_path / "run")
+    assert train(settings, tmp_path / "run", resume=True).model_sha256 == run.model_sha256
     other = settings | {"noise_layer": {"attack_bound": 0.3}}
     with pytest.raises(RunError, match=r"not the settings(.|\n)*noise_layer"):
         train(other, tmp_path / "run", resume=True)
 
 
-def test_sigma_is_written_down_with_its_promise(tmp_path: Path) -> None:
-    with one_thread():
-        run = train(tiny(write_blobs(tmp_path / "data"), recipe="securesgd", steps=1), tmp_path / "run")
+def test_sigma_is_written_down_with_its_promise(source: Path, tmp_path: Path) -> None:
+    run = train(tiny(source, recipe="securesgd", steps=1), tmp_path / "run")
     sigma = extended_gaussian_sigma(4.0, 1e-5) * 0.1 / math.sqrt(blobs()["x_train"].shape[1])
     assert run.record["config"]["sigma"] == pytest.approx(sigma, rel=1e-12)
     assert dict(run.robustness.values) == {"sigma": run.record["config"]["sigma"]}

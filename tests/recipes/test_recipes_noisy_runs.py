@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,10 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from recipe_fixtures import on_one_thread as on_one_thread
+from recipe_fixtures import source as source
 from safetensors.torch import load_file
-from small_runs import one_thread, tiny, write_blobs
+from small_runs import tiny
 from torch import Tensor, nn
 
 from twinproof.audit.verify import verify_run
@@ -50,17 +51,6 @@ LEARNED: list[tuple[str, dict[str, Any], float, str]] = [
     ("securesgd", {"noise_multiplier": 0.7}, 0.7, "linf"),
     ("securesgd-agm", {"noise_multiplier": 0.7, "noise_layer": {"norm": "l1", "attack_bound": 0.1}}, 0.7, "l1"),
 ]
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    with one_thread():
-        yield
-
-
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    return write_blobs(tmp_path / "data")
 
 
 @pytest.mark.parametrize(("recipe", "changes", "least", "norm"), LEARNED)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,8 @@ import dp_accounting
 import numpy as np
 import pytest
 from dp_accounting.pld import pld_privacy_accountant
-from small_runs import blobs, ledger_lines, one_thread, run_json, tiny, write_blobs
+from recipe_fixtures import on_one_thread as on_one_thread
+from small_runs import blobs, ledger_lines, run_json, tiny, write_blobs
 
 from twinproof.audit.verify import verify_run
 from twinproof.data import assemble
@@ -25,12 +26,6 @@ from twinproof.runs.run import Run
 
 RANGES_NOISE = 15.0
 HEADER = "age,weight,dose,pulse,outcome"
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    with one_thread():
-        yield
 
 
 def write_patients(folder: Path) -> Path:

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 import torch
-from small_runs import StopAfter, Stopped, model_bytes, one_thread, run_json, tiny, write_blobs
+from recipe_fixtures import on_one_thread as on_one_thread
+from recipe_fixtures import source as source
+from small_runs import StopAfter, Stopped, model_bytes, run_json, tiny
 
 from rank_processes import quick_to_part, run_ranks
 from twinproof.errors import RunError
@@ -34,16 +36,10 @@ def threads(number: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-@pytest.fixture(autouse=True)
-def _alone() -> Iterator[None]:
-    with one_thread():
-        yield
-
-
 @pytest.fixture
-def settings(tmp_path: Path) -> dict[str, Any]:
+def settings(source: Path) -> dict[str, Any]:
     # Copies belong to passes: with passes of another size the model is another one.
-    return tiny(write_blobs(tmp_path / "data"), recipe="dpcert-gaussian", sigma=0.1, copies=2, model="mlp", batch_size=40)
+    return tiny(source, recipe="dpcert-gaussian", sigma=0.1, copies=2, model="mlp", batch_size=40)
 
 
 def interrupted(settings: dict[str, Any], root: Path) -> Path:

@@ -11,8 +11,10 @@ import torch
 from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from recipe_fixtures import on_one_thread as on_one_thread
+from recipe_fixtures import source as source
 from safetensors.torch import load_file
-from small_runs import ledger_lines, one_thread, run_json, tiny, write_blobs
+from small_runs import ledger_lines, run_json, tiny
 
 from twinproof.data.load import load
 from twinproof.guarantee import Status
@@ -33,17 +35,6 @@ PERFORMANCES = st.fixed_dictionaries(
         "report_every": st.none() | st.integers(1, 10_000),
     }
 )
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    with one_thread():
-        yield
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_blobs(tmp_path_factory.mktemp("data"))
 
 
 @hypothesis_settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from recipe_fixtures import on_one_thread as on_one_thread
 from safetensors.torch import load_file
-from small_runs import ledger_lines, model_bytes, one_thread, run_json, tiny
+from small_runs import ledger_lines, model_bytes, run_json, tiny
 from torch import nn
 
 from twinproof.audit.verify import verify_run
@@ -40,12 +40,6 @@ from twinproof.training.loop import run_loop
 
 RECORDS, SIDE = 30, 8
 SEED = 3
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    with one_thread():
-        yield
 
 
 @cache

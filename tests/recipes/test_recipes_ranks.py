@@ -10,12 +10,12 @@ from typing import Any, cast
 
 import pytest
 import torch
+from recipe_fixtures import on_one_thread as on_one_thread
 from safetensors.torch import load
 from small_runs import (
     announced_steps,
     ledger_lines,
     model_bytes,
-    one_thread,
     run_json,
     tiny,
     with_other_record,
@@ -42,8 +42,8 @@ RECIPES: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(autouse=True)
-def _quick_and_repeatable() -> Iterator[None]:
-    with one_thread(), quick_to_part():
+def _quick() -> Iterator[None]:
+    with quick_to_part():
         yield
 
 

@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from recipe_fixtures import on_one_thread as on_one_thread
+from recipe_fixtures import source as source
 from safetensors.torch import load_file
-from small_runs import RECORDS, blobs, ledger_lines, one_thread, released, run_json, tiny, with_other_record, write_blobs
+from small_runs import RECORDS, blobs, ledger_lines, released, run_json, tiny, with_other_record, write_blobs
 from torch import Tensor
 
 from twinproof.audit.verify import verify_run
@@ -40,17 +42,6 @@ from twinproof.training.records import DeviceRecords
 
 CPU = torch.device("cpu")
 PLAN = Plan(sample_rate=1.0, noise_multiplier=5.0, clip_norm=0.3, divisor=90.0, steps=1, delta=1e-4)
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    with one_thread():
-        yield
-
-
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    return write_blobs(tmp_path / "data")
 
 
 def _settings(source: Path, kind: str, **changes: Any) -> dict[str, Any]:

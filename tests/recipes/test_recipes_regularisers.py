@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from recipe_fixtures import on_one_thread as on_one_thread
+from recipe_fixtures import source as source
 from safetensors.torch import load_file
 from scipy.stats import norm
-from small_runs import RECORDS, model_bytes, one_thread, tiny, write_blobs
+from small_runs import RECORDS, model_bytes, tiny
 from torch import Tensor
 
 from twinproof.audit.verify import verify_run
@@ -36,17 +37,6 @@ from twinproof.training.augmentation import GaussianCopies
 
 NEW = ("psac", "dpcert-smoothadv", "dpcert-stability", "dpcert-consistency", "dpcert-macer")
 CLASSES, COPIES = 5, 4
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    with one_thread():
-        yield
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_blobs(tmp_path_factory.mktemp("data"))
 
 
 def _logits(count: int, spread: float, seed: int = 0) -> Tensor:

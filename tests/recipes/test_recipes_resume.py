@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from recipe_fixtures import on_one_thread as on_one_thread
 from small_runs import (
     RECORDS,
     STAYS_PRIVATE,
@@ -18,7 +19,6 @@ from small_runs import (
     announced_steps,
     ledger_lines,
     model_bytes,
-    one_thread,
     released,
     run_json,
     tiny,
@@ -38,10 +38,8 @@ from twinproof.runs.lock import exclusive
 
 
 @pytest.fixture(autouse=True)
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan_module, "LEDGER_BLOCK", 2)
-    with one_thread():
-        yield
 
 
 def interrupted(settings: dict[str, Any], root: Path, *, steps: int = 5) -> Path:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from recipe_fixtures import on_one_thread as on_one_thread
+from recipe_fixtures import source as source
 from safetensors.torch import load_file
-from small_runs import announced_steps, model_bytes, one_thread, tiny, write_blobs
+from small_runs import announced_steps, model_bytes, one_thread, tiny
 
 from twinproof.audit.verify import verify_run
 from twinproof.certify.method import Method
@@ -51,12 +52,6 @@ DIGITS: dict[str, Any] = {
 }
 KEY = Key.from_seed(5)
 FAST = {"attack_steps": 1}
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    with one_thread():
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -108,8 +103,7 @@ def test_the_papers_network_is_trained_certified_and_verified(tmp_path: Path, va
     assert verification.ok, [str(problem) for problem in verification.problems]
 
 
-def test_without_a_seed_its_privacy_is_proven_and_every_step_is_in_the_ledger(tmp_path: Path) -> None:
-    source = write_blobs(tmp_path / "data")
+def test_without_a_seed_its_privacy_is_proven_and_every_step_is_in_the_ledger(source: Path, tmp_path: Path) -> None:
     run = train(tiny(source, recipe="stobatch", seed=None, regulariser=FAST), tmp_path / "run")
     assert run.guarantee.status is Status.PROVEN
     assert announced_steps(run.root) >= 6
@@ -117,8 +111,7 @@ def test_without_a_seed_its_privacy_is_proven_and_every_step_is_in_the_ledger(tm
     assert verify_run(run.root).ok
 
 
-def test_a_run_opens_from_its_files_alone_with_both_scales(tmp_path: Path) -> None:
-    source = write_blobs(tmp_path / "data")
+def test_a_run_opens_from_its_files_alone_with_both_scales(source: Path, tmp_path: Path) -> None:
     run = train(tiny(source, recipe="stobatch", regulariser=FAST), tmp_path / "run")
     stored = load_file(run.root / "model.safetensors")
     two = split_at_two_noises(Run.open(run.root).model())
@@ -131,8 +124,8 @@ def test_a_run_opens_from_its_files_alone_with_both_scales(tmp_path: Path) -> No
     assert float(two.hidden.noise.deviation) == pytest.approx(4 * config["sigma"] * share)
 
 
-def test_settings_of_the_noise_that_were_changed_are_refused(tmp_path: Path) -> None:
-    run = train(tiny(write_blobs(tmp_path / "data"), recipe="stobatch", regulariser=FAST), tmp_path / "run")
+def test_settings_of_the_noise_that_were_changed_are_refused(source: Path, tmp_path: Path) -> None:
+    run = train(tiny(source, recipe="stobatch", regulariser=FAST), tmp_path / "run")
     record = json.loads((run.root / "run.json").read_text())
     record["config"]["noise_layer"]["law"] = "cauchy"
     (run.root / "run.json").write_text(json.dumps(record))
@@ -141,8 +134,10 @@ def test_settings_of_the_noise_that_were_changed_are_refused(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("after", [2, 5])
-def test_an_interrupted_run_ends_with_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int) -> None:
-    settings = tiny(write_blobs(tmp_path / "data"), recipe="stobatch", regulariser=FAST)
+def test_an_interrupted_run_ends_with_the_same_bits(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    settings = tiny(source, recipe="stobatch", regulariser=FAST)
     whole = train(settings, tmp_path / "whole")
     interrupt_after(monkeypatch, after)
     with pytest.raises(KeyboardInterrupt):
@@ -259,8 +254,8 @@ def test_settings_that_cannot_be_used_are_refused(changes: dict[str, Any], messa
         _settings(**changes)
 
 
-def test_another_place_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    settings = tiny(write_blobs(tmp_path / "data"), recipe="stobatch", noise_layer={"place": "input"})
+def test_another_place_is_refused_before_anything_is_written(source: Path, tmp_path: Path) -> None:
+    settings = tiny(source, recipe="stobatch", noise_layer={"place": "input"})
     with pytest.raises(ConfigError, match="needs both of its noises"):
         train(settings, tmp_path / "run")
     assert not (tmp_path / "run").exists()

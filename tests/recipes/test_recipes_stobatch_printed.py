@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from recipe_fixtures import on_one_thread as on_one_thread
 from safetensors.torch import load as load_tensors
 from safetensors.torch import load_file
 from small_runs import ledger_lines, model_bytes, one_thread
@@ -39,12 +39,6 @@ SETTINGS: dict[str, Any] = {
     "regulariser": {"attack_steps": 1, "attack_size": 0.1},
     "performance": {"device": "cpu", "checkpoint_every": 2, "report_every": 1000},
 }
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    with one_thread():
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +118,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"trainers": {"count": 3, "per_step": 1}}, "more trainers than pairs of batches"),
     ({"trainers": {"count": 2, "per_step": 3}}, "picks more trainers than there are"),
     ({"trainers": {"count": 2}}, "per_step"),
-    ({"variant": "sound", "trainers": {"count": 2, "per_step": 1}}, "know no local trainers"),
+    ({"variant": "sound", "trainers": {"count": 2, "per_step": 1}}, r"stobatch \(variant sound\) know no local trainers"),
     ({"recipe": "adlm", "regulariser": None, "trainers": {"count": 2, "per_step": 1}}, "know no local trainers"),
 ]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,10 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from recipe_fixtures import on_one_thread as on_one_thread
+from recipe_fixtures import source as source
 from safetensors.torch import load_file
-from small_runs import RECORDS, ledger_lines, model_bytes, one_thread, run_json, tiny, write_blobs
+from small_runs import RECORDS, ledger_lines, model_bytes, run_json, tiny
 from torch import Tensor
 
 from twinproof.audit.verify import verify_run
@@ -46,17 +47,6 @@ LEARNING: dict[str, Any] = {
     "performance": {"device": "cpu", "checkpoint_every": 1000, "report_every": 1000},
 }
 CHANCE_AT_MOST, LEARNED_AT_LEAST = 0.3, 0.8
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    with one_thread():
-        yield
-
-
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    return write_blobs(tmp_path / "data")
 
 
 @pytest.mark.parametrize("recipe", ["dpsgd", "regular"])

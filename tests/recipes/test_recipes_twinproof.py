@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from recipe_fixtures import on_one_thread as on_one_thread
+from recipe_fixtures import source as source
 from safetensors.torch import load_file
-from small_runs import ledger_lines, model_bytes, one_thread, released, run_json, tiny, write_blobs
+from small_runs import ledger_lines, model_bytes, released, run_json, tiny
 from torch import Tensor, nn
 
 from twinproof.audit.verify import verify_run
@@ -34,15 +35,9 @@ from twinproof.training.records import DeviceRecords
 DECAY, STEPS = 0.6, 6
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    with one_thread():
-        yield
-
-
 @pytest.fixture
-def settings(tmp_path: Path) -> dict[str, Any]:
-    return tiny(write_blobs(tmp_path / "data"), recipe="twinproof", steps=STEPS, averaging=DECAY)
+def settings(source: Path) -> dict[str, Any]:
+    return tiny(source, recipe="twinproof", steps=STEPS, averaging=DECAY)
 
 
 def _weights(root: Path) -> dict[str, Tensor]:
