@@ -106,6 +106,8 @@ def parse_train_config(*layers: Mapping[str, Any]) -> TrainConfig:
     defaults = _merge({"recipe": recipe.name}, recipe.defaults)
     if merged.get("variant") == Variant.PUBLISHED:
         _merge(defaults, recipe.published or {})
+    # Before the schema asks for what is missing in a section that the recipe does not have.
+    _check_trainers(recipe, merged.get("variant", Variant.SOUND), merged.get(TRAINERS))
     config = parse_settings(TrainConfig, _merge(defaults, merged))
     check_settings(config)
     return config
@@ -139,10 +141,14 @@ def check_settings(config: TrainConfig) -> None:
             fix="leave clip_rule out",
         )
     check_regulariser(recipe.name, config.regulariser, recipe.regulariser)
-    known = recipe.printed is not None and recipe.printed.local_trainers and config.variant is Variant.PUBLISHED
-    check_trainers(f"{recipe.name}, variant {config.variant}", config.trainers, known=known)
+    _check_trainers(recipe, config.variant, config.trainers)
     _check_copies(config, recipe)
     _check_noise(config, recipe)
+
+
+def _check_trainers(recipe: Recipe, variant: object, given: object) -> None:
+    known = recipe.printed is not None and recipe.printed.local_trainers and variant == Variant.PUBLISHED
+    check_trainers(f"{recipe.name} (variant {variant})", given, known=known)
 
 
 def _check_copies(config: TrainConfig, recipe: Recipe) -> None:

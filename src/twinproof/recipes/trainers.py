@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pydantic import BaseModel, ConfigDict, Field
 
 from twinproof.errors import ConfigError
@@ -24,14 +26,26 @@ class TrainersConfig(BaseModel):
         return LocalTrainers(self.count, self.per_step)
 
 
-def check_trainers(steps: str, trainers: TrainersConfig | None, *, known: bool) -> None:
-    """Refuses local trainers where a recipe's ``steps`` know none."""
-    if trainers is None or known:
+def check_trainers(steps: str, given: object, *, known: bool) -> None:
+    """Refuses local trainers where ``steps``, a recipe's name and variant, know none.
+
+    ``given`` is a record or what a user wrote in its place, which need not be complete: who asks the wrong recipe for trainers
+    is not to be sent for the rest of their settings first.
+    """
+    if given is None or known:
         return
     raise ConfigError(
-        "these steps know no local trainers",
+        f"the steps of {steps} know no local trainers",
         where=FIELD,
-        got=f"{trainers.count} trainers, with {steps}",
+        got=_said(given),
         wanted="stobatch with variant published",
         fix="leave trainers out; several processes share any recipe's steps: torchrun --nproc-per-node N -m twinproof train",
     )
+
+
+def _said(given: object) -> str:
+    """The settings by their full names."""
+    values = given.model_dump() if isinstance(given, TrainersConfig) else given
+    if isinstance(values, Mapping) and values:
+        return ", ".join(f"{FIELD}.{name} = {value}" for name, value in values.items())
+    return f"{FIELD} = {values}"
