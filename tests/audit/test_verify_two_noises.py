@@ -136,15 +136,16 @@ def test_lies_are_found(lie: str) -> None:
     assert any(lie in problem.what for problem in two_noises_problems(LIES[lie](noise), drawn))
 
 
-def test_what_float64_errs_in_the_layer_must_be_paid_too() -> None:
-    """Beside large weights it is more than the slack of a comparison of floats."""
+@pytest.mark.parametrize("weights", [1.0, 1e6])
+def test_what_float64_errs_in_the_layer_must_be_paid_too(weights: float) -> None:
+    """However little it is beside the steps of the grid."""
     noise, drawn = _facts()
-    heavy = replace(drawn, columns=drawn.columns * 1e6)
-    rounding, error = 48 * noise.grid / 255, heavy.float_error(noise)
-    assert error > 1e-6 * rounding
+    drawn = replace(drawn, columns=drawn.columns * weights)
+    rounding, error = 48 * noise.grid / 255, drawn.float_error(noise)
+    assert (error < 1e-8 * rounding) == (weights == 1.0)
 
     def understated(slack: float) -> bool:
-        problems = two_noises_problems(replace(noise, slack=slack), heavy)
+        problems = two_noises_problems(replace(noise, slack=slack), drawn)
         return any("slack is understated" in problem.what for problem in problems)
 
     assert understated(rounding)

@@ -203,10 +203,10 @@ def _verify_noise(
     plain = all((noise.law, noise.place) == (GAUSSIAN, INPUT) for noise in spoken)
     site = noise_site(folder, run, network, plain=plain)
     if isinstance(site, Problem):
-        findings.check("noise of the network", (site,), "law, place and operator norm from the weights")
+        findings.check("noise of the network", (site,), "law, place, operator norm and slack from the weights")
         return
     problems = [problem for noise in spoken for problem in site_problems(noise, site, own_sigma=not certificates)]
-    findings.check("noise of the network", problems, "law, place and operator norm from the weights")
+    findings.check("noise of the network", problems, "law, place, operator norm and slack from the weights")
 
 
 def _verify_model(folder: RunFolder, ledger: Ledger | None, settings: dict[str, dict[str, Any]], findings: Findings) -> None:

@@ -170,9 +170,12 @@ def _stale_problems(settings: dict[str, Any], certificates: dict[str, Any]) -> I
 
 
 def _sigma_problems(settings: dict[str, Any], run: dict[str, Any]) -> Iterator[Problem]:
-    """Without certificates it is the run's own sigma; that of a noise layer is in the weights, and is checked with these."""
+    """Without certificates it is the run's own sigma; that of a noise layer is in the weights, and is checked with these.
+
+    A network that its owner gave with a noise layer has none in the config.
+    """
     config = run.get("config")
-    if not isinstance(config, dict) or config.get("noise_layer") is not None:
+    if not isinstance(config, dict) or config.get("noise_layer") is not None or settings.get("place") != INPUT:
         return
     own, said = number(config.get("sigma")), number(settings.get("sigma"))
     if said is not None and own is not None and said != own:

@@ -6,8 +6,8 @@ again of a search of our own, which runs the layer itself and knows nothing of t
 
 Guarantees
     A recorded norm passes only if it is not below the proven bound for the weights in the run, divided by the scales of the
-    noise in the run, and not below what any tried input reaches. Whatever the run holds ends in a value or a problem; nothing
-    larger than the weights that are there is built.
+    noise in the run, and not below what any tried input reaches; a recorded slack only if it also pays for what float64 errs
+    in that layer. Whatever the run holds ends in a value or a problem; nothing larger than the weights that are there is built.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from numpy.typing import NDArray
 from twinproof.audit.evidence import RunFolder, shown
 from twinproof.audit.fields import is_positive_count, whole
 from twinproof.audit.verification import Problem
+from twinproof.audit.verify_float_share import layer_error, row_sums, share_problems
 from twinproof.audit.verify_method import BOTH, FIRST_LAYER, INPUT
 from twinproof.audit.verify_model import FILE as MODEL
-from twinproof.audit.verify_noise import Noise, exactness_problems
+from twinproof.audit.verify_noise import Noise, exactness_problems, smallest_slack
 from twinproof.audit.verify_norm_search import largest_output, reached_norm
 from twinproof.audit.verify_reach import GAUSSIAN, LAPLACE, PUBLISHED
 from twinproof.audit.verify_run_json import FILE as RUN_JSON
@@ -206,12 +207,13 @@ def site_problems(noise: Noise, site: NoiseSite | None, *, own_sigma: bool = Fal
 
 
 def _layer_problems(noise: Noise, site: NoiseSite, layer: nn.Module) -> Iterator[Problem]:
-    """The operator norm from both sides, and whether layer and noise add up exactly in the network's arithmetic."""
+    """The operator norm from both sides, what float64 errs, and whether layer and noise add up exactly in the network."""
     target, claimed = ("l2" if noise.law == GAUSSIAN else "l1"), noise.bound == PUBLISHED
     try:
         least = _claimed_norm(noise.norm, site, layer) if claimed else _proven_norm(noise.norm, target, site, layer)
         reached = 0.0 if claimed else reached_norm(layer, site.shape, site.scales, noise.norm, target)
         largest = largest_output(layer, site.shape, site.scales)
+        erring = layer_error(noise.law, math.prod(site.shape), row_sums(layer, site.shape, site.scales))
     except _REFUSALS as error:
         yield _unknown(_words(error))
         return
@@ -219,6 +221,7 @@ def _layer_problems(noise: Noise, site: NoiseSite, layer: nn.Module) -> Iterator
         if not noise.operator_norm >= truth * (1 - FLOAT_SLACK):
             what = f"operator_norm is below what {where}"
             yield Problem(noise.file, what, repr(noise.operator_norm), f"at least {truth!r}")
+    yield from share_problems(noise, smallest_slack(noise), erring)
     yield from exactness_problems(noise, largest)
 
 

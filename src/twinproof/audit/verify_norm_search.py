@@ -27,7 +27,7 @@ def reached_norm(layer: nn.Module, shape: tuple[int, ...], scales: NDArray[np.fl
     """The largest |A x|_target / |x|_source that is found, A being ``layer`` without bias and divided by ``scales``."""
     import torch
 
-    plain = _linear_part(layer)
+    plain = linear_part(layer)
     divisor = torch.from_numpy(scales)
     if source == "l1" and math.prod(shape) <= _MOST_CORNERS:
         return _longest_corner(plain, shape, divisor, target) * (1 - _FLOAT_ERROR)
@@ -47,7 +47,7 @@ def largest_output(layer: nn.Module, shape: tuple[int, ...], scales: NDArray[np.
     """The largest magnitude that an output without bias, divided by its scale, can have for inputs in [0, 1]."""
     import torch
 
-    plain = _linear_part(layer)
+    plain = linear_part(layer)
     largest = 0.0
     with torch.no_grad():
         weight = plain.get_parameter("weight")
@@ -59,7 +59,7 @@ def largest_output(layer: nn.Module, shape: tuple[int, ...], scales: NDArray[np.
     return largest
 
 
-def _linear_part(layer: nn.Module) -> nn.Module:
+def linear_part(layer: nn.Module) -> nn.Module:
     """A copy without bias, in float64, which holds the weights exactly."""
     plain = copy.deepcopy(layer).cpu().double()
     plain.register_parameter("bias", None)

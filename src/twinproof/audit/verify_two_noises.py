@@ -10,7 +10,6 @@ Guarantees
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,14 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinproof.audit.verification import Problem
+from twinproof.audit.verify_float_share import magnitudes_of, relative_share, share_problems
 from twinproof.audit.verify_noise import FLOAT_SLACK, TABLE_ENDS, Noise, exactness_problems, identity_norm
 from twinproof.audit.verify_reach import COMPOSITION, LAPLACE, PUBLISHED
 
 if TYPE_CHECKING:
     from torch import nn
 
-# Of a product besides the sum itself: the weight over its scale, the input's quotient, the step.
-ROUNDINGS = 8
 STATED_OVER_DRAWN = 2.0
 """Appendix N's psi: how much larger, beside draws that are kept, the noise is said to be than the one drawn anew."""
 
@@ -56,12 +54,12 @@ class TwoNoises:
     def float_error(self, noise: Noise) -> float:
         """How far apart float64 can put the layers of two noisy inputs, beside rounding to the grid; in input units.
 
-        A sum of so many products errs by that many units of the last place of the sum of magnitudes, in whatever order it is
-        taken (Higham, chapter 3), and noisy inputs reach as far as the table of the noise.
+        As with one noise (``verify_float_share``), but that noisy inputs reach as far as the table of the noise.
         """
         furthest = 1 + math.ceil(TABLE_ENDS[LAPLACE] * noise.steps) * noise.grid / noise.levels
-        share = (len(self.columns) + ROUNDINGS) * 2.0**-53
-        return 2 * share * float(self.columns.sum()) * furthest * self.input_scale / self.hidden_scale
+        return (
+            2 * relative_share(len(self.columns)) * float(self.columns.sum()) * furthest * self.input_scale / self.hidden_scale
+        )
 
     def least_rates(self, norm: str, bound: str) -> tuple[float, float]:
         """The least that ``bound`` charges per unit of ``norm``: where rounding is paid beside it, and where it is not."""
@@ -77,11 +75,8 @@ def column_sums(layer: nn.Module, shape: tuple[int, ...], scales: NDArray[np.flo
     """How far the layer moves in l1, each output divided by its scale, for each coordinate of the input alone."""
     import torch
 
-    magnitudes = copy.deepcopy(layer).cpu().double()
-    with torch.no_grad():
-        magnitudes.get_parameter("weight").abs_()
     point = torch.zeros((1, *shape), dtype=torch.float64, requires_grad=True)
-    moved = (magnitudes(point).flatten() / torch.from_numpy(scales)).sum()
+    moved = (magnitudes_of(layer)(point).flatten() / torch.from_numpy(scales)).sum()
     (sums,) = torch.autograd.grad(moved, point)
     return np.asarray(sums.flatten().numpy(), dtype=np.float64)
 
@@ -95,10 +90,7 @@ def two_noises_problems(noise: Noise, drawn: TwoNoises) -> Iterator[Problem]:
     if noise.dimension != coordinates:
         what = "dimension is not the number of coordinates that get noise"
         yield Problem(noise.file, what, str(noise.dimension), str(coordinates))
-    paid = drawn.outputs * noise.grid / noise.levels + drawn.float_error(noise)
-    if not noise.slack >= paid * (1 - FLOAT_SLACK):
-        what = "slack is understated: rounding to the grid and in float64 costs more"
-        yield Problem(noise.file, what, repr(noise.slack), f"at least {paid!r}")
+    yield from share_problems(noise, drawn.outputs * noise.grid / noise.levels, drawn.float_error(noise))
     least, slackless = drawn.least_rates(noise.norm, noise.bound)
     for name, said, rate in (
         ("operator_norm", noise.operator_norm, least),
