@@ -5,10 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from twinproof.evaluate.example_metrics.subject import BATCH_SIZE, check_subject, in_batches, lengths, measuring, row_losses
+from twinproof.evaluate.example_metrics.batches import in_batches, rows_at_once
+from twinproof.evaluate.example_metrics.subject import check_subject, lengths, measuring, row_losses
 
 
-def input_gradient_norms(model: nn.Module, inputs: Tensor, labels: Tensor, *, batch_size: int = BATCH_SIZE) -> Tensor:
+def input_gradient_norms(model: nn.Module, inputs: Tensor, labels: Tensor, *, batch_size: int | None = None) -> Tensor:
     """The l2 norm over all coordinates of d CE(x, y) / dx at each clean input: (examples,), float64, on the CPU.
 
     Guarantees
@@ -18,7 +19,7 @@ def input_gradient_norms(model: nn.Module, inputs: Tensor, labels: Tensor, *, ba
     device = check_subject(model, inputs, batch_size)
     norms = []
     with measuring(model, device), torch.enable_grad():
-        for rows in in_batches(len(inputs), batch_size):
+        for rows in in_batches(len(inputs), rows_at_once(model, inputs, device, batch_size)):
             points = inputs[rows].detach().to(device).requires_grad_()
             losses = row_losses(model, points, labels[rows].to(device))
             (slopes,) = torch.autograd.grad(losses.sum(), points)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from twinproof.errors import ModelError
+from twinproof.evaluate.example_metrics.batches import in_batches, rows_at_once
 from twinproof.evaluate.example_metrics.eigenvalues import (
     Eigenvalues,
     Iteration,
@@ -21,9 +22,7 @@ from twinproof.evaluate.example_metrics.eigenvalues import (
     start_vectors,
 )
 from twinproof.evaluate.example_metrics.subject import (
-    BATCH_SIZE,
     check_subject,
-    in_batches,
     lengths,
     measuring,
     per_row,
@@ -54,7 +53,7 @@ def input_hessian_norms(
     labels: Tensor,
     *,
     settings: Iteration | None = None,
-    batch_size: int = BATCH_SIZE,
+    batch_size: int | None = None,
 ) -> HessianNorms:
     """Of d^2 CE(x, y) / dx^2 at each clean input, by products with vectors: no Hessian is ever written out. On the CPU.
 
@@ -67,7 +66,7 @@ def input_hessian_norms(
     chosen = settings or Iteration()
     parts = []
     with measuring(model, device):
-        for rows in in_batches(len(inputs), batch_size):
+        for rows in in_batches(len(inputs), rows_at_once(model, inputs, device, batch_size)):
             points, truth = inputs[rows].detach().to(device), labels[rows].to(device)
             parts.append(hessian_norms_of(lambda x, y: row_losses(model, x, y), points, truth, chosen))
     return HessianNorms(*(torch.cat([getattr(part, name).cpu() for part in parts]) for name in HessianNorms.__annotations__))

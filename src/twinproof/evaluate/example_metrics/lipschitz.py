@@ -21,7 +21,8 @@ import torch
 from torch import Tensor, nn
 
 from twinproof.errors import ConfigError, DataError, ModelError
-from twinproof.evaluate.example_metrics.subject import BATCH_SIZE, check_subject, in_batches, lengths, measuring
+from twinproof.evaluate.example_metrics.batches import in_batches, rows_at_once
+from twinproof.evaluate.example_metrics.subject import check_subject, lengths, measuring
 
 # Keeps the published ratio finite: added to every coordinate of the difference.
 _OFFSET = 1e-6
@@ -60,7 +61,7 @@ class LipschitzEstimates:
 
 
 def local_lipschitz(
-    features: nn.Module, inputs: Tensor, *, settings: LipschitzSettings | None = None, batch_size: int = BATCH_SIZE
+    features: nn.Module, inputs: Tensor, *, settings: LipschitzSettings | None = None, batch_size: int | None = None
 ) -> LipschitzEstimates:
     """The three estimates at each input; ``features`` is the network (logits) or its ``penultimate`` layer.
 
@@ -79,7 +80,7 @@ def local_lipschitz(
     noise, corners = (np.random.default_rng((chosen.seed, purpose)) for purpose in (0, 1))
     parts = []
     with measuring(features, device):
-        for rows in in_batches(len(inputs), batch_size):
+        for rows in in_batches(len(inputs), rows_at_once(features, inputs, device, batch_size)):
             points = inputs[rows].detach().to(device)
             deviates = torch.from_numpy(noise.standard_normal(points.shape)).to(points)
             signs = torch.from_numpy(corners.integers(0, 2, (len(points), chosen.restarts, *points.shape[1:]))).to(points)

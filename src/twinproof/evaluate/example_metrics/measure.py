@@ -20,7 +20,6 @@ from twinproof.evaluate.example_metrics.lipschitz import LipschitzEstimates, Lip
 from twinproof.evaluate.example_metrics.penultimate import penultimate
 from twinproof.evaluate.example_metrics.record import ExampleMetrics, measured_metrics, metric_values
 from twinproof.evaluate.example_metrics.relation import MetricRelation, relate
-from twinproof.evaluate.example_metrics.subject import BATCH_SIZE
 from twinproof.progress import Progress, Silent
 from twinproof.runs.certificates import Certificate, read_certificates, read_settings
 from twinproof.runs.run import Run
@@ -62,12 +61,17 @@ def measure_examples(
     labels: Tensor,
     *,
     settings: MetricSettings | None = None,
-    batch_size: int = BATCH_SIZE,
+    batch_size: int | None = None,
     progress: Progress | None = None,
 ) -> list[ExampleMetrics]:
     """Every metric at every input (floats in [0, 1]); examples are numbered from 0. ``model`` is left as it was found.
 
-    The penultimate layer is measured where it can be found (``penultimate``), else its fields are None.
+    The penultimate layer is measured where it can be found (``penultimate``), else its fields are None. ``batch_size`` None
+    is what suits the device (``rows_at_once``).
+
+    Guarantees
+        A number is a function of its own example and its place: batches change it by the rounding of the network's arithmetic
+        alone. That is a few digits behind the fifth in float32, but for the descending ``_code`` loops, which magnify it.
     """
     chosen, teller = settings or MetricSettings(), progress or Silent()
     teller.start("metrics", _STAGES)
@@ -103,7 +107,7 @@ def measure_run(
     limit: int | None = None,
     device: str = "auto",
     settings: MetricSettings | None = None,
-    batch_size: int = BATCH_SIZE,
+    batch_size: int | None = None,
     progress: Progress | None = None,
 ) -> MeasuredRun:
     """Measures the first ``limit`` test inputs of ``run`` (None: all), and relates them to its certificates, if it has any.

@@ -17,9 +17,6 @@ from twinproof.evaluate.own_noise import answers_at_random
 from twinproof.layers.noise import silenced
 from twinproof.layers.precision import matrix_products
 
-BATCH_SIZE = 256
-"""Examples measured together; only speed and memory depend on it."""
-
 # exp of it is still a float64.
 _NEVER_A_LINE = 500.0
 
@@ -45,9 +42,10 @@ def device_of(model: nn.Module, inputs: Tensor) -> torch.device:
     return inputs.device if parameter is None else parameter.device
 
 
-def check_subject(model: nn.Module, inputs: Tensor, batch_size: int) -> torch.device:
+def check_subject(model: nn.Module, inputs: Tensor, batch_size: int | None) -> torch.device:
     """Refuses what cannot be measured; gives the device on which the rest runs."""
-    check_batch(batch_size)
+    if batch_size is not None:
+        check_batch(batch_size)
     if inputs.dtype not in (torch.float32, torch.float64) or inputs.ndim < 2 or inputs.numel() == 0:
         raise DataError(
             "inputs cannot be measured",
@@ -68,11 +66,6 @@ def check_subject(model: nn.Module, inputs: Tensor, batch_size: int) -> torch.de
                 fix="use twinproof's noise layers, which are silenced here",
             )
     return device
-
-
-def in_batches(examples: int, batch_size: int) -> Iterator[slice]:
-    """Consecutive rows, ``batch_size`` at a time."""
-    return (slice(start, min(start + batch_size, examples)) for start in range(0, examples, batch_size))
 
 
 def true_class_losses(scores: Tensor, labels: Tensor) -> Tensor:
