@@ -21,7 +21,7 @@ from twinproof.papers.cell import Cell
 from twinproof.papers.cell_store import CellStore, Measured
 from twinproof.papers.effort import Effort
 from twinproof.papers.making import make_cells
-from twinproof.papers.measurement import Measurement
+from twinproof.papers.measurement import Basis
 from twinproof.papers.outcome import Failure, Outcome
 from twinproof.papers.reproduce import reproduce
 from twinproof.papers.shared_making import by_run
@@ -52,8 +52,11 @@ class Looked:
     earlier: Looked | None = None
 
     @property
-    def after(self) -> Measurement | None:
+    def after(self) -> Basis | None:
         return self.earlier
+
+    def is_whole(self, folder: Path) -> bool:
+        return folder.is_dir()
 
     def as_dict(self) -> dict[str, Any]:
         return {"kind": self.kind}

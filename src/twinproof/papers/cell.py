@@ -9,6 +9,7 @@ from typing import Any
 
 from twinproof.files import canonical_json
 from twinproof.papers.measurement import Measurement
+from twinproof.papers.prior_of_cell import told_prior
 from twinproof.recipes.config import parse_train_config
 
 
@@ -33,12 +34,13 @@ class Cell:
     @cached_property
     def settings(self) -> dict[str, Any]:
         """Everything that its numbers depend on, as plain JSON values; what the recipe decides is written out."""
-        training = parse_train_config(self.training).model_dump(mode="json", exclude={"performance"})
+        config = parse_train_config(self.training)
         return {
             "method": self.method,
             "repetition": self.repetition,
-            "training": training,
+            "training": config.model_dump(mode="json", exclude={"performance"}),
             "measurement": self.measurement.as_dict(),
+            **told_prior(config),
         }
 
     @cached_property

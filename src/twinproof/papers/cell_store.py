@@ -11,9 +11,14 @@ from typing import Any
 from twinproof.errors import RunError
 from twinproof.files import write_json
 from twinproof.papers.cell import Cell
+from twinproof.runs.environment import utc_now
+from twinproof.runs.layout import RunLayout, read_run_json
+from twinproof.runs.record import COMPLETE
 
 FORMAT = 1
-_FILE, _RUN = "cell.json", "run"
+RUN_AGAIN = "run"
+"""The entry of ``made`` that is there only where the run was made again, and says how."""
+_FILE, _RUN, _AGAIN = "cell.json", "run", "run-again.json"
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,14 @@ class CellStore:
         """Where the trained run lies: with the cell that it was trained for."""
         return self.root / (cell.base or cell).name / _RUN
 
+    def note_run_again(self, cell: Cell) -> None:
+        """Writes down, before it is done, that the run of a finished cell is made again: its numbers come from another one."""
+        write_json(self.root / cell.name / _AGAIN, {"format": FORMAT, "date": utc_now()})
+
+    def has_run_again(self, cell: Cell) -> bool:
+        """Whether the run that ``cell`` goes on with was made again after the numbers of its base were kept."""
+        return cell.base is not None and (self.root / cell.base.name / _AGAIN).is_file()
+
     def finished(self, cell: Cell) -> Measured | None:
         """What was measured earlier, or None; RunError where the folder holds something else."""
         path = self.root / cell.name / _FILE
@@ -60,9 +73,10 @@ class CellStore:
         return Measured(cell, numbers, made)
 
     def keep(self, measured: Measured) -> None:
-        """Writes a finished cell, in one step."""
+        """Writes a finished cell, in one step: from now on its numbers are those of the run beside them."""
         folder = self.root / measured.cell.name
         folder.mkdir(parents=True, exist_ok=True)
+        (folder / _AGAIN).unlink(missing_ok=True)  # first: what is not finished is measured again
         record = {"settings": measured.cell.settings, "numbers": measured.numbers, "made": measured.made}
         write_json(folder / _FILE, {"format": FORMAT, **record})
 
@@ -73,6 +87,11 @@ class CellStore:
         folder = self.root / cell.name
         (folder / _FILE).unlink(missing_ok=True)  # first, so that a kill leaves nothing that looks finished
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def is_trained(folder: Path) -> bool:
+    """Whether a finished run lies there; RunError where its record is broken."""
+    return RunLayout(folder).run_json.is_file() and read_run_json(folder).get("state") == COMPLETE
 
 
 def _refused(path: Path, got: object, wanted: str) -> RunError:

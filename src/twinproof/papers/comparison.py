@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import ROUND_FLOOR, Decimal
 from typing import Any
 
 from twinproof.papers.experiment import Experiment, Published
@@ -67,9 +68,9 @@ def _listed(rows: Sequence[Row]) -> list[str]:
     cells = []
     for row in rows:
         one = row.published
-        ours, gap = estimate_text(row.ours, one.unit), difference_text(row.difference, one.unit)
+        ours, gap = estimate_text(row.ours, one.unit), difference_text(row.ours, one.value, one.unit)
         beside = [estimate_text(row.sound, one.unit)] if sound else []
-        cells.append([one.what, f"{one.value:g}", ours, gap, *beside, one.unit])
+        cells.append([one.what, published_text(one.value), ours, gap, *beside, one.unit])
     return table(header, cells)
 
 
@@ -79,7 +80,7 @@ def map_tests(tests: Sequence[TTest]) -> list[tuple[str, ...]]:
         (
             test.first,
             test.second,
-            difference_text(test.difference),
+            f"{test.difference:+.{_digits('%')}f}",
             f"{test.kind} ({test.first_count} and {test.second_count})",
             "-" if test.statistic is None else f"{test.statistic:.2f}",
             "-" if test.p is None else f"{test.p:.2g}",
@@ -111,9 +112,23 @@ def estimate_text(estimate: Estimate | None, unit: str = "%") -> str:
     return f"{_down(estimate.mean, unit)} ({_down(estimate.low, unit)} to {estimate.high:.{_digits(unit)}f})"
 
 
-def difference_text(value: float | None, unit: str = "%") -> str:
-    """A difference with its sign."""
-    return "-" if value is None else f"{value:+.{_digits(unit)}f}"
+def published_text(value: float | None) -> str:
+    """A number as its paper prints it."""
+    return "-" if value is None else f"{value:g}"
+
+
+def difference_text(ours: Estimate | None, published: float | None, unit: str = "%") -> str:
+    """Our mean minus the published number, with its sign.
+
+    Guarantees
+        It is the difference of the two numbers as ``estimate_text`` and ``published_text`` show them, so that a reader who
+        subtracts finds the same; where a paper prints more digits than we show, it is rounded down. As a mean radius is shown
+        rounded down, no difference of radii is above the true one.
+    """
+    if ours is None or published is None:
+        return "-"
+    gap = Decimal(_down(ours.mean, unit)) - Decimal(published_text(published))
+    return f"{gap.quantize(Decimal(1).scaleb(-_digits(unit)), rounding=ROUND_FLOOR):+f}"
 
 
 def _digits(unit: str) -> int:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from twinproof.data.record import Dataset
 from twinproof.evaluate.example_metrics import MetricSettings, measure_run, relate
+from twinproof.papers.certified_copies import certified_copies
 from twinproof.papers.example_metrics import ExampleMeasurement
 from twinproof.papers.measurement import Numbers
 from twinproof.papers.smoothing import sigma_name
-from twinproof.papers.smoothing_numbers import certified_copies
 from twinproof.runs.certificates import read_certificates
 from twinproof.runs.run import Run
 

@@ -13,7 +13,7 @@ from twinproof.data.load import load
 from twinproof.data.record import Dataset
 from twinproof.errors import RunError, TwinproofError
 from twinproof.papers.cell import Cell
-from twinproof.papers.cell_store import CellStore, Measured
+from twinproof.papers.cell_store import RUN_AGAIN, CellStore, Measured
 from twinproof.papers.effort import Effort
 from twinproof.papers.outcome import Failure, Outcome
 from twinproof.papers.shared_making import check_effort, shared_outcomes
@@ -68,6 +68,8 @@ def make_cells(
         if ranks.is_first:
             call.made(outcome.cell)
         progress.say(_told(outcome))
+        if RUN_AGAIN in outcome.made:
+            progress.say(f"{outcome.cell.name}: the run it goes on with was not there, {outcome.made[RUN_AGAIN]}")
     if failures:
         raise _failed(failures, len(missing))
     return [whole for cell in cells if (whole := kept[cell.name]) is not None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Protocol
 
 from twinproof.data.record import Dataset
@@ -20,7 +21,7 @@ class Measurement(Protocol):
     """
 
     @property
-    def after(self) -> Measurement | None:
+    def after(self) -> Basis | None:
         """The measurement whose run this one goes on with, and which is made first; None to train a run of its own."""
 
     def as_dict(self) -> dict[str, Any]:
@@ -31,3 +32,10 @@ class Measurement(Protocol):
 
     def words(self) -> str:
         """What a caption says of it."""
+
+
+class Basis(Measurement, Protocol):
+    """A measurement that others can come after: it leaves more in its run than the weights, and knows what."""
+
+    def is_whole(self, folder: Path) -> bool:
+        """Whether the run at ``folder`` is finished and holds all that this measurement leaves there, of one model."""

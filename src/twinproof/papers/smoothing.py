@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from twinproof.data.record import Dataset
@@ -54,6 +55,12 @@ class Smoothing:
         from twinproof.papers.smoothing_numbers import smoothing_numbers
 
         return smoothing_numbers(self, run, dataset, device=device)
+
+    def is_whole(self, folder: Path) -> bool:
+        """Whether the run and its copies have the certificates of every sigma."""
+        from twinproof.papers.certified_copies import has_certificates
+
+        return has_certificates(self, folder)
 
     def words(self) -> str:
         """Images and the settings of CERTIFY."""

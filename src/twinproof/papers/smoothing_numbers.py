@@ -1,13 +1,6 @@
-"""Certifying one model at one or more sigmas, and counting, with the functions that every user calls.
-
-A run holds one set of certificates. A model that is certified at several sigmas is therefore copied, weights and records, and
-each copy is certified: all of them are complete runs, which ``twinproof verify`` and ``report`` take.
-"""
+"""Certifying one model at one or more sigmas, and counting, with the functions that every user calls."""
 
 from __future__ import annotations
-
-import shutil
-from pathlib import Path
 
 import torch
 
@@ -19,7 +12,7 @@ from twinproof.certify.run import CertifiedRun, certify_run
 from twinproof.certify.sampling import Sampling
 from twinproof.data.record import Dataset
 from twinproof.evaluate.certified import summarize
-from twinproof.files import sync_folder
+from twinproof.papers.certified_copies import certified_copies
 from twinproof.papers.measurement import Numbers
 from twinproof.papers.smoothing import Smoothing, radii_of, sigma_name
 from twinproof.randomness import Key
@@ -39,22 +32,6 @@ def smoothing_numbers(measurement: Smoothing, run: Run, dataset: Dataset, *, dev
         "smoothed": smoothed,
         "fgsm": fgsm_accuracy(run, dataset, measurement, device=device),
     }
-
-
-def certified_copies(run: Run, sigmas: tuple[float, ...]) -> dict[float, Run]:
-    """A run for each sigma: the first is ``run`` itself, the others are copies beside it.
-
-    Guarantees
-        Copies are made before anything is certified, each in one step: one that exists is whole and was never certified at
-        another sigma.
-    """
-    copies = {sigmas[0]: run}
-    for sigma in sigmas[1:]:
-        folder = run.root.with_name(f"{run.root.name}-sigma-{sigma_name(sigma)}")
-        if not folder.exists():
-            _copy(run.root, folder)
-        copies[sigma] = Run.open(folder)
-    return copies
 
 
 def counted(made: CertifiedRun) -> Numbers:
@@ -84,11 +61,3 @@ def fgsm_accuracy(run: Run, dataset: Dataset, measurement: Smoothing, *, device:
         given = predicted_labels(objective, found.inputs, key=key)
         shares.append(float((given == labels).double().mean()))
     return shares
-
-
-def _copy(root: Path, folder: Path) -> None:
-    half = folder.with_name(folder.name + ".part")
-    shutil.rmtree(half, ignore_errors=True)
-    shutil.copytree(root, half)
-    half.replace(folder)
-    sync_folder(folder.parent)

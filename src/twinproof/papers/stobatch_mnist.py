@@ -15,7 +15,7 @@ from twinproof.papers import gather
 from twinproof.papers.catalogue.stobatch import PRINTED_TABLE
 from twinproof.papers.cell import Cell
 from twinproof.papers.cell_store import Measured
-from twinproof.papers.comparison import difference_text, estimate_text
+from twinproof.papers.comparison import difference_text, estimate_text, published_text
 from twinproof.papers.effort import Effort
 from twinproof.papers.findings import Findings, Line, Panel, Table
 from twinproof.papers.methods import METHODS, MNIST, cells_of
@@ -145,7 +145,13 @@ def stobatch_table(done: Sequence[Measured]) -> Table:
         *(f"accuracy, size {_SIZE:g}, epsilon {budget:g} (%)" for budget in _BUDGETS),
         *(f"certified, size {size:g}, epsilon {_CERTIFIED_BUDGET:g} (%)" for size in sizes),
     )
-    printed = ("the paper", "claimed, refuted", "as printed", "claimed, refuted", *(_printed(key) for key in columns))
+    printed = (
+        "the paper",
+        "claimed, refuted",
+        "as printed",
+        "claimed, refuted",
+        *(published_text(PRINTED_TABLE.get(key)) for key in columns),
+    )
     rows = [_row(done, method, measure, columns) for method in _METHODS for measure in measures_of(method)]
     return Table("StoBatch, published and sound", header, (printed, *rows))
 
@@ -159,8 +165,7 @@ def _row(done: Sequence[Measured], method: str, measure: Measure, columns: Seque
             numbers.append("-")
             continue
         estimate = over_repetitions(gather.values(done, method, measure.read(done, size), budget))
-        printed = PRINTED_TABLE.get(key)
-        gap = difference_text(None if printed is None else estimate.mean - printed)
+        gap = difference_text(estimate, PRINTED_TABLE.get(key))
         numbers.append(f"{estimate_text(estimate)}; {gap}")
     worth = str(measure.status) if measure.certified else "-"
     return (METHODS[method].label, _privacy_words(method), measure.words, worth, *numbers)
@@ -169,11 +174,6 @@ def _row(done: Sequence[Measured], method: str, measure: Measure, columns: Seque
 def _privacy_words(method: str) -> str:
     status = promised(METHODS[method])
     return "proven, at the epsilon of the column" if status is Status.PROVEN else f"{status}: no epsilon is promised"
-
-
-def _printed(key: str) -> str:
-    value = PRINTED_TABLE.get(key)
-    return "-" if value is None else f"{value:g}"
 
 
 def _certified_sizes(done: Sequence[Measured]) -> tuple[float, float]:

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from importlib.resources import as_file, files
 from typing import Any
 
 from twinproof.errors import RunError
-from twinproof.files import sha256_file
-from twinproof.layers.models.prior import Prior
+from twinproof.layers.models.prior import Prior, prior_sha256
 from twinproof.recipes.config import ResolvedConfig
 
 SECTION = "prior"
-_PACKAGE, _FILE = "twinproof.layers.models", "prior.safetensors"
 
 
 def describe_prior(config: ResolvedConfig) -> dict[str, Any]:
     """The section ``prior`` of run.json: name and SHA-256 of the file in the package; nothing for a random start."""
     if config.prior is Prior.NONE:
         return {}
-    with as_file(files(_PACKAGE) / _FILE) as path:
-        return {SECTION: {"name": str(config.prior), "sha256": sha256_file(path)}}
+    return {SECTION: {"name": str(config.prior), "sha256": prior_sha256()}}
 
 
 def refuse_other_prior(config: ResolvedConfig, record: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -104,20 +105,11 @@ def test_fgsm_falls_with_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_copy_made_after_certifying_is_refused(store: CellStore, done: Measured, tmp_path: Path) -> None:
-    """Planted: the copy is taken from a run that has certificates already; its set would be that of another sigma."""
-    counting._copy(store.run_folder(CELL), tmp_path / "late")
+    """Planted: the copy is taken from a run that has certificates, with them: its set would be that of another sigma."""
+    shutil.copytree(store.run_folder(CELL), tmp_path / "late")
     late = Run.open(tmp_path / "late")
     with pytest.raises(RunError, match="other settings"):
         certify_run(late, load("digits"), sigma=0.5, limit=10, device="cpu")
-
-
-def test_half_a_copy_is_made_again(store: CellStore, done: Measured, tmp_path: Path) -> None:
-    half = tmp_path / "copy.part"
-    half.mkdir()
-    (half / "left over").write_text("by a kill")
-    counting._copy(store.run_folder(CELL), tmp_path / "copy")
-    assert not half.exists()
-    assert not (tmp_path / "copy" / "left over").exists()
 
 
 @pytest.mark.parametrize("sigmas", [(), (0.5, 0.5), (0.25, 0.5, 0.25)])

@@ -13,6 +13,8 @@ from importlib.resources import as_file, files
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from twinproof.files import sha256_file
+
 
 class Prior(StrEnum):
     """What a network starts from: random weights, or some that were learned from generated figures."""
@@ -49,6 +51,13 @@ def start_from_prior(network: nn.Module, sigma: float) -> None:
     prefix = prior_key(nearest, "")
     learned = {name.removeprefix(prefix): value.float() for name, value in _weights().items() if name.startswith(prefix)}
     network.load_state_dict({**network.state_dict(), **learned})
+
+
+@functools.lru_cache(maxsize=1)
+def prior_sha256() -> str:
+    """The digest of the file in this package: another version may ship other weights."""
+    with as_file(files(__package__) / _FILE) as path:
+        return sha256_file(path)
 
 
 @functools.lru_cache(maxsize=1)

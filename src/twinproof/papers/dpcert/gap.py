@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from twinproof.papers.catalogue.dpcert import TABLE_2_MEASURES, table_2_key, table_2_values
-from twinproof.papers.comparison import RADIUS, difference_text, estimate_of, estimate_text
+from twinproof.papers.comparison import RADIUS, difference_text, estimate_of, estimate_text, published_text
 from twinproof.papers.dpcert.methods import HOUSE, METHODS, PUBLISHED_METHODS, SIGMAS, UPPER_END
 from twinproof.papers.findings import Table
 from twinproof.papers.statistics import Estimate
@@ -46,12 +46,11 @@ def against_the_best(sources: Sequence[str], ours: Ours) -> Table:
 def _compared(source: str, sigma: float, measure: str, unit: str, ours: Ours) -> tuple[str, ...]:
     house, upper = (estimate_of(ours.get(table_2_key(source, name, sigma, measure))) for name in (HOUSE, UPPER_END))
     best = best_published(source, sigma, measure)
-    gap = None if house is None or best is None else house.mean - best[1]
     share = None if house is None or upper is None or best is None else share_of_gap(house.mean, upper, best[1], unit)
     return (
-        "-" if best is None else f"{best[1]:g} ({METHODS[best[0]].label})",
+        "-" if best is None else f"{published_text(best[1])} ({METHODS[best[0]].label})",
         estimate_text(house, unit),
-        difference_text(gap, unit),
+        difference_text(house, None if best is None else best[1], unit),
         estimate_text(upper, unit),
         "-" if share is None else f"{format_down(share, 0)} %",
     )

@@ -11,7 +11,7 @@ from twinproof.errors import ConfigError
 from twinproof.papers.catalogue.dpcert import TABLE_2_MEASURES, table_2_key, table_2_values
 from twinproof.papers.cell import Cell
 from twinproof.papers.cell_store import Measured
-from twinproof.papers.comparison import difference_text, estimate_of, estimate_text
+from twinproof.papers.comparison import difference_text, estimate_of, estimate_text, published_text
 from twinproof.papers.dpcert.certified_curves import PRINTED, READING, Group, curve_panels, table_curves
 from twinproof.papers.dpcert.gap import GAP_NOTE, against_the_best, named
 from twinproof.papers.dpcert.methods import (
@@ -48,7 +48,7 @@ _NOTES = (
     "private rows are trained at (3, 1e-5) by privacy loss distributions, with the authors' other settings (docs/papers.md); "
     "the house recipe has its own",
     "published and difference are - where the paper has no such row, ours where that row was not made; differences are ours "
-    "minus theirs",
+    "minus theirs, of the numbers as they are shown",
     GAP_NOTE,
     "CIFAR-10 is not here: its network is a vision transformer with weights from a public data set, which are not here",
 )
@@ -134,5 +134,4 @@ def _numbers(source: str, method: str, sigma: float, ours: Ours) -> Iterator[str
     for measure, unit in TABLE_2_MEASURES:
         key = table_2_key(source, method, sigma, measure)
         estimate, printed = estimate_of(ours.get(key)), published.get(key)
-        gap = None if printed is None or estimate is None else estimate.mean - printed
-        yield from (estimate_text(estimate, unit), "-" if printed is None else f"{printed:g}", difference_text(gap, unit))
+        yield from (estimate_text(estimate, unit), published_text(printed), difference_text(estimate, printed, unit))
