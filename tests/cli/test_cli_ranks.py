@@ -77,6 +77,13 @@ def test_a_rank_is_not_taken_apart_at_its_end(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.slow
+def test_the_list_of_experiments_is_told_once(tmp_path: Path) -> None:
+    listed = call(2, "reproduce", "--list", "--json", "--data-root", tmp_path)
+    assert listed.returncode == 0, listed.stderr
+    assert len(answer(listed.stdout)["experiments"]) > 1, "one object on stdout"
+
+
+@pytest.mark.slow
 def test_train_and_certify_by_two_ranks(tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     few = [word.replace("steps=200", "steps=8") for word in SMALL]

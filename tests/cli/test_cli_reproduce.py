@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,18 @@ def test_the_list_names_everything_and_says_what_runs(call: Any, tmp_path: Path,
     assert all(one["reason"] for one in listed)
     text = call("reproduce", "--list", "--data-root", tmp_path).out
     assert all(name in text for name in by_name)
+
+
+class Second:
+    """All that the list asks of ranks: this one is not the first."""
+
+    is_first = False
+
+
+def test_of_several_ranks_the_first_tells_the_list(call: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("twinproof.cli.reproduce.launched_ranks", lambda *, as_json: nullcontext(Second()))
+    answer = call("reproduce", "--list", "--data-root", tmp_path)
+    assert (answer.code, answer.out) == (0, "")
 
 
 def test_a_figure_is_made(call: Any, tmp_path: Path) -> None:

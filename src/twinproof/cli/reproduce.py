@@ -46,11 +46,12 @@ def reproduce(
     from twinproof.papers.effort import Effort
     from twinproof.papers.reproduce import reproduce as make
 
-    if list_:
-        _tell_list(data_root, as_json=as_json)
-        return
     rows = tuple(row.strip() for given in methods or () for row in given.split(",") if row.strip())
     with launched_ranks(as_json=as_json) as ranks:
+        if list_:
+            if ranks.is_first:
+                _tell_list(data_root, as_json=as_json)
+            return
         if name is None:
             raise ConfigError(
                 "nothing to reproduce was named", where="NAME", got="no name", wanted="a table or figure", fix="see --list"
