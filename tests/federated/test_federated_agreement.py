@@ -115,6 +115,7 @@ def test_shares_are_unequal_and_hold_every_record_once() -> None:
     assert rows == sorted(row.tobytes() + bytes([label]) for row, label in zip(train.inputs, train.labels, strict=True))
 
 
-def test_more_parties_than_records_are_refused() -> None:
+@pytest.mark.parametrize("parties", [2000, 0, -1, -3])
+def test_more_parties_than_records_and_fewer_than_one_are_refused(parties: int) -> None:
     with pytest.raises(ConfigError, match="cannot share"):
-        unequal_shares(digits().train, 2000)
+        unequal_shares(digits().train, parties)

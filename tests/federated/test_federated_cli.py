@@ -35,6 +35,22 @@ def test_a_recipe_without_privacy_is_a_mistake(call: Any, tmp_path: Path) -> Non
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "what"),
+    [
+        ("--parties", "0", "this many parties cannot share the records"),
+        ("--parties", "-3", "this many parties cannot share the records"),
+        ("--timeout", "inf", "a party cannot be given this time for a round"),
+        ("--data", "no/such/folder", "there is nothing at this path"),
+    ],
+)
+def test_a_wrong_option_is_one_clear_message_and_no_run(call: Any, tmp_path: Path, option: str, value: str, what: str) -> None:
+    answer = call("federate", "--out", tmp_path / "run", option, value, "--delta", "1e-4", *FAST, "--json")
+    assert answer.code == 2
+    assert answer.json()["error"]["what"] == what
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.skipif(importlib.util.find_spec("flwr") is not None, reason="flwr is installed: nothing is missing")
 def test_flower_is_named_where_it_is_missing(call: Any, tmp_path: Path) -> None:
     answer = call("federate", "--out", tmp_path / "run", "--flower", "--delta", "1e-4", *FAST, "--json")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+import math
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
 from twinproof.audit.verify import verify_run
-from twinproof.errors import RunError
+from twinproof.errors import ConfigError, RunError
 from twinproof.federated.flower import FlowerParties, client_app, server_app
 from twinproof.federated.flower_messages import (
     ARRAYS,
@@ -29,8 +31,8 @@ from twinproof.federated.flower_messages import (
     update_content,
 )
 from twinproof.federated.local import Answering
-from twinproof.federated.messages import Failure, Update
-from twinproof.federated.on_one_machine import federate_shares
+from twinproof.federated.messages import Failure, Request, Update
+from twinproof.federated.party import Party
 from twinproof.federated.rounds import read_rounds
 from twinproof.federated.train import federate
 from twinproof.runs.run import Run
@@ -38,11 +40,10 @@ from twinproof.training.distributed.weights import weights_digest
 
 
 @pytest.fixture(autouse=True)
-def inside_a_task(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Flower stamps messages with the task that its runtime has started; here there is no runtime, but for slow tests."""
-    if request.node.get_closest_marker("slow") is None:
-        for name in ("_task_id", "_run_id", "_node_id"):
-            monkeypatch.setattr(f"flwr.supercore.task_identity.TaskIdentity.{name}", 1)
+def inside_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flower stamps messages with the task that its runtime has started; here there is no runtime."""
+    for name in ("_task_id", "_run_id", "_node_id"):
+        monkeypatch.setattr(f"flwr.supercore.task_identity.TaskIdentity.{name}", 1)
 
 
 def context(node: int = 0) -> Context:
@@ -173,17 +174,33 @@ def test_a_run_over_flower_is_the_run_without_it(tmp_path: Path) -> None:
     assert set(grid.timeouts) == {5}
 
 
-def test_who_cheats_or_is_silent_is_left_out_by_name(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda sums: sums * np.nan, "not finite"),
+        (lambda sums: sums[..., :-1], "has shape"),
+        (lambda sums: sums + 1e6, "clipped gradients make at most"),
+        (lambda sums: sums.astype(np.float32), "not float64"),
+    ],
+    ids=["not a number", "another shape", "too large", "another type"],
+)
+def test_who_cheats_or_is_silent_is_left_out_by_name(
+    tmp_path: Path, change: Callable[[np.ndarray[Any, Any]], Any], reason: str
+) -> None:
     agreement = agreed()
     honest = members(agreement)
-    cheat = Cheat(honest["party-2"], lambda update, _: with_sums(update, lambda sums: sums * np.nan))
+    cheat = Cheat(honest["party-2"], lambda update, _: with_sums(update, change))
     grid = Wire(apps({**honest, "party-2": cheat}))
     parties = FlowerParties(grid, agreement, timeout=5)
     parties.wait()
     grid.silent = (12,)
     found = federate(agreement, parties, public(), tmp_path / "run")
-    for happened in read_rounds(found.layout.private):
+    rounds = read_rounds(found.layout.private)
+    assert len(rounds) == 6
+    for happened in rounds:
         assert [one.party for one in happened.refused] == ["party-2"]
+        assert reason in happened.refused[0].reason
+        assert set(happened.drawn) == {"party-1", "party-4"}
         assert happened.missing == ("party-3",)
 
 
@@ -194,6 +211,41 @@ def test_a_partys_own_error_comes_back_without_its_values(tmp_path: Path) -> Non
     replies = FlowerParties(grid, work.agreement).ask(work.request())
     assert {reply.sender for reply in replies} == set(NAMES)
     assert all(reply.content == Failure("the request is of another agreement") for reply in replies)
+
+
+class Crashes:
+    def answer(self, request: Request) -> Update:
+        raise ValueError("the diagnosis of record 17 is no number")
+
+
+def test_a_party_that_crashes_tells_the_type_alone_and_its_owner_everything(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    work = bench(agreed(), tmp_path)
+    grid = Wire(apps({**members(work.agreement), "party-2": Crashes()}))
+    replies = {reply.sender: reply.content for reply in FlowerParties(grid, work.agreement).ask(work.request())}
+    assert replies["party-2"] == Failure("the party failed: ValueError")
+    assert sum(isinstance(content, Update) for content in replies.values()) == 3
+    assert "record 17" in caplog.text
+
+
+def test_who_is_refused_is_in_the_log_of_a_coordinator_that_nobody_watches(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    agreement = agreed(steps=1)
+    with caplog.at_level(logging.WARNING):
+        server_app(agreement, public(), tmp_path / "run", timeout=5)(
+            Wire(apps({**members(agreement), "party-3": Crashes()})), context()
+        )
+    assert "round 0: party-3 is refused: the party failed: ValueError" in caplog.messages
+
+
+@pytest.mark.parametrize("seconds", [0.0, math.nan, math.inf])
+def test_a_time_that_no_clock_can_wait_is_refused_before_anything_starts(tmp_path: Path, seconds: float) -> None:
+    with pytest.raises(ConfigError, match="this time for a round"):
+        server_app(agreed(), public(), tmp_path / "run", timeout=seconds)
+    with pytest.raises(ConfigError, match="this time for a round"):
+        FlowerParties(Wire({}), agreed(), timeout=seconds)
 
 
 def test_a_second_node_of_one_name_is_not_asked(tmp_path: Path) -> None:
@@ -237,16 +289,19 @@ def test_a_node_that_is_gone_makes_room(tmp_path: Path) -> None:
 
 
 def test_a_node_that_does_not_say_who_it_is_is_nobody() -> None:
-    assert read_name(message(RecordDict())) is None
+    assert read_name(message(RecordDict())) == Failure("the node does not say which party it is")
 
 
-@pytest.mark.slow
-def test_the_example_runs_over_flowers_own_simulation(tmp_path: Path) -> None:
-    pytest.importorskip("ray", reason="Flower's simulation is not installed (twinproof[federated])")
-    from federations import settings
-
-    found = federate_shares(settings(steps=4), digits(), tmp_path / "run", flower=True, timeout=120)
-    plain = federate_shares(settings(steps=4), digits(), tmp_path / "plain")
-    assert found.model_sha256 == plain.model_sha256
-    assert [happened.missing for happened in read_rounds(found.layout.private)] == [()] * 4
-    assert [party["records"] for party in found.record["federation"]["parties"]] == [len(share) for share in shares().values()]
+def test_a_party_that_cannot_begin_is_heard_of_here_and_there(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Its records are more than it has declared: neither the coordinator nor its owner is left with a timeout alone."""
+    work = bench(agreed(), tmp_path)
+    found = members(work.agreement)
+    broken = client_app(lambda _: Party("party-1", shares()["party-4"], work.agreement, public()))
+    grid = Wire({**apps(found), 10: broken})
+    parties = FlowerParties(grid, work.agreement)
+    replies = {reply.sender: reply.content for reply in parties.ask(work.request())}
+    assert set(replies) == {"node 10", "party-2", "party-3", "party-4"}
+    assert replies["node 10"] == Failure("a party has more records than it has declared")
+    assert "got: 559" in caplog.text
+    grid.apps[10] = app("party-1", found["party-1"])
+    assert {reply.sender for reply in parties.ask(work.request())} == set(NAMES)

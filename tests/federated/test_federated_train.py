@@ -188,3 +188,22 @@ def test_four_parties_come_within_two_points_of_the_pooled_run(tmp_path: Path) -
 
 def test_all_parties_are_in_the_plan() -> None:
     assert tuple(agreed().caps) == NAMES
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["a file", "inside a file"])
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_file_is_no_directory_for_a_run(tmp_path: Path, inside: bool, resume: bool) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("mine")
+    agreement = agreed()
+    with pytest.raises(RunError, match="cannot be the directory of a run"):
+        federate(agreement, local(members(agreement)), public(), file / "run" if inside else file, resume=resume)
+    assert file.read_text() == "mine"
+
+
+def test_a_folder_of_other_things_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    agreement = agreed()
+    with pytest.raises(RunError, match="the directory is not empty"):
+        federate(agreement, local(members(agreement)), public(), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]

@@ -5,9 +5,11 @@ Flower moves messages and knows nodes; what a message means, and whether it coun
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from flwr.app import Context, Error, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
@@ -26,12 +28,24 @@ from twinproof.federated.flower_messages import (
 )
 from twinproof.federated.local import NamedParty
 from twinproof.federated.messages import Failure, Reply, Request
+from twinproof.federated.timeouts import check_timeout
 from twinproof.federated.train import federate
-from twinproof.progress import Progress
+from twinproof.progress import Progress, Silent
 
+_LOGGER = logging.getLogger(__name__)  # for the owner of the machine that it runs on
 DEFAULT_TIMEOUT = 600.0
 _REFUSED = 100  # code of an answer that is a party's own error; Flower's own codes lie below
 _LOOK_AGAIN = 0.5
+
+
+class Nodes(Protocol):
+    """What is needed of Flower's ``Grid``."""
+
+    def get_node_ids(self) -> Iterable[int]:
+        """The nodes that are connected."""
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        """Sends the messages, and gives the answers that arrive in time."""
 
 
 class FlowerParties:
@@ -43,11 +57,13 @@ class FlowerParties:
         who they say is left to Flower's authentication.
     """
 
-    def __init__(self, grid: Grid, agreement: Agreement, *, timeout: float = DEFAULT_TIMEOUT) -> None:
+    def __init__(self, grid: Nodes, agreement: Agreement, *, timeout: float = DEFAULT_TIMEOUT) -> None:
+        check_timeout(timeout)
         self._grid = grid
         self._wanted = {party.name for party in agreement.parties}
         self._timeout = timeout
         self._names: dict[int, str] = {}
+        self._nameless: dict[int, Failure] = {}
 
     def wait(self) -> None:
         """Waits until every party has a node, at most for the timeout; who comes later takes part from then on."""
@@ -61,7 +77,8 @@ class FlowerParties:
         """See ``messages.Parties``."""
         self._meet()
         asked: dict[int, str] = {}
-        others: list[Reply] = []
+        # A party that cannot even begin, with records that do not fit say, is heard of by the number of its node.
+        others = [Reply(f"node {node}", reason) for node, reason in self._nameless.items()]
         for node, name in self._names.items():
             if name not in self._wanted:
                 others.append(Reply(name, Failure("the node names nobody of the agreement")))
@@ -83,14 +100,24 @@ class FlowerParties:
         self._names = {node: name for node, name in self._names.items() if node in present}
         # A node that never answers would cost every round the whole timeout: nobody is asked who is not needed.
         new = [] if self._all_here else [node for node in present if node not in self._names]
+        self._nameless = {}
         for answer in self._send({node: RecordDict() for node in new}, MessageType.QUERY, group="names"):
             name, node = read_name(answer), answer.metadata.src_node_id
-            if name is not None and node in new:
+            if node in new and isinstance(name, str):
                 self._names[node] = name
+            elif node in new and isinstance(name, Failure):
+                self._nameless[node] = name
 
     def _send(self, contents: Mapping[int, RecordDict], kind: str, *, group: str) -> Sequence[Message]:
         messages = [Message(content, node, kind, ttl=self._timeout, group_id=group) for node, content in contents.items()]
         return list(self._grid.send_and_receive(messages, timeout=self._timeout)) if messages else []
+
+
+class _Logged(Silent):
+    """For a coordinator that nobody watches: what is worth reading goes to the log."""
+
+    def say(self, text: str) -> None:
+        _LOGGER.warning("%s", text)
 
 
 def server_app(
@@ -103,20 +130,29 @@ def server_app(
     fewest: int = 1,
     progress: Progress | None = None,
 ) -> ServerApp:
-    """Flower's side of the coordinator: it waits for the parties and runs :func:`federate` into ``out``."""
+    """Flower's side of the coordinator: it waits for the parties and runs :func:`federate` into ``out``.
+
+    Without ``progress``, who was refused or missing is a warning in the log of the ServerApp.
+    """
+    check_timeout(timeout)
     app = ServerApp()
 
     def main(grid: Grid, context: Context) -> None:
         parties = FlowerParties(grid, agreement, timeout=timeout)
         parties.wait()
-        federate(agreement, parties, public, out, resume=resume, fewest=fewest, progress=progress)
+        federate(agreement, parties, public, out, resume=resume, fewest=fewest, progress=progress or _Logged())
 
     app.main()(main)
     return app
 
 
 def client_app(make_party: Callable[[Context], NamedParty]) -> ClientApp:
-    """Flower's side of a party. ``make_party`` is called once for each node in a process; it finds the records and the name."""
+    """Flower's side of a party. ``make_party`` finds the records and the name; it is called once for each node in a process.
+
+    Guarantees
+        Whatever goes wrong at the party, the coordinator hears what kind of thing it was, and no value that the party met. Left
+        to itself Flower would send the whole text of an error.
+    """
     app = ClientApp()
     made: dict[int, NamedParty] = {}
 
@@ -129,7 +165,11 @@ def client_app(make_party: Callable[[Context], NamedParty]) -> ClientApp:
         try:
             return Message(content(), reply_to=message)
         except UserError as error:  # its first line names no value: what a party got may depend on its records
+            _LOGGER.warning("%s", error)
             return Message(Error(_REFUSED, error.what), reply_to=message)
+        except Exception as error:
+            _LOGGER.exception("this party cannot answer; the coordinator is told the type of the error alone")
+            return Message(Error(_REFUSED, f"the party failed: {type(error).__name__}"), reply_to=message)
 
     def train(message: Message, context: Context) -> Message:
         return answered(message, lambda: update_content(party_of(context).answer(read_request(message))))

@@ -56,9 +56,11 @@ def name_content(name: str) -> RecordDict:
     return RecordDict({FIELDS: ConfigRecord({PARTY: name})})
 
 
-def read_name(message: Message) -> str | None:
-    """Who a node says it is; None where it does not."""
+def read_name(message: Message) -> str | Failure:
+    """Who a node says it is, or why it does not."""
+    if message.has_error():
+        return Failure(str(message.error.reason))
     try:
-        return None if message.has_error() else str(message.content[FIELDS][PARTY])
+        return str(message.content[FIELDS][PARTY])
     except _BROKEN:
-        return None
+        return Failure("the node does not say which party it is")

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 from typing import Any
+from uuid import uuid4
 
 from flwr.app import Context
 from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
 from twinproof.data.record import Dataset, Split
 from twinproof.federated.agreement import Agreement
 from twinproof.federated.flower import DEFAULT_TIMEOUT, client_app, server_app
+from twinproof.federated.flower_interruption import InterruptibleNodes
 from twinproof.federated.party import Party, repeatable_key
 from twinproof.federated.public_part import public_part
 from twinproof.progress import Progress
@@ -21,6 +27,8 @@ from twinproof.runs.run import Run
 
 # One process for all nodes: they take turns, as they would on one machine anyway, and torch is loaded once.
 _ONE_PROCESS: dict[str, dict[str, Any]] = {"init_args": {"num_cpus": 1}, "client_resources": {"num_cpus": 1}}
+# Ray hides GPUs from a process that has reserved none; the parties compute where their settings say, as they do without Flower.
+_SHOW_DEVICES = "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"
 
 
 def simulate(
@@ -33,26 +41,66 @@ def simulate(
     resume: bool = False,
     progress: Progress | None = None,
 ) -> Run:
-    """:func:`federate` over Flower: ``shares`` holds the records of each party, node number k gets the k-th."""
-    logging.getLogger("flwr").setLevel(logging.ERROR)
+    """:func:`federate` over Flower: ``shares`` holds the records of each party, node number k gets the k-th.
+
+    Interrupted, it ends at once: the coordinator, which Flower runs in a thread, waits for no party any more.
+    """
+    # What goes wrong comes back as an answer or an exception; Flower would log it too, and every interruption with a traceback.
+    logging.getLogger("flwr").setLevel(logging.CRITICAL)
+    os.environ.setdefault(_SHOW_DEVICES, "0")
+    stopped = Event()
     server = server_app(agreement, public, out, timeout=timeout, resume=resume, progress=progress)
-    run_simulation(
-        server_app=server,
-        client_app=simulated_client_app(agreement, shares, public_part(public)),
-        num_supernodes=len(shares),
-        backend_config=_ONE_PROCESS,
-    )
+    try:
+        run_simulation(
+            server_app=_interruptible(server, stopped),
+            client_app=simulated_client_app(agreement, shares, public_part(public)),
+            num_supernodes=len(shares),
+            backend_config=_ONE_PROCESS,
+        )
+    finally:
+        stopped.set()
     return Run.open(Path(out))
+
+
+def _interruptible(server: ServerApp, stopped: Event) -> ServerApp:
+    app = ServerApp()
+
+    def main(grid: Grid, context: Context) -> None:
+        server(InterruptibleNodes(grid, stopped), context)
+
+    app.main()(main)
+    return app
 
 
 def simulated_client_app(agreement: Agreement, shares: Mapping[str, Split], public: Dataset) -> ClientApp:
     """A ClientApp whose node tells by its partition number which party it is."""
-    names = list(shares)
+    return client_app(_SimulatedParties(agreement, shares, public, uuid4().hex))
 
-    def make_party(context: Context) -> Party:
-        name, seed = names[int(context.node_config["partition-id"])], agreement.config.seed
+
+@dataclass(frozen=True, eq=False)
+class _SimulatedParties:
+    """Finds the party of a node, in the process that the simulation has for all of them.
+
+    The simulation sends a copy of this with every message, so that nothing made here would last until the next one: parties
+    are kept by the module, which lasts as long as the process. Each keeps its key and remembers what it has answered.
+    """
+
+    agreement: Agreement
+    shares: Mapping[str, Split]
+    public: Dataset
+    simulation: str
+
+    def __call__(self, context: Context) -> Party:
+        name = list(self.shares)[int(context.node_config["partition-id"])]
+        if (self.simulation, name) not in _MADE:
+            _MADE[self.simulation, name] = self._make(name)
+        return _MADE[self.simulation, name]
+
+    def _make(self, name: str) -> Party:
+        seed, share = self.agreement.config.seed, self.shares[name]
         # A copy: what the simulation hands to its processes cannot be written to, and torch does not like that.
-        records = Split(shares[name].inputs.copy(), shares[name].labels.copy())
-        return Party(name, records, agreement, public, key=None if seed is None else repeatable_key(seed, name))
+        records = Split(share.inputs.copy(), share.labels.copy())
+        return Party(name, records, self.agreement, self.public, key=None if seed is None else repeatable_key(seed, name))
 
-    return client_app(make_party)
+
+_MADE: dict[tuple[str, str], Party] = {}

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from twinproof.errors import UserError
 from twinproof.federated.messages import Failure, Reply, Request, Update
+from twinproof.federated.timeouts import check_timeout
 
 
 class Answering(Protocol):
@@ -31,6 +32,7 @@ class LocalParties:
     """
 
     def __init__(self, parties: Mapping[str, Answering], *, timeout: float | None = None) -> None:
+        check_timeout(timeout)
         self._parties = parties
         self._timeout = timeout
         self._busy: dict[str, Thread] = {}

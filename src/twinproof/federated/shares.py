@@ -15,7 +15,7 @@ def unequal_shares(records: Split, parties: int) -> dict[str, Split]:
 
     A stand-in for data that lie apart already, where nobody deals anything out: the dealing itself is not private.
     """
-    if not 1 <= parties * (parties + 1) // 2 <= len(records):
+    if parties < 1 or parties * (parties + 1) // 2 > len(records):
         wanted = "1 or more, and few enough that each gets a record"
         raise ConfigError("this many parties cannot share the records", where="parties", got=parties, wanted=wanted)
     order = np.random.default_rng(_SHUFFLE).permutation(len(records))

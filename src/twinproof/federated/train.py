@@ -99,9 +99,7 @@ def federate(
     started = RunLayout(root).run_json.is_file()
     if not resume:
         refuse_started(root)
-    if not started and root.exists() and (not root.is_dir() or (any(root.iterdir()) and not resume)):
-        raise RunError("the directory is not empty", where=str(root), got="files in it", wanted="a new or empty directory")
-    root.mkdir(parents=True, exist_ok=True)
+    _make_root(root, may_hold_files=started or resume)
     with exclusive(root):
         if started:
             refuse_other_agreement(root, agreement)
@@ -111,6 +109,16 @@ def federate(
         write_assumptions(root)
         private_files.forget_training_secrets(RunLayout(root).private, CHECKPOINT_FILE)
     return Run.open(root)
+
+
+def _make_root(root: Path, *, may_hold_files: bool) -> None:
+    wanted = "a new or empty directory for the run"
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError("this cannot be the directory of a run", where=str(root), got=error.strerror, wanted=wanted) from error
+    if not may_hold_files and any(root.iterdir()):
+        raise RunError("the directory is not empty", where=str(root), got="files in it", wanted=wanted)
 
 
 def _start_job(root: Path, agreement: Agreement, public: Dataset, fewest: int) -> _Job:
