@@ -4,10 +4,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+FLOWER := .venv-flower
+FLOWER_STAMP := $(FLOWER)/.installed
 # Two threads that spin on a busy machine slow each other down by orders of magnitude; waiting passively costs nothing.
 export OMP_WAIT_POLICY := PASSIVE
 
-.PHONY: demo test test-slow lint bench clean
+.PHONY: demo test test-slow test-federated lint bench clean
 .DELETE_ON_ERROR:
 
 $(STAMP): pyproject.toml constraints.txt
@@ -29,6 +31,20 @@ test: $(STAMP)
 test-slow: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m slow -n 2 --dist loadfile --floor 24
 
+# Flower pins older versions of three packages than constraints.txt has: an environment of its own.
+$(FLOWER_STAMP): pyproject.toml constraints.txt
+	@test -x $(FLOWER)/bin/python || $(PYTHON) -m venv $(FLOWER)
+	@echo "installing into $(FLOWER) (once; a few minutes)"
+	@$(FLOWER)/bin/python -m pip install --quiet "$$(grep '^torch==' constraints.txt)"
+	@grep -vE '^(typer|rich|packaging)==' constraints.txt > $(FLOWER)/constraints.txt
+	@$(FLOWER)/bin/python -m pip install --quiet --constraint $(FLOWER)/constraints.txt --editable '.[federated]' \
+	  flwr==1.41.0 pytest pytest-timeout pytest-xdist hypothesis
+	@touch $@
+
+# QUICK=1 leaves out Flower's own simulation, which starts a cluster of processes.
+test-federated: $(FLOWER_STAMP)
+	OMP_NUM_THREADS=1 $(FLOWER)/bin/python -m pytest -q $(if $(QUICK),-m "not slow") tests/federated -n 2 --dist loadfile --floor 200
+
 lint: $(STAMP)
 	$(BIN)/ruff format --check src tests benchmarks
 	$(BIN)/ruff check src tests benchmarks
@@ -38,4 +54,4 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/run.py $(BENCH)
 
 clean:
-	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(FLOWER) build .pytest_cache .mypy_cache .ruff_cache .hypothesis
