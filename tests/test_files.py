@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twinproof.files import canonical_json, sha256_file, sync_folder, write_atomic, write_json
+from twinproof.errors import RunError
+from twinproof.files import canonical_json, make_folder, sha256_file, sync_folder, write_atomic, write_json
 
 values: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -32,6 +33,16 @@ def test_canonical_json_reads_back_and_is_stable(value: Any) -> None:
 def test_canonical_json_ignores_order_and_uses_no_spaces() -> None:
     assert canonical_json({"b": 1, "a": [1.5, None]}) == canonical_json({"a": [1.5, None], "b": 1}) == '{"a":[1.5,null],"b":1}'
     assert canonical_json({"größe": "ß"}) == '{"größe":"ß"}'
+
+
+def test_a_path_that_cannot_be_a_folder_is_refused_in_words(tmp_path: Path) -> None:
+    make_folder(tmp_path / "new" / "one", "the run")
+    make_folder(tmp_path / "new" / "one", "the run")
+    (tmp_path / "file").write_text("")
+    for place in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(RunError, match="cannot be made") as raised:
+            make_folder(place, "the run")
+        assert (raised.value.where, (tmp_path / "file").read_text()) == (str(place), "")
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])

@@ -8,10 +8,26 @@ import os
 from pathlib import Path
 from typing import Any
 
+from twinproof.errors import RunError
+
 
 def canonical_json(value: Any) -> str:
     """One text for one value: sorted keys, no spaces, no NaN. Digests are taken over this form."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def make_folder(folder: Path, purpose: str) -> None:
+    """Makes ``folder``, and those that it lies in, where they are not there; a path that cannot be one is refused."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(
+            "this directory cannot be made",
+            where=str(folder),
+            got=error.strerror,
+            wanted=f"a place for {purpose} where one can write",
+            fix="check the path",
+        ) from error
 
 
 def sync_folder(folder: Path) -> None:

@@ -196,7 +196,7 @@ def test_a_file_is_no_directory_for_a_run(tmp_path: Path, inside: bool, resume: 
     file = tmp_path / "notes.txt"
     file.write_text("mine")
     agreement = agreed()
-    with pytest.raises(RunError, match="cannot be the directory of a run"):
+    with pytest.raises(RunError, match="this directory cannot be made"):
         federate(agreement, local(members(agreement)), public(), file / "run" if inside else file, resume=resume)
     assert file.read_text() == "mine"
 

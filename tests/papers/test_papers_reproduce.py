@@ -16,7 +16,7 @@ from twinproof.certify.method import Method
 from twinproof.certify.run import certify_run
 from twinproof.certify.smoothed import Sampling
 from twinproof.data.load import load
-from twinproof.errors import ConfigError, DataError
+from twinproof.errors import ConfigError, DataError, RunError
 from twinproof.papers import attacked_numbers
 from twinproof.papers import measure as measuring
 from twinproof.papers.cell_store import CellStore
@@ -156,6 +156,9 @@ def test_what_cannot_run_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(ConfigError, match="no rows to choose from"):
         reproduce("hgm-fig1", tmp_path, Effort(methods=("dpsgd",)))
     assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match="directory cannot be made"):
+        reproduce("hgm-fig3", tmp_path / "file", Effort(quick=True))
 
 
 def test_the_training_settings_are_accepted_for_every_method() -> None:

@@ -288,6 +288,8 @@ def test_a_file_in_place_of_the_directory_is_an_error(settings: dict[str, Any], 
     for resume in (False, True):
         with pytest.raises(RunError, match="not a directory"):
             train(settings, tmp_path / "file", resume=resume)
+        with pytest.raises(RunError, match="directory cannot be made"):
+            train(settings, tmp_path / "file" / "below", resume=resume)
 
 
 MISTAKES: list[tuple[dict[str, Any], str]] = [

@@ -70,8 +70,8 @@ def run(arguments: list[str] | None = None) -> None:
         code = INTERRUPTED
     if code == INTERRUPTED:  # some versions of typer return it instead of raising
         typer.echo(
-            "interrupted: nothing is lost; train goes on with --resume, certify, attack, audit and reproduce with the same "
-            "command again",
+            "interrupted: nothing is lost; train and federate go on with --resume, certify, attack, audit and reproduce with "
+            "the same command again",
             err=True,
         )
     leave(code if isinstance(code, int) else 0)

@@ -20,6 +20,7 @@ from twinproof.federated.messages import Parties
 from twinproof.federated.public_part import public_part
 from twinproof.federated.record import describe, refuse_other_agreement, write_assumptions
 from twinproof.federated.rounds import Round, RoundLog
+from twinproof.files import make_folder
 from twinproof.privacy.ledger import Ledger
 from twinproof.privacy.plan import PrivateExecution
 from twinproof.progress import Progress, Silent
@@ -112,13 +113,9 @@ def federate(
 
 
 def _make_root(root: Path, *, may_hold_files: bool) -> None:
-    wanted = "a new or empty directory for the run"
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError("this cannot be the directory of a run", where=str(root), got=error.strerror, wanted=wanted) from error
+    make_folder(root, "the run")
     if not may_hold_files and any(root.iterdir()):
-        raise RunError("the directory is not empty", where=str(root), got="files in it", wanted=wanted)
+        raise RunError("the directory is not empty", where=str(root), got="files in it", wanted="a new or empty directory")
 
 
 def _start_job(root: Path, agreement: Agreement, public: Dataset, fewest: int) -> _Job:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from twinproof.errors import ConfigError, DataError
-from twinproof.files import write_atomic
+from twinproof.files import make_folder, write_atomic
 from twinproof.papers.catalogue.experiments import find_experiment
 from twinproof.papers.cell_store import CellStore, Measured
 from twinproof.papers.comparison import Row, compare, markdown
@@ -62,13 +62,14 @@ def reproduce(
     experiment = find_experiment(name)
     reproduction = _selected(_runnable(experiment, effort), experiment, effort.methods)
     cells, store = reproduction.cells(effort), CellStore(out / CELLS)
+    make_folder(store.root, "the models")
     done = make_cells(cells, store, effort, overwrite=overwrite, progress=progress, name=name, ranks=ranks)
     findings = reproduction.findings(done)
     caption = _caption(done, effort)
     folder = out / name
     results = results_record(experiment, effort, findings, done, made_in(store.root, cells))
     if ranks.is_first:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder, "the results")
         write_atomic(folder / RESULTS, results_text(results).encode())
         write_atomic(folder / PAGE, markdown(experiment, findings, caption, results["command"]).encode())
         write_picture(lambda: reproduction.figure(findings, caption), folder / PICTURE)

@@ -14,6 +14,7 @@ from torch import nn
 from twinproof.data.load import load
 from twinproof.data.record import Dataset
 from twinproof.errors import RunError
+from twinproof.files import make_folder
 from twinproof.privacy.ledger import Ledger
 from twinproof.progress import Progress, Silent
 from twinproof.randomness import Key
@@ -131,7 +132,7 @@ def train(
         if config is None:
             raise RunError("there is nothing to resume", where=str(root), got="no run.json", wanted="an interrupted run")
         prepared = _prepare(root, config, own, data_root, resume=resume)
-        root.mkdir(parents=True, exist_ok=True)
+        make_folder(root, "the run")
         with exclusive(root):
             _lead(_start_job(prepared, ranks), ranks, progress)
     return Run.open(root, network)

@@ -9,7 +9,7 @@ from typing import Any
 
 from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError
-from twinproof.files import write_atomic, write_json
+from twinproof.files import make_folder, write_atomic, write_json
 from twinproof.report.comparison import comparison_page, differences, distinct_names
 from twinproof.report.facts import load_facts
 from twinproof.report.page import run_page
@@ -49,7 +49,7 @@ def write_comparison(roots: Sequence[Path], out: Path) -> ReportFiles:
     html = out if out.suffix == ".html" else out / "comparison.html"
     records = [{**twin(run), "run": name} for name, run in zip(distinct_names(runs), runs, strict=True)]
     page = comparison_page(runs)
-    html.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(html.parent, "the comparison")
     return _write(html, html.with_suffix(".json"), page, {"format": FORMAT, "runs": records, "differences": differences(runs)})
 
 
