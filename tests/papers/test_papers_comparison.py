@@ -41,6 +41,19 @@ def test_a_difference_is_that_of_the_numbers_shown(mean: float, published: float
     assert difference_text(one(mean), published, unit) == text
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "unit", "text"),
+    [
+        (-68.29, 147.08, "%", "39.40 (0.00 to 100.00)"),
+        (38.0, 41.0, "%", "39.40 (38.00 to 41.00)"),
+        (-0.641, 147.0, "radius", "39.400 (0.000 to 147.000)"),
+        (-68.29, 147.08, "points", "39.40 (-68.29 to 147.08)"),
+    ],
+)
+def test_an_interval_is_cut_to_what_the_number_can_be(low: float, high: float, unit: str, text: str) -> None:
+    assert estimate_text(Estimate(39.4, low, high, 2), unit) == text
+
+
 def test_what_is_missing_has_no_difference() -> None:
     assert difference_text(None, 0.5) == difference_text(one(0.5), None) == published_text(None) == "-"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import ROUND_FLOOR, Decimal
@@ -13,6 +14,8 @@ from twinproof.papers.statistics import Estimate, TTest, over_repetitions
 from twinproof.rounding import format_down
 
 RADIUS = "radius"
+# What numbers of a unit can be; differences, in points, can be anything.
+_RANGES = {"%": (0.0, 100.0), RADIUS: (0.0, math.inf)}
 
 
 @dataclass(frozen=True)
@@ -104,12 +107,17 @@ def estimate_of(values: Sequence[float] | None) -> Estimate | None:
 
 
 def estimate_text(estimate: Estimate | None, unit: str = "%") -> str:
-    """A mean with its interval; a mean radius and the lower end of its interval are rounded down, never up."""
+    """A mean with its interval; a mean radius and the lower end of its interval are rounded down, never up.
+
+    Few trainings that differ much have an interval wider than what the number can be: it is cut to that.
+    """
     if estimate is None:
         return "-"
     if estimate.low is None or estimate.high is None:
         return _down(estimate.mean, unit)
-    return f"{_down(estimate.mean, unit)} ({_down(estimate.low, unit)} to {estimate.high:.{_digits(unit)}f})"
+    least, most = _RANGES.get(unit, (-math.inf, math.inf))
+    low, high = max(estimate.low, least), min(estimate.high, most)
+    return f"{_down(estimate.mean, unit)} ({_down(low, unit)} to {high:.{_digits(unit)}f})"
 
 
 def published_text(value: float | None) -> str:
