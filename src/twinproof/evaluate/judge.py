@@ -13,7 +13,7 @@ from twinproof.attacks.run import predicted_labels
 from twinproof.certify.smoothed import Sampling, SmoothedClassifier
 from twinproof.evaluate.protocols import Entry
 from twinproof.evaluate.stored_levels import lengths_of
-from twinproof.randomness import KEY_BYTES, Key
+from twinproof.randomness import Key
 from twinproof.rounding import round_up
 from twinproof.runs.attacks import AttackLine
 
@@ -90,4 +90,4 @@ class Judge:
 
 def entry_key(key: Key, purpose: str, entry: Entry) -> Key:
     """The key of one purpose of one entry."""
-    return Key(key.stream(f"{purpose} {entry.name}", length=KEY_BYTES))
+    return key.within(f"{purpose} {entry.name}")

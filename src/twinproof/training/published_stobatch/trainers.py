@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from twinproof.errors import ConfigError
-from twinproof.randomness import KEY_BYTES, Key
+from twinproof.randomness import Key
 from twinproof.torch_seeding import seed_generator
 
 _PAIR = 2
@@ -102,4 +102,4 @@ ONE_TRAINER = LocalTrainers()
 
 def _key_of(trainer: int, key: Key) -> Key:
     """The first trainer's is the run's own, so that it does what Algorithm 1 does."""
-    return key if trainer == 0 else Key(key.stream("printed: trainer", trainer, length=KEY_BYTES))
+    return key if trainer == 0 else key.within(f"printed: trainer {trainer}")
