@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,49 @@ def test_the_memory_outlives_the_process(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="other records or another key"):
         memory(tmp_path / "memory", records="others")
     AnsweredSteps("north", "cd" * 32, "others", tmp_path / "memory").take(0, "c")
+
+
+def test_two_parties_with_one_memory_are_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flower may have an old process of a party beside a new one. Planted: a memory that is read once."""
+    old, new = memory(tmp_path), memory(tmp_path)
+    new.take(7, "x")
+    for step, digest in ((7, "y"), (4, "y")):
+        with pytest.raises(RunError, match="again with other weights"):
+            old.take(step, digest)
+    old.take(8, "z")
+    with pytest.raises(RunError, match="again with other weights"):
+        memory(tmp_path).take(7, "x")
+    with monkeypatch.context() as planted:
+        planted.setattr(AnsweredSteps, "_read", lambda self: None)
+        new.take(8, "another")
+
+
+def test_one_memory_for_two_sets_of_records_is_refused_at_the_answer(tmp_path: Path) -> None:
+    mine, others = memory(tmp_path), memory(tmp_path, records="others")
+    mine.take(0, "a")
+    with pytest.raises(RunError, match="other records or another key"):
+        others.take(1, "b")
+
+
+def test_parties_that_answer_at_once_wait_for_each_other(tmp_path: Path) -> None:
+    """Of many that take one step, each for other weights, one may."""
+
+    def taken(number: int) -> bool:
+        try:
+            memory(tmp_path).take(3, str(number))
+        except RunError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(taken, range(40))) == 1
+
+
+def test_a_memory_that_is_no_folder_is_refused_in_words(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for place in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(RunError, match="directory cannot be made"):
+            memory(place)
 
 
 def test_a_step_is_on_the_disk_before_it_is_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -167,6 +167,8 @@ def test_a_key_that_outlives_the_party_needs_a_memory(tmp_path: Path) -> None:
         Party("party-1", SHARE, secret, public(), key=Key.from_system())
     Party("party-1", SHARE, secret, public(), key=Key.from_system(), memory=tmp_path / "memory")
     Party("party-1", SHARE, secret, public())
+    with pytest.raises(ConfigError, match="memory without a key"):
+        Party("party-1", SHARE, secret, public(), memory=tmp_path / "memory")
 
 
 def test_a_party_started_anew_answers_no_step_for_other_weights_or_records(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from twinproof.errors import RunError
-from twinproof.files import write_json
+from twinproof.files import make_folder, write_json
+from twinproof.runs.lock import exclusive
 from twinproof.runs.private_files import create_private_folder
 
 
@@ -25,8 +26,8 @@ class AnsweredSteps:
     ``records`` is a keyed digest of the party's records: the numbers that belong to a key and a step are drawn for them alone.
 
     Guarantees
-        When ``take`` returns, the step is on the disk (with a folder), and no party with that memory takes the same step for
-        other weights, an earlier step, or any step with other records or another key.
+        When ``take`` returns, the step is on the disk (with a folder), and no party with that memory, in this process or in
+        another one, takes the same step for other weights, an earlier step, or any step with other records or another key.
     """
 
     def __init__(self, party: str, agreement: str, records: str, folder: Path | None) -> None:
@@ -35,26 +36,35 @@ class AnsweredSteps:
         self._path = None if folder is None else folder / f"answered-{agreement}.json"
         self._last: Answer | None = None
         if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder, "what the party has answered")
             create_private_folder(folder)
-            self._last = self._read()
+            self._read()  # who cannot answer hears of it now
 
     def take(self, step: int, weights_sha256: str) -> None:
         """Remembers that ``step`` is about to be answered; RunError where it must not be."""
-        last = self._last
-        if last is not None and (step < last.step or (step == last.step and weights_sha256 != last.weights_sha256)):
-            raise self._refused(
-                "a step is asked for again with other weights",
-                f"step {step}",
-                f"step {last.step} with the same weights, or a later one",
-            )
         taken = Answer(step, weights_sha256)
-        if self._path is not None and taken != last:
-            try:
-                write_json(self._path, {"records": self._records, "step": step, "weights_sha256": weights_sha256})
-            except OSError as error:
-                raise self._refused("the party cannot write down what it answers", error, "a folder to write to") from error
-        self._last = taken
+        if self._path is None:
+            self._refuse(taken, self._last)
+            self._last = taken
+            return
+        try:
+            # Another process of the same party may have answered since this one looked.
+            with exclusive(self._path.parent, waits=True):
+                last = self._read()
+                self._refuse(taken, last)
+                if taken != last:
+                    write_json(self._path, {"records": self._records, "step": step, "weights_sha256": weights_sha256})
+        except OSError as error:
+            raise self._refused("the party cannot write down what it answers", error, "a folder to write to") from error
+
+    def _refuse(self, taken: Answer, last: Answer | None) -> None:
+        if last is None or taken.step > last.step or taken == last:
+            return
+        raise self._refused(
+            "a step is asked for again with other weights",
+            f"step {taken.step}",
+            f"step {last.step} with the same weights, or a later one",
+        )
 
     def _read(self) -> Answer | None:
         if self._path is None or not self._path.is_file():

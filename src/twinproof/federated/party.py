@@ -82,6 +82,13 @@ class Party:
                 wanted="a folder of the party's own as memory",
                 fix="give memory=, or leave the key out: a fresh one for each start costs nothing",
             )
+        if key is None and memory is not None:
+            raise ConfigError(
+                "a memory without a key is of no use when the party is started anew",
+                where=f"party {name}",
+                got="a memory, and no key",
+                wanted="a key of the party's own that outlives its process, or neither",
+            )
         config, device = agreement.config, resolve_device(agreement.config.performance.device)
         key = (key or Key.from_system()).within(f"agreement {agreement.sha256}")
         self.name = name

@@ -12,17 +12,17 @@ from twinproof.errors import RunError
 
 
 @contextmanager
-def exclusive(root: Path) -> Iterator[None]:
+def exclusive(root: Path, *, waits: bool = False) -> Iterator[None]:
     """Holds the run directory for this process; the system lets go of it when the process ends, however it ends.
 
     Guarantees
-        While one process is inside, another one that asks gets a ``RunError`` at once and touches nothing. The lock lies on
-        the directory itself, so that no file is left behind.
+        While one process is inside, another one that asks gets a ``RunError`` at once and touches nothing, or ``waits`` until
+        it may go in. The lock lies on the directory itself, so that no file is left behind.
     """
     handle = os.open(root, os.O_RDONLY)
     try:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(handle, fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise RunError(
                 "another process is working on this run",
