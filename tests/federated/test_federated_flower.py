@@ -296,9 +296,16 @@ def test_a_party_that_cannot_begin_is_heard_of_here_and_there(tmp_path: Path, ca
     """Its records are more than it has declared: neither the coordinator nor its owner is left with a timeout alone."""
     work = bench(agreed(), tmp_path)
     found = members(work.agreement)
-    broken = client_app(lambda _: Party("party-1", shares()["party-4"], work.agreement, public()))
-    grid = Wire({**apps(found), 10: broken})
+    begun: list[Context] = []
+
+    def begin(context: Context) -> Party:
+        begun.append(context)
+        return Party("party-1", shares()["party-4"], work.agreement, public())
+
+    grid = Wire({**apps(found), 10: client_app(begin)})
     parties = FlowerParties(grid, work.agreement)
+    parties.wait()
+    assert len(begun) == 1, "it is not asked again until the timeout"
     replies = {reply.sender: reply.content for reply in parties.ask(work.request())}
     assert set(replies) == {"node 10", "party-2", "party-3", "party-4"}
     assert replies["node 10"] == Failure("a party has more records than it has declared")

@@ -23,7 +23,7 @@ from federations import Bench, agreed, bench, digits, public, settings, shares
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from twinproof.errors import RunError
+from twinproof.errors import ConfigError, RunError
 from twinproof.federated.flower import client_app
 from twinproof.federated.flower_interruption import InterruptibleNodes
 from twinproof.federated.flower_messages import read_update, request_content
@@ -139,7 +139,15 @@ def test_an_interrupted_coordinator_waits_for_nobody() -> None:
     began = time.monotonic()
     with pytest.raises(RunError, match="interrupted"):
         InterruptibleNodes(Post(), stopped).send_and_receive(["a"], timeout=600)
+    with pytest.raises(RunError, match="interrupted"):  # nor for the first node
+        InterruptibleNodes(Post(), stopped).get_node_ids()
     assert time.monotonic() - began < 300
+
+
+def test_no_time_at_all_is_refused_here_too(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="this time for a round"):
+        federate_shares(settings(steps=4), digits(), tmp_path / "run", flower=True, timeout=0.0)
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.slow

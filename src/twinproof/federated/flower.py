@@ -66,10 +66,14 @@ class FlowerParties:
         self._nameless: dict[int, Failure] = {}
 
     def wait(self) -> None:
-        """Waits until every party has a node, at most for the timeout; who comes later takes part from then on."""
+        """Waits until every party has a node, at most for the timeout; who comes later takes part from then on.
+
+        A node that cannot say whose it is stands for a party that cannot begin: what it says instead is told with the first
+        round, and not waited for.
+        """
         end = time.monotonic() + self._timeout
         self._meet()
-        while not self._all_here and time.monotonic() < end:
+        while len(self._missing) > len(self._nameless) and time.monotonic() < end:
             time.sleep(_LOOK_AGAIN)
             self._meet()
 
@@ -91,15 +95,15 @@ class FlowerParties:
         return [*(Reply(name, read_update(answer)) for name, answer in known if name is not None), *others]
 
     @property
-    def _all_here(self) -> bool:
-        return self._wanted <= set(self._names.values())
+    def _missing(self) -> set[str]:
+        return self._wanted - set(self._names.values())
 
     def _meet(self) -> None:
         """Forgets nodes that are gone and, while somebody is missing, asks the others who they are."""
         present = list(self._grid.get_node_ids())
         self._names = {node: name for node, name in self._names.items() if node in present}
         # A node that never answers would cost every round the whole timeout: nobody is asked who is not needed.
-        new = [] if self._all_here else [node for node in present if node not in self._names]
+        new = [node for node in present if node not in self._names] if self._missing else []
         self._nameless = {}
         for answer in self._send({node: RecordDict() for node in new}, MessageType.QUERY, group="names"):
             name, node = read_name(answer), answer.metadata.src_node_id

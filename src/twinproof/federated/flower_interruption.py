@@ -27,6 +27,7 @@ class InterruptibleNodes:
 
     def get_node_ids(self) -> Iterable[int]:
         """The nodes that are connected."""
+        self._refuse_stopped()
         return list(self._grid.get_node_ids())
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Sequence[Message]:
@@ -35,11 +36,14 @@ class InterruptibleNodes:
         waiting = set(self._grid.push_messages(messages))
         arrived: list[Message] = []
         while waiting and (end is None or time.monotonic() < end):
-            if self._stopped.is_set():
-                raise RunError("the simulation was interrupted", fix="continue the run with --resume")
+            self._refuse_stopped()
             found = list(self._grid.pull_messages(waiting))
             arrived += found
             waiting -= {message.metadata.reply_to_message_id for message in found}
             if waiting and not found:
                 self._stopped.wait(_LOOK_AGAIN)
         return arrived
+
+    def _refuse_stopped(self) -> None:
+        if self._stopped.is_set():
+            raise RunError("the simulation was interrupted", fix="continue the run with --resume")

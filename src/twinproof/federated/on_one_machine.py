@@ -42,7 +42,8 @@ def federate_shares(
         from twinproof.federated.flower import DEFAULT_TIMEOUT
         from twinproof.federated.flower_simulation import simulate
 
-        return simulate(agreement, shares, public, out, timeout=timeout or DEFAULT_TIMEOUT, resume=resume, progress=progress)
+        patience = DEFAULT_TIMEOUT if timeout is None else timeout
+        return simulate(agreement, shares, public, out, timeout=patience, resume=resume, progress=progress)
     seed = agreement.config.seed
     members = {
         name: Party(name, share, agreement, public, key=None if seed is None else repeatable_key(seed, name))

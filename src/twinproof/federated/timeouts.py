@@ -14,6 +14,6 @@ def check_timeout(seconds: float | None) -> None:
             "a party cannot be given this time for a round",
             where="timeout",
             got=seconds,
-            wanted="a number of seconds above 0",
-            fix="leave it out to wait as long as it takes",
+            wanted=f"a number of seconds above 0, at most {TIMEOUT_MAX:.0f}",
+            fix="leave it out for the usual time",
         )
