@@ -13,7 +13,6 @@ import torch
 from torch import nn
 
 from twinproof.data.record import Dataset
-from twinproof.errors import RunError
 from twinproof.federated.agreement import Agreement
 from twinproof.federated.coordinator import FederatedGradients
 from twinproof.federated.messages import Parties
@@ -100,7 +99,7 @@ def federate(
     started = RunLayout(root).run_json.is_file()
     if not resume:
         refuse_started(root)
-    _make_root(root, may_hold_files=started or resume)
+    make_folder(root, "the run")
     with exclusive(root):
         if started:
             refuse_other_agreement(root, agreement)
@@ -110,12 +109,6 @@ def federate(
         write_assumptions(root)
         private_files.forget_training_secrets(RunLayout(root).private, CHECKPOINT_FILE)
     return Run.open(root)
-
-
-def _make_root(root: Path, *, may_hold_files: bool) -> None:
-    make_folder(root, "the run")
-    if not may_hold_files and any(root.iterdir()):
-        raise RunError("the directory is not empty", where=str(root), got="files in it", wanted="a new or empty directory")
 
 
 def _start_job(root: Path, agreement: Agreement, public: Dataset, fewest: int) -> _Job:

@@ -18,7 +18,7 @@ _FREE_KINDS = ("open", "gaussian")
 
 
 def refuse_started(root: Path) -> None:
-    """Refuses to start in a directory that holds a run."""
+    """Refuses to start in a directory that holds a run, or anything else."""
     if RunLayout(root).run_json.is_file():
         raise RunError(
             "there is a run in this directory already",
@@ -27,6 +27,8 @@ def refuse_started(root: Path) -> None:
             wanted="a new or empty directory",
             fix="choose another directory, or continue this run with --resume",
         )
+    if root.is_dir() and any(root.iterdir()):
+        raise RunError("the directory is not empty", where=str(root), got="files in it", wanted="a new or empty directory")
 
 
 def refuse_other_settings(root: Path, given: TrainConfig, stored: dict[str, Any]) -> None:

@@ -131,7 +131,7 @@ def train(
     else:
         if config is None:
             raise RunError("there is nothing to resume", where=str(root), got="no run.json", wanted="an interrupted run")
-        prepared = _prepare(root, config, own, data_root, resume=resume)
+        prepared = _prepare(root, config, own, data_root)
         make_folder(root, "the run")
         with exclusive(root):
             _lead(_start_job(prepared, ranks), ranks, progress)
@@ -173,9 +173,7 @@ class _Prepared:
     device: str
 
 
-def _prepare(root: Path, config: TrainConfig, own: Own, data_root: Path | None, *, resume: bool) -> _Prepared:
-    if root.exists() and any(root.iterdir()) and not resume:
-        raise RunError("the directory is not empty", where=str(root), got="files in it", wanted="a new or empty directory")
+def _prepare(root: Path, config: TrainConfig, own: Own, data_root: Path | None) -> _Prepared:
     device = resolve_device(config.performance.device)
     key = Key.from_system() if config.seed is None else Key.from_seed(config.seed)
     dataset = own.dataset or load(config.data, root=data_root, key=key)
