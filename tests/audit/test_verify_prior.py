@@ -16,8 +16,8 @@ HONEST: dict[str, Any] = {"config": {"prior": "figures"}, "prior": {"name": "fig
 
 @pytest.mark.parametrize(
     "run",
-    [{}, {"config": {}}, {"config": {"prior": "figures"}}, {"config": {"prior": "none"}}, HONEST],
-    ids=["nothing", "before the setting", "before the digest", "random", "figures"],
+    [{}, {"config": {}}, {"config": {"prior": "none"}}, HONEST],
+    ids=["nothing", "before the setting", "random", "figures"],
 )
 def test_what_runs_say_now_and_said_before_passes(run: dict[str, Any]) -> None:
     assert list(prior_problems(run)) == []
@@ -39,6 +39,11 @@ def test_a_lie_about_the_start_is_found(change: dict[str, Any], what: str) -> No
     (problem,) = prior_problems(HONEST | change)
     assert what in problem.what
     assert problem.file == "run.json"
+
+
+def test_a_start_that_is_not_stated_is_found() -> None:
+    (problem,) = prior_problems({"config": {"prior": "figures"}})
+    assert "not the one of config" in problem.what
 
 
 def test_verify_asks(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 
 from twinproof.audit.evidence import shown
 from twinproof.audit.verification import Problem
+from twinproof.audit.verify_run_json import FILE
 
-FILE = "run.json"
 NONE = "none"
 
 
@@ -22,13 +22,12 @@ def shipped_sha256() -> str:
 
 
 def prior_problems(run: dict[str, Any]) -> Iterator[Problem]:
-    """Name and digest against config and package; runs of earlier versions state none."""
-    if "prior" not in run:
-        return
-    config, stated = run.get("config"), run["prior"]
+    """Name and digest against config and package; a run from before there were such weights has neither."""
+    config, stated = run.get("config"), run.get("prior")
     name = config.get("prior", NONE) if isinstance(config, dict) else NONE
     if name == NONE:
-        yield Problem(FILE, "prior is stated for a run that started at random", shown(stated), "no prior")
+        if "prior" in run:
+            yield Problem(FILE, "prior is stated for a run that started at random", shown(stated), "no prior")
         return
     if not isinstance(stated, dict) or stated.get("name") != name:
         yield Problem(FILE, "prior is not the one of config", shown(stated), f"name {shown(name)}, and a digest")

@@ -60,11 +60,9 @@ TOP = (
     Field("versions", is_text_map, "software versions by package name"),
     Field("device", is_text, "a description"),
     Field("files", is_object, "an object"),
-)
-# What runs of earlier versions say besides.
-OLDER = (
-    Field("finished", is_utc_time, "a UTC time"),
-    Field("seconds", is_not_negative, "a number from 0"),
+    # What runs of earlier versions say besides.
+    Field("finished", is_utc_time, "a UTC time", optional=True),
+    Field("seconds", is_not_negative, "a number from 0", optional=True),
 )
 DATA = (
     Field("name", is_text, "the name of the data set"),
@@ -134,7 +132,7 @@ def privacy_block(run: dict[str, Any]) -> dict[str, Any] | None:
 
 def top_problems(run: dict[str, Any]) -> Iterator[Problem]:
     """The fields of run.json and of its description of the data."""
-    yield from field_problems(FILE, run, (*TOP, *(field for field in OLDER if field.name in run)))
+    yield from field_problems(FILE, run, TOP)
     if isinstance(run.get("data"), dict):
         yield from field_problems(FILE, run["data"], DATA, where="data.")
 
