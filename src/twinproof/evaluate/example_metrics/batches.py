@@ -27,7 +27,10 @@ _FLOAT64 = 8
 
 
 def rows_at_once(model: nn.Module, inputs: Tensor, device: torch.device, asked: int | None) -> int:
-    """As many as ``asked`` for; None leaves it to the device that ``model`` lies on."""
+    """As many as ``asked`` for; None leaves it to the device that ``model`` lies on.
+
+    On a GPU that follows the memory that is free, and with it the last digits of what is measured.
+    """
     if asked is not None:
         return asked
     if device.type != "cuda":

@@ -68,7 +68,8 @@ def local_lipschitz(
     Guarantees
         - Every point that is compared lies in the box around its input and in [0, 1] (but for rounding): ``search`` is never
           above the true constant there, and never below the exact ratio at the end of ``loop``.
-        - A number depends on its own input, its place among the inputs and the seed, not on the other inputs or the batches.
+        - A number depends on its own input, its place among the inputs and the seed, not on the other inputs or the batches -
+          but for the rounding of the network's arithmetic, which ``code`` magnifies.
         - Noise layers are silent, the network runs in eval mode and is left as found.
     """
     chosen = settings or LipschitzSettings()
