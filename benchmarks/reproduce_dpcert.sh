@@ -3,8 +3,6 @@
 #   TWINPROOF_DATA=... benchmarks/reproduce_dpcert.sh OUT [options of `twinproof reproduce`]
 # Each stands behind those whose models it shares; numbers are models made anew for each seed. Made before: not made again.
 # Metrics go on with the run directories in OUT/cells, which must still be there: cell.json alone is enough for all other figures.
-# An image costs about as much as 100 to 200 gradients of it (40 to 70 products with its Hessian, 90 steps of two searches for
-# Lipschitz constants), so that 10,000 images cost a fifth to a third of a training with two copies.
 set -euo pipefail
 out=$1
 shift

@@ -20,12 +20,12 @@ import argparse
 import json
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 import torch
 
@@ -75,6 +75,16 @@ CHANGES: tuple[dict[str, Any], ...] = (
 )
 
 Line = dict[str, Any]
+
+
+class Named(Protocol):
+    """A task of a grid: a dataclass whose fields begin its line, and one text for them."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def name(self) -> str:
+        """One text for one task."""
 
 
 @dataclass(frozen=True)
@@ -194,13 +204,35 @@ def finished(out: Path) -> list[Line]:
 
 def tune(tasks: Iterable[Task], out: Path, processes: int) -> None:
     """Works on what ``out`` does not hold yet, and writes it anew after every line."""
-    lines = finished(out)
-    done = {canonical_json({key: line[key] for key in Task.__dataclass_fields__}) for line in lines}
-    left = [task for task in tasks if task.name not in done]
+    tune_lines(tasks, out, one, write, processes=processes)
+
+
+def tune_lines(
+    tasks: Iterable[Named],
+    out: Path,
+    one: Callable[[Any], Line],
+    write: Callable[[Path, list[Line]], None],
+    *,
+    processes: int,
+    minutes: float | None = None,
+) -> None:
+    """Makes the lines that ``out`` does not hold yet, and writes it anew after each; none is begun after ``minutes``."""
+    lines, waiting = finished(out), list(tasks)
+    fields = type(waiting[0]).__dataclass_fields__ if waiting else ()
+    done = {canonical_json({key: line[key] for key in fields}) for line in lines}
+    left = [task for task in waiting if task.name not in done]
+    until = None if minutes is None else time.time() + 60 * minutes
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        for job in as_completed([pool.submit(one, task) for task in left]):
-            lines.append(job.result())
-            write(out, lines)
+        for job in as_completed([pool.submit(_in_time, one, task, until) for task in left]):
+            line = job.result()
+            if line is not None:
+                lines.append(line)
+                write(out, lines)
+
+
+def _in_time(one: Callable[[Any], Line], task: Named, until: float | None) -> Line | None:
+    """The line, or nothing where the time is over: the task was waiting until then."""
+    return None if until is not None and time.time() >= until else one(task)
 
 
 def write(out: Path, lines: list[Line]) -> None:

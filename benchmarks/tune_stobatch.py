@@ -20,22 +20,23 @@ import json
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
-from multiprocessing import get_context
+from functools import reduce
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import torch
 
-from tune_house import HELD_OUT, changes_of, finished, held_out
+from tune_house import HELD_OUT, changes_of, held_out, tune_lines
 from tune_under_attack import ATTACK_SIZE, UNDER_ATTACK, Measure, measured
 from twinproof.attacks.attack import Attack, Keep, attack_named
 from twinproof.data.config import DataConfig
 from twinproof.data.load import load
 from twinproof.errors import UserError
 from twinproof.files import canonical_json, write_json
+from twinproof.papers.shared_settings import merged as merged_settings
+from twinproof.papers.under_attack import ATTACKS
 from twinproof.recipes.train import train
 from twinproof.runs.environment import software_versions, utc_now
 from twinproof.training.device import describe_device, resolve_device
@@ -50,7 +51,6 @@ SIZES = {"stobatch": (0.001, 0.0025, 0.005), "adlm": (0.0001, 0.0005, 0.001)}
 # Attacks in training cost most of the time; fewer and longer steps are a line of the grid's own against the default.
 MIDDLE: dict[str, Settings] = {"stobatch": {"regulariser": {"attack_steps": 3, "attack_stride": 2.0}}, "adlm": {}}
 _LITTLE = 0.5
-_PAPERS = ("fgsm", "ifgsm", "mim", "pgd")
 CHANGES: tuple[Settings, ...] = (
     {},
     {"learning_rate": 2.0},
@@ -92,12 +92,7 @@ class Task:
 
 def merged(*layers: Mapping[str, Any]) -> Settings:
     """Settings over settings; sections are merged, not replaced."""
-    found: Settings = {}
-    for layer in layers:
-        for name, value in layer.items():
-            old = found.get(name)
-            found[name] = merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
-    return found
+    return reduce(merged_settings, layers, {})
 
 
 def effort(epsilon: float) -> Settings:
@@ -128,7 +123,7 @@ def grid(
 def paper_attacks() -> dict[str, Attack]:
     """The four attacks of the papers: steps of size / steps, the last point kept."""
     iterated = {"steps": ATTACK_STEPS, "step_size": ATTACK_SIZE / ATTACK_STEPS}
-    return {name: attack_named(name, **({} if name == "fgsm" else iterated), keep=Keep.LAST) for name in _PAPERS}
+    return {name: attack_named(name, **({} if name == "fgsm" else iterated), keep=Keep.LAST) for name in ATTACKS}
 
 
 def one(task: Task) -> Line:
@@ -167,23 +162,9 @@ def best_lines(lines: Iterable[Line]) -> list[Line]:
     return best
 
 
-def one_in_time(task: Task, until: float | None) -> Line | None:
-    """``one``, or nothing where the time is over: it was waiting until then."""
-    return None if until is not None and time.time() >= until else one(task)
-
-
 def tune(tasks: Iterable[Task], out: Path, processes: int, minutes: float | None = None) -> None:
     """Works on what ``out`` does not hold yet, and writes it anew after every line."""
-    lines = finished(out)
-    done = {canonical_json({key: line[key] for key in Task.__dataclass_fields__}) for line in lines}
-    left = [task for task in tasks if task.name not in done]
-    until = None if minutes is None else time.time() + 60 * minutes
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        for job in as_completed([pool.submit(one_in_time, task, until) for task in left]):
-            line = job.result()
-            if line is not None:
-                lines.append(line)
-                write(out, lines)
+    tune_lines(tasks, out, one, write, processes=processes, minutes=minutes)
 
 
 def write(out: Path, lines: list[Line]) -> None:

@@ -15,6 +15,7 @@ import torch
 from inline_pool import Inline
 from torch import Tensor, nn
 
+import tune_house
 import tune_stobatch
 import tune_under_attack
 from tune_stobatch import CHANGES, MIDDLE, Task, best_lines, grid, merged, one, paper_attacks, tune
@@ -177,7 +178,7 @@ def test_finished_lines_are_not_made_again_and_none_is_begun_too_late(tmp_path: 
         return {**json.loads(task.name), "under attack": 0.1 * len(worked)}
 
     monkeypatch.setattr(tune_stobatch, "one", counted)
-    monkeypatch.setattr(tune_stobatch, "ProcessPoolExecutor", Inline)
+    monkeypatch.setattr(tune_house, "ProcessPoolExecutor", Inline)
     out, tasks = tmp_path / "lines.json", _tasks()[:6]
     tune(tasks[:4], out, 1)
     tune(tasks, out, 1, minutes=0)
