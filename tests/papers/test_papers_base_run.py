@@ -121,6 +121,14 @@ def test_a_run_that_is_there_is_taken(store: CellStore) -> None:
     check_one_model(store, done)
 
 
+def test_certificates_of_some_images_are_not_those_of_all(store: CellStore) -> None:
+    """Planted: any number of certificates will do where all images were asked for."""
+    root = store.run_folder(CELL)
+    assert SMOOTHING.is_whole(root)
+    assert not replace(SMOOTHING, limit=None).is_whole(root)
+    assert not replace(SMOOTHING, limit=5).is_whole(root)
+
+
 def test_a_run_that_is_gone_is_made_again_and_told_once(store: CellStore) -> None:
     before, settings = kept(store), read_run_json(store.run_folder(CELL))["config"]
     lost = lose(store)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from synthetic_cells import measured
 
-from twinproof.errors import DataError
+from twinproof.errors import CheckFailed, DataError
 from twinproof.papers.catalogue.experiments import EXPERIMENTS
 from twinproof.papers.cell import Cell
 from twinproof.papers.comparison import compare, markdown
@@ -52,6 +53,20 @@ def test_gain_of_certified_accuracy() -> None:
     (row,) = compare(EXPERIMENTS["hgm-fig3"], findings)
     assert row.difference == pytest.approx(10 - 4.17)
     assert row.sound is not None
+
+
+@pytest.mark.parametrize("name", ["hgm-fig2", "hgm-fig3", "securesgd-mnist"])
+@pytest.mark.parametrize(
+    "changes",
+    [{"privacy_status": "refuted", "epsilon": None}, {"bound_status": {"published": "refuted"}}],
+    ids=["model", "bound"],
+)
+def test_labels_are_compared_with_the_cells(name: str, changes: dict[str, object]) -> None:
+    """Planted: models that promise something else, and sound lines by a bound that nothing is known of."""
+    figure = REPRODUCTIONS[name]
+    done = [replace(one, numbers={**one.numbers, **changes}) for one in measured(figure.cells(EFFORT), share)]
+    with pytest.raises(CheckFailed, match="its label says"):
+        figure.findings(done)
 
 
 def test_sizes_above_the_papers_range_do_not_count() -> None:

@@ -19,12 +19,13 @@ from twinproof.data.load import load
 from twinproof.errors import ConfigError, DataError, RunError
 from twinproof.papers import attacked_numbers
 from twinproof.papers import measure as measuring
-from twinproof.papers.cell_store import CellStore
+from twinproof.papers.cell_store import CELLS, CellStore
 from twinproof.papers.effort import Effort
 from twinproof.papers.making import make_cells
 from twinproof.papers.methods import MNIST, cells_of
-from twinproof.papers.reproduce import CELLS, PAGE, PICTURE, RESULTS, Reproduced, reproduce
+from twinproof.papers.reproduce import PAGE, PICTURE, Reproduced, reproduce
 from twinproof.papers.rereading import Rereading
+from twinproof.papers.results_file import FILE as RESULTS
 from twinproof.randomness import Key
 from twinproof.runs.certificates import read_certificates, read_settings
 from twinproof.runs.run import Run

@@ -195,10 +195,11 @@ def test_a_model_that_promises_something_else_is_refused(name: str, method: str,
     [
         {"tight": "proven", "composition": "proven", "published": "proven"},
         {"tight": "proven", "composition": "proven"},
+        {"tight": "refuted", "composition": "proven", "published": "refuted"},
     ],
 )
 def test_a_reading_that_is_worth_something_else_is_refused(name: str, status: dict[str, str]) -> None:
-    """Planted: Appendix N passed off as proven, or not read at all."""
+    """Planted: Appendix N passed off as proven, or not read at all; lines called sound that are not."""
     spoil = relabelled(bound_status=status)
     spoilt = [spoil(one) if one.cell.method == "stobatch-published" else one for one in done(name)]
     with pytest.raises(CheckFailed, match="not worth what its label says"):

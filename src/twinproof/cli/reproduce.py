@@ -83,9 +83,10 @@ def _tell_list(data_root: Path | None, *, as_json: bool) -> None:
 
 def _tell_made(made: Reproduced, *, as_json: bool) -> None:
     from twinproof.cli.output import print_json
-    from twinproof.papers.reproduce import PAGE, PICTURE, RESULTS
+    from twinproof.papers.reproduce import PAGE, PICTURE
+    from twinproof.papers.results_file import FILE
 
-    files = {key: str(made.folder / file) for key, file in (("results", RESULTS), ("figure", PICTURE), ("table", PAGE))}
+    files = {key: str(made.folder / file) for key, file in (("results", FILE), ("figure", PICTURE), ("table", PAGE))}
     if as_json:
         short = ("name", "item", "command", "made_in", "comparison", "tests", "notes")
         print_json({**{key: made.results[key] for key in short}, "files": files})

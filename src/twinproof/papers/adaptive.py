@@ -39,8 +39,11 @@ def adaptive_accuracy(run: Run, dataset: Dataset, measurement: UnderAttack, *, d
     stored = torch.from_numpy(dataset.test.inputs[: measurement.limit].astype("int64")).to(target)
     labels = torch.from_numpy(dataset.test.labels[: measurement.limit]).to(target)
     inputs = stored.to(torch.float32) / dataset.levels
-    blind = Plain(without_noise(run.model(target)))
-    objective = smoothed_objective(smoothed, measurement.adaptive_draws) if measurement.certified else blind
+    objective = (
+        smoothed_objective(smoothed, measurement.adaptive_draws)
+        if measurement.certified
+        else Plain(without_noise(run.model(target)))
+    )
     attack = pgd(measurement.adaptive_steps, restarts=measurement.adaptive_restarts)
     shares = {}
     for size in measurement.adaptive_sizes:

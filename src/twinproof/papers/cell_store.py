@@ -16,6 +16,8 @@ from twinproof.runs.layout import RunLayout, read_run_json
 from twinproof.runs.record import COMPLETE
 
 FORMAT = 1
+CELLS = "cells"
+"""The folder of them, beside those of the experiments."""
 RUN_AGAIN = "run"
 """The entry of ``made`` that is there only where the run was made again, and says how."""
 _FILE, _RUN, _AGAIN = "cell.json", "run", "run-again.json"
@@ -71,6 +73,14 @@ class CellStore:
         if (format_, settings) != (FORMAT, wanted):
             raise _refused(path, "a cell made under other settings", f"the settings with digest {cell.digest[:12]}")
         return Measured(cell, numbers, made)
+
+    def entry(self, name: str) -> dict[str, Any] | None:
+        """A finished cell as a results file has it (``Measured.as_dict``), whatever its settings; None where there is none."""
+        path = self.root / name / _FILE
+        if not path.is_file():
+            return None
+        record = json.loads(path.read_text(encoding="utf-8"))
+        return {"name": name, **record["settings"], "numbers": record["numbers"], "made": record["made"]}
 
     def keep(self, measured: Measured) -> None:
         """Writes a finished cell, in one step: from now on its numbers are those of the run beside them."""

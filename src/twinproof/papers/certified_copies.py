@@ -37,7 +37,7 @@ def certified_copies(run: Run, sigmas: tuple[float, ...]) -> dict[float, Run]:
     for sigma in sigmas[1:]:
         folder = copy_folder(run.root, sigma)
         if not _is_copy(folder, run, sigma):
-            _copy(run, folder, sigma)
+            _copy(run, folder)
         copies[sigma] = Run.open(folder)
     return copies
 
@@ -60,7 +60,9 @@ def _is_certified(folder: Path, run: Run, sigma: float, measurement: Smoothing) 
     found = read_settings(folder)
     if not _has_weights_of(run, folder) or found is None or found.state != CERTIFIED:
         return False
-    wanted = (sigma, measurement.n0, measurement.n, measurement.alpha, run.model_sha256, measurement.limit or found.inputs)
+    everything = int(run.record["data"]["test_records"])
+    inputs = min(measurement.limit or everything, everything)
+    wanted = (sigma, measurement.n0, measurement.n, measurement.alpha, run.model_sha256, inputs)
     same = (found.sigma, found.n0, found.n, found.alpha, found.model_sha256, found.inputs) == wanted
     return same and len(read_certificates(folder)) == found.inputs
 
@@ -78,7 +80,7 @@ def _has_weights_of(run: Run, folder: Path) -> bool:
     return Run.open(folder).model_sha256 == run.model_sha256
 
 
-def _copy(run: Run, folder: Path, sigma: float) -> None:
+def _copy(run: Run, folder: Path) -> None:
     half = folder.with_name(folder.name + ".part")
     shutil.rmtree(half, ignore_errors=True)
     shutil.copytree(run.root, half, ignore=shutil.ignore_patterns(*_LATER))

@@ -11,12 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from twinproof.guarantee import Status
 from twinproof.papers import gather
 from twinproof.papers.cell import Cell
 from twinproof.papers.cell_store import Measured
 from twinproof.papers.effort import Effort
 from twinproof.papers.findings import Findings, Line, Panel
 from twinproof.papers.methods import METHODS, Ground, cells_of
+from twinproof.papers.promises import check_bounds, check_promises
 from twinproof.papers.rereading import HGM, PIXELDP, PUBLISHED, TIGHT
 from twinproof.papers.statistics import TTest, paired_test, welch_test
 from twinproof.papers.words import ATTACK_NAMES, SIZE_AXIS
@@ -28,6 +30,11 @@ _FIRST, _SECOND = "hgm-pixeldp", "pixeldp"
 # Each method with the bound of its paper; PixelDP's holds, Eq. 10 as printed does not.
 _OF_PAPER = {_FIRST: PUBLISHED, _SECOND: PIXELDP}
 _COLOURS = {_FIRST: 0, _SECOND: 1}
+_PROVEN = Status.PROVEN
+_BOUNDS = {
+    _FIRST: {PUBLISHED: Status.REFUTED, TIGHT: _PROVEN, HGM: _PROVEN},
+    _SECOND: {PIXELDP: _PROVEN, TIGHT: _PROVEN},
+}
 
 
 @dataclass(frozen=True)
@@ -43,6 +50,8 @@ class CertifiedUnderAttack:
 
     def findings(self, done: Sequence[Measured]) -> Findings:
         """A panel for each attack, one for the certified line, the paper's gain and its tests."""
+        check_promises(done)
+        check_bounds(done, _BOUNDS)
         sizes = [size for size in gather.sizes_of(done) if size <= self.largest]
         as_paper = {
             method: gather.mean_of(

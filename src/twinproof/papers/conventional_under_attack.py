@@ -18,7 +18,7 @@ from twinproof.papers.effort import Effort
 from twinproof.papers.findings import Findings, Line, Panel
 from twinproof.papers.methods import METHODS, Ground, cells_of
 from twinproof.papers.promises import check_promises
-from twinproof.papers.words import ANSWERS, ATTACK_NAMES, EPSILON_AXIS, REFUTED_LINES
+from twinproof.papers.words import ADAPTIVE, ANSWERS, ATTACK_NAMES, EPSILON_AXIS, REFUTED_LINES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -60,7 +60,7 @@ class ConventionalUnderAttack:
                 **self.contest.gains(partial(_sampled, done, self.caption_size)),
             },
             sound=self._adaptive(done, budgets),
-            notes=self._notes(budgets),
+            notes=self._notes(done, budgets),
         )
 
     def figure(self, findings: Findings, caption: str) -> Figure:
@@ -90,12 +90,13 @@ class ConventionalUnderAttack:
             for epsilon in budgets
         }
 
-    def _notes(self, budgets: Sequence[float]) -> tuple[str, ...]:
+    def _notes(self, done: Sequence[Measured], budgets: Sequence[float]) -> tuple[str, ...]:
         refuted = any(METHODS[method].published for method in self.contest.lines)
         return (
             f"gains: mean over the attacks and budgets, at size {self.caption_size:g}, the one of the caption",
             f"rise: from epsilon {budgets[0]:g} to {budgets[-1]:g}",
             ANSWERS,
+            *((ADAPTIVE,) if gather.has_adaptive(done, self.caption_size) else ()),
             *((REFUTED_LINES,) if refuted else ()),
         )
 

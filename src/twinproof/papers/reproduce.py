@@ -10,7 +10,7 @@ from typing import Any
 from twinproof.errors import ConfigError, DataError
 from twinproof.files import make_folder, write_atomic
 from twinproof.papers.catalogue.experiments import find_experiment
-from twinproof.papers.cell_store import CellStore, Measured
+from twinproof.papers.cell_store import CELLS, CellStore, Measured
 from twinproof.papers.comparison import Row, compare, markdown
 from twinproof.papers.effort import Effort
 from twinproof.papers.experiment import Experiment
@@ -20,12 +20,12 @@ from twinproof.papers.methods import QUICK_DATA
 from twinproof.papers.picture import write_picture
 from twinproof.papers.reproduction import Reproduction, Selectable
 from twinproof.papers.reproductions import REPRODUCTIONS
-from twinproof.papers.results_file import devices, results_record, results_text
+from twinproof.papers.results_file import FILE, devices, results_record, results_text
 from twinproof.papers.timings import made_in
 from twinproof.progress import Progress, Silent
 from twinproof.training.distributed.ranks import ALONE, Ranks
 
-RESULTS, PICTURE, PAGE, CELLS = "results.json", "figure.svg", "table.md", "cells"
+PICTURE, PAGE = "figure.svg", "table.md"
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def reproduce(
     results = results_record(experiment, effort, findings, done, made_in(store.root, cells))
     if ranks.is_first:
         make_folder(folder, "the results")
-        write_atomic(folder / RESULTS, results_text(results).encode())
+        write_atomic(folder / FILE, results_text(results).encode())
         write_atomic(folder / PAGE, markdown(experiment, findings, caption, results["command"]).encode())
         write_picture(lambda: reproduction.figure(findings, caption), folder / PICTURE)
     ranks.wait()  # who returns finds the files

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from twinproof.errors import DataError
-from twinproof.papers.cell_store import Measured
+from twinproof.papers.cell_store import CELLS, CellStore, Measured
 from twinproof.papers.comparison import compare
 from twinproof.papers.effort import Effort
 from twinproof.papers.experiment import Experiment
@@ -32,7 +32,10 @@ _SHARED_OF_MADE = ("device", "versions")
 def results_record(
     experiment: Experiment, effort: Effort, findings: Findings, done: Sequence[Measured], made_in: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Everything that a results file holds. Points of plots are there only where nothing was measured: else cells have them."""
+    """Everything that a results file holds.
+
+    Points of plots are there only where nothing was measured: else cells have them, here or where ``cells_in`` says.
+    """
     chosen = {key: value for key, value in asdict(effort).items() if key not in ("data_root", "processes")}
     record = {
         "format": FORMAT,
@@ -65,7 +68,7 @@ def read_cells(path: Path) -> list[Record]:
     """The cells of a results file, each whole again: ``name``, ``method``, ``training``, ``numbers``...
 
     Cells that are only named are read from the file beside it that has them: ``OUT/EXPERIMENT/results.json`` as the command
-    writes them, or ``EXPERIMENT.json`` as they are kept together. DataError where they are not there.
+    writes them, or ``EXPERIMENT.json`` as they are kept together; else from ``OUT/cells``. DataError where they are not there.
     """
     results = json.loads(path.read_text(encoding="utf-8"))
     source = results.get("cells_in", "")
@@ -73,6 +76,9 @@ def read_cells(path: Path) -> list[Record]:
         return [merged(results.get("cells_share", {}), cell) for cell in results["cells"]]
     beside = path.parent.parent / source / FILE if path.name == FILE else path.with_name(f"{source}.json")
     known = {cell["name"]: cell for cell in read_cells(beside)} if beside.is_file() else {}
+    if path.name == FILE:
+        store = CellStore(path.parent.parent / CELLS)
+        known |= {name: kept for name in results["cells"] if name not in known and (kept := store.entry(name)) is not None}
     missing = [name for name in results["cells"] if name not in known]
     if missing:
         raise DataError(
@@ -111,7 +117,7 @@ def _comparable(key: str, value: Record) -> Record:
 
 
 def _rounded(value: Any) -> Any:
-    """Every float to 12 digits, which changes no radius and no epsilon: those have six decimals."""
+    """Every float to 12 digits, which changes no single radius and no epsilon: those have six decimals."""
     if isinstance(value, float):
         return float(f"{value:.{_DIGITS}g}")
     if isinstance(value, Mapping):

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from twinproof.files import canonical_json
+
 Record = dict[str, Any]
 
 
@@ -52,5 +54,5 @@ def merged(shared: Mapping[str, Any], record: Mapping[str, Any]) -> Record:
 
 
 def _same(one: object, other: object) -> bool:
-    """Equal and of one kind: True is not 1, nor 1 the 1.0 of another setting."""
-    return type(one) is type(other) and one == other
+    """Equal as text: True is not 1, nor 1 the 1.0 of another setting, in lists neither."""
+    return canonical_json(one) == canonical_json(other)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from synthetic_smoothing import certified, falling, measured_in_full
 from twinproof.errors import DataError
 from twinproof.papers.catalogue.experiments import EXPERIMENTS
 from twinproof.papers.cell import Cell
-from twinproof.papers.cell_store import Measured
+from twinproof.papers.cell_store import CellStore, Measured
 from twinproof.papers.effort import Effort
 from twinproof.papers.reproductions import REPRODUCTIONS
 from twinproof.papers.results_file import FILE, read_cells, results_record, results_text
@@ -91,6 +92,12 @@ def test_figures_of_table_2_name_its_cells(
         place(name).write_text(text)
         with pytest.raises(DataError, match="no such file"):
             read_cells(place(name))
+        if not kept_together:
+            store = CellStore(tmp_path / "cells")
+            for one in used:
+                store.keep(one)
+            assert read_cells(place(name)) == json.loads(json.dumps([one.as_dict() for one in used])), "the cells themselves"
+            shutil.rmtree(store.root)
     place("dpcert-table2").write_text(results_text(record))
     for name in OF_TABLE_2:
         assert [cell["name"] for cell in read_cells(place(name))] == [cell.name for cell in REPRODUCTIONS[name].cells(EFFORT)]

@@ -10,7 +10,8 @@ import pytest
 
 from twinproof.papers import measure as measuring
 from twinproof.papers.effort import Effort
-from twinproof.papers.reproduce import PAGE, PICTURE, RESULTS, reproduce
+from twinproof.papers.reproduce import PAGE, PICTURE, reproduce
+from twinproof.papers.results_file import FILE as RESULTS
 
 EFFORT = Effort(seeds=1, limit=6, epochs=1, quick=True, device="cpu")
 
