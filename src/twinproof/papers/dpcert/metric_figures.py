@@ -76,7 +76,7 @@ class MetricHistograms(_MetricFigure):
         models = models_at(done, source, self.sigma)
         panels = tuple(
             Panel(
-                f"{source}, sigma {self.sigma:g}: {words}",
+                f"{source}, sigma {self.sigma:g}",
                 f"log10 of the {words}",
                 histogram_lines(models, group, metric, whole(metric)),
                 fitted=True,

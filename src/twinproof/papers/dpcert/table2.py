@@ -45,7 +45,7 @@ _ROWS = tuple(method.name for method in (*PUBLISHED_METHODS, *OUR_METHODS))
 _NOTES = (
     READING,
     PRINTED,
-    "private rows are trained at (3, 1e-5) by privacy loss distributions, with the authors' other settings (docs/papers.md); "
+    "private rows are trained at (3, 1e-5) by privacy loss distributions, with the authors' other settings (docs/dpcert.md); "
     "the house recipe has its own",
     "published and difference are - where the paper has no such row, ours where that row was not made; differences are ours "
     "minus theirs, of the numbers as they are shown",
