@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from twinproof.data.record import Dataset
 from twinproof.recipes.run_data import load_run_data
@@ -27,6 +29,15 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if passed < floor:
         reporter.write_line(f"only {passed} tests passed, at least {floor} must: were tests lost or skipped?", red=True)
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forked_ranks_have_no_gpu(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Ranks of tests are forked, and CUDA does not survive that; what they are compared with runs on the CPU as well."""
+    with pytest.MonkeyPatch.context() as patched:
+        if hasattr(request.module, "run_ranks"):
+            patched.setattr(torch.cuda, "is_available", lambda: False)
+        yield
 
 
 @pytest.fixture(scope="session")

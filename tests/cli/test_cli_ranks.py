@@ -43,7 +43,8 @@ def command(world: int, *arguments: object) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    return {**os.environ, "OMP_NUM_THREADS": "1"}
+    # Without GPUs: there may be fewer of them than ranks.
+    return {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
 def call(world: int, *arguments: object) -> subprocess.CompletedProcess[str]:
