@@ -86,7 +86,7 @@ def measured_in_full(cells: Sequence[Cell]) -> list[Measured]:
 @lru_cache
 def _in_full(sigmas: tuple[float, ...]) -> dict[str, Any]:
     generator = np.random.default_rng(5)
-    found: dict[str, Any] = {"clean": 0.5, "examples": 10_000, "metrics": {}, "radius": {}}
+    found: dict[str, Any] = {"clean": 0.5, "examples": 10_000, "not_converged": 3, "metrics": {}, "radius": {}}
     for metric in ALL_METRICS:
         values = 10 ** generator.normal(0, 0.6, 10_000)
         described = {"mean": values.mean(), "median": np.median(values), "smallest": values.min(), "largest": values.max()}
@@ -107,11 +107,17 @@ def _relation(values: Values, radii: Values) -> dict[str, Any]:
 
 
 def _metrics(cell: Cell) -> dict[str, Any]:
-    numbers: dict[str, Any] = {"clean": 0.5, "examples": IMAGES, "metrics": {}, "radius": {}}
+    numbers: dict[str, Any] = {
+        "clean": 0.5,
+        "examples": IMAGES,
+        "not_converged": cell.repetition,
+        "metrics": {},
+        "radius": {},
+    }
     for sigma in smoothing_of(cell).sigmas:
         numbers["radius"][sigma_name(sigma)] = {}
         for metric in EXPONENTS:
             values, radii = metric_values_of(cell, metric), radii_of_images(sigma)
-            numbers["metrics"][metric] = {"histogram": log_histogram(values).as_dict()}
+            numbers["metrics"][metric] = {"median": float(np.median(values)), "histogram": log_histogram(values).as_dict()}
             numbers["radius"][sigma_name(sigma)][metric] = _relation(values, radii)
     return numbers

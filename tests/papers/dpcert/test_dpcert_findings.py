@@ -14,6 +14,7 @@ from twinproof.errors import ConfigError, DataError
 from twinproof.papers.catalogue.experiments import EXPERIMENTS
 from twinproof.papers.cell import Cell
 from twinproof.papers.comparison import compare, estimate_text, markdown
+from twinproof.papers.dpcert.certified_curves import CertifiedCurves
 from twinproof.papers.dpcert.methods import METHODS, MNIST, PUBLISHED_METHODS, SIGMAS, cells_of
 from twinproof.papers.dpcert.radius_distribution import binned
 from twinproof.papers.dpcert.readings import Model, accuracy, certified_at, fgsm_at, mean_radius, repetitions, values
@@ -22,7 +23,8 @@ from twinproof.papers.findings import Findings, Table, trainings_words
 from twinproof.papers.picture import write_picture
 from twinproof.papers.reproduction import Selectable
 from twinproof.papers.reproductions import REPRODUCTIONS
-from twinproof.papers.statistics import Estimate
+from twinproof.papers.smoothing import FGSM_SIZES
+from twinproof.papers.statistics import Estimate, over_repetitions
 
 EFFORT = Effort(seeds=3)
 # One of each kind of picture.
@@ -69,7 +71,7 @@ def test_the_page_of_table_2_has_its_rows_in_the_papers_order() -> None:
 
 
 def test_the_house_recipe_meets_the_best_published_private_row() -> None:
-    house = found("dpcert-table2").tables[-1]
+    *_, house, _ = found("dpcert-table2").tables
     assert len(house.rows) == 2 * len(SIGMAS) * 3
     first = next(row for row in house.rows if row[:3] == ("mnist", "0.25", "average certified radius"))
     assert first[3] == "0.742 (DP-SmoothAdv)"
@@ -84,13 +86,14 @@ def test_rows_that_were_not_made_are_left_open() -> None:
     assert {cell.method for cell in cells} == {"dpsgd", "dp-gaussian"}
     findings = some.findings(certified(cells, falling))
     whole = found("dpcert-table2")
-    for part, full in zip(findings.tables[:-1], whole.tables[:-1], strict=True):
+    for part, full in zip(findings.tables[:2], whole.tables[:2], strict=True):
         for row, other in zip(part.rows, full.rows, strict=True):
             here = row[1] in ("DPSGD", "DP-Gaussian")
             assert row == other if here else row[2] == "-" == row[4]
             assert row[3] == other[3], "what is printed stands there all the same"
     assert [line.label for line in findings.panels[0].lines] == ["DPSGD", "DP-Gaussian"]
-    assert {row[4:] for row in findings.tables[-1].rows} == {("-", "-", "-", "-")}
+    assert {row[4:] for row in findings.tables[2].rows} == {("-", "-", "-", "-")}
+    assert [row[0] for row in findings.tables[3].rows] == ["DPSGD", "DP-Gaussian"]
     assert all(row.ours is None or "dp" in row.published.key for row in compare(EXPERIMENTS["dpcert-table2"], findings))
 
 
@@ -172,6 +175,58 @@ def test_what_table_2_prints_lies_over_its_own_line(name: str) -> None:
             (method,) = (method for method in PUBLISHED_METHODS if method.label == wanted)
             assert line.places == (0.25,)
             assert line.samples == ((published[f"{source} {method.name} sigma {sigma} certified at 0.25"],),)
+
+
+def test_figures_without_printed_numbers_tell_theirs_in_a_table() -> None:
+    """Each line of Figures 4, 8 and 9 by its own cells; what never saw noise stands once under FGSM."""
+    for name in ("dpcert-fig4", "dpcert-fig8", "dpcert-fig9"):
+        (table,) = found(name).tables
+        done = certified(REPRODUCTIONS[name].cells(EFFORT), falling)
+        lines = {(source, f"{sigma:g}", label) for source, sigma, label, *_ in _lines_of(name)}
+        assert {row[:3] for row in table.rows} == lines
+        assert len(table.rows) == len(lines)
+        for source, sigma, label, model in _lines_of(name):
+            (row,) = (row for row in table.rows if row[:3] == (source, f"{sigma:g}", label))
+            radius, share = (
+                over_repetitions(values(done, model, read)) for read in (mean_radius(sigma), certified_at(sigma, 0.25))
+            )
+            assert row[3:] == (estimate_text(radius, "radius"), estimate_text(share))
+    assert found("dpcert-fig7").tables == (), "Table 2 has them"
+
+
+def _lines_of(name: str) -> list[tuple[str, float, str, Model]]:
+    made = REPRODUCTIONS[name]
+    assert isinstance(made, CertifiedCurves)
+    return [
+        (ground.data, sigma, curve.label, Model(curve.method, ground.data, sigma, curve.settings))
+        for ground in made.grounds
+        for group in made.groups
+        for sigma in made.sigmas
+        for curve in group.curves
+    ]
+
+
+def test_what_fgsm_leaves_is_told_for_every_model_once() -> None:
+    (table,) = found("dpcert-fig16").tables
+    assert len(table.rows) == 2 * (3 + 6 * len(SIGMAS))
+    done = certified(REPRODUCTIONS["dpcert-fig16"].cells(EFFORT), falling)
+    for source, sigma, label, *shown in table.rows:
+        (method,) = (method.name for method in METHODS.values() if method.label == label)
+        assert (sigma == "-") is (not METHODS[method].augmented)
+        model = Model(method, source, 0.25 if sigma == "-" else float(sigma))
+        assert shown == [estimate_text(over_repetitions(values(done, model, fgsm_at(size)))) for size in FGSM_SIZES]
+
+
+def test_figure_15_tells_whom_noise_leaves_right() -> None:
+    (table,) = found("dpcert-fig15").tables
+    done = certified(REPRODUCTIONS["dpcert-fig15"].cells(EFFORT), falling)
+    for label, wrong, *shown in table.rows:
+        (method,) = (method.name for method in METHODS.values() if method.label == label)
+        right, *beyond = (
+            values(done, Model(method, "mnist", 0.5), certified_at(0.5, radius)) for radius in (0.0, 0.5, 1.0, 1.5)
+        )
+        assert wrong == estimate_text(over_repetitions([100 - value for value in right]))
+        assert shown == [estimate_text(over_repetitions(each)) for each in beyond]
 
 
 def test_tables_3_and_4_show_what_is_published() -> None:

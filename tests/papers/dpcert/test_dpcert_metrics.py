@@ -53,6 +53,17 @@ def test_bins_lie_where_the_values_are() -> None:
     assert any(abs(sample[0] - 100 * inside.mean()) > 1 for inside, sample in zip(planted, line.samples, strict=True))
 
 
+def test_the_middle_image_of_each_model_is_told() -> None:
+    (table,) = found("dpcert-fig5").tables
+    assert [row[0] for row in table.rows] == [METHODS[method].label for method in EVERY]
+    (row,) = (row for row in table.rows if row[0] == METHODS["dpsgd"].label)
+    cells = cells_of("dpsgd", MNIST, EFFORT)
+    medians = [float(np.median(metric_values_of(cell, "gradient_norm"))) for cell in cells]
+    assert float(row[1]) == pytest.approx(float(np.mean(medians)), rel=0.01)
+    assert medians[0] != pytest.approx(medians[1], rel=0.01), "of all trainings, not of the first"
+    assert {row[-1] for row in table.rows} == {"1"}, "the worst training"
+
+
 def test_figure_6_is_the_logarithm_of_group_means_at_its_own_sigma() -> None:
     findings = found("dpcert-fig6")
     slope = findings.panels[0]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from twinproof.papers.catalogue.dpcert import TABLE_2_MEASURES, table_2_key, table_2_values
 from twinproof.papers.cell import Cell
 from twinproof.papers.cell_store import Measured
+from twinproof.papers.comparison import RADIUS, estimate_of, estimate_text
 from twinproof.papers.dpcert.methods import (
     COPIES,
     GROUNDS,
@@ -23,9 +24,9 @@ from twinproof.papers.dpcert.methods import (
     grounds_of,
     long_first,
 )
-from twinproof.papers.dpcert.readings import PUBLISHED_RADIUS, Model, certified_at, sources_of, values
+from twinproof.papers.dpcert.readings import PUBLISHED_RADIUS, Model, certified_at, mean_radius, sources_of, values
 from twinproof.papers.effort import Effort
-from twinproof.papers.findings import Findings, Line, Panel
+from twinproof.papers.findings import Findings, Line, Panel, Table
 from twinproof.papers.smoothing import radii_of
 
 if TYPE_CHECKING:
@@ -73,14 +74,27 @@ class CertifiedCurves:
         return long_first({cell.name: cell for cell in found}.values())
 
     def findings(self, done: Sequence[Measured]) -> Findings:
-        """The panels; the paper prints no number of them but those of Table 2."""
+        """The panels, and two numbers of each line that is not one of Table 2, where the paper prints none."""
         panels = (curve_panels(done, source, self.groups, self.sigmas) for source in sources_of(done))
         of_table = all(curve in table_curves() for group in self.groups for curve in group.curves)
         return Findings(
             tuple(panel for each in panels for panel in each),
             notes=(READING, PRINTED),
+            tables=() if of_table else (self._numbers(done),),
             cells_in=TABLE_2 if of_table else "",
         )
+
+    def _numbers(self, done: Sequence[Measured]) -> Table:
+        """Average certified radius and certified accuracy, line by line."""
+        rows = [
+            (source, f"{sigma:g}", curve.label, *_two_numbers(done, Model(curve.method, source, sigma, curve.settings)))
+            for source in sources_of(done)
+            for group in self.groups
+            for sigma in self.sigmas
+            for curve in group.curves
+        ]
+        header = ("data", "sigma", "line", "average certified radius", f"certified at {PUBLISHED_RADIUS:g}, %")
+        return Table("The lines in two numbers", header, tuple(dict.fromkeys(rows)))
 
     def figure(self, findings: Findings, caption: str) -> Figure:
         """A row for each data set; groups have names of their own, which then stand under their panels."""
@@ -110,6 +124,12 @@ def table_curves() -> tuple[Curve, ...]:
         return Curve(method.name, method.label, kind)
 
     return tuple(curve(method) for method in (*PUBLISHED_METHODS, *OUR_METHODS))
+
+
+def _two_numbers(done: Sequence[Measured], model: Model) -> tuple[str, str]:
+    radius = estimate_of(values(done, model, mean_radius(model.sigma)))
+    certified = estimate_of(values(done, model, certified_at(model.sigma, PUBLISHED_RADIUS)))
+    return estimate_text(radius, RADIUS), estimate_text(certified)
 
 
 def _panel(done: Sequence[Measured], source: str, group: Group, sigma: float) -> Panel:

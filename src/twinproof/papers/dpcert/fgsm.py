@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from twinproof.papers.cell import Cell
 from twinproof.papers.cell_store import Measured
+from twinproof.papers.comparison import estimate_of, estimate_text
 from twinproof.papers.dpcert.certified_curves import Curve, table_curves
-from twinproof.papers.dpcert.methods import GROUNDS, SIGMAS, TABLE_2, Ground, grounds_of, long_first, models_of
+from twinproof.papers.dpcert.methods import GROUNDS, METHODS, SIGMAS, TABLE_2, Ground, grounds_of, long_first, models_of
 from twinproof.papers.dpcert.readings import Model, fgsm_at, sources_of, values
 from twinproof.papers.effort import Effort
-from twinproof.papers.findings import Findings, Line, Panel
+from twinproof.papers.findings import Findings, Line, Panel, Table
 from twinproof.papers.smoothing import FGSM_SIZES
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class Fgsm:
                 "shares of all test images; the authors count only images that are right without an attack",
                 "one step of one attack on the network without noise: an upper bound on robustness, no certificate",
             ),
+            tables=(self._numbers(done),),
             cells_in=TABLE_2,
         )
 
@@ -50,6 +52,22 @@ class Fgsm:
         from twinproof.papers.draw import draw_panels
 
         return draw_panels(findings.panels, caption, columns=len(SIGMAS), names_above=True)
+
+    def _numbers(self, done: Sequence[Measured]) -> Table:
+        """Accuracy at each size; what was trained without noise is one model for all sigmas, and stands once."""
+        rows = [
+            (source, f"{sigma:g}" if METHODS[curve.method].augmented else "-", curve.label, *self._at_sizes(done, model))
+            for source in sources_of(done)
+            for curve in self.curves
+            for sigma in SIGMAS
+            for model in (Model(curve.method, source, sigma),)
+        ]
+        header = ("data", "sigma", "method", *(f"linf {size:g}, %" for size in FGSM_SIZES))
+        return Table("Accuracy under FGSM", header, tuple(dict.fromkeys(rows)))
+
+    @staticmethod
+    def _at_sizes(done: Sequence[Measured], model: Model) -> Iterator[str]:
+        return (estimate_text(estimate_of(values(done, model, fgsm_at(size)))) for size in FGSM_SIZES)
 
     def _panel(self, done: Sequence[Measured], source: str, sigma: float) -> Panel:
         def line(place: int, curve: Curve) -> Line:

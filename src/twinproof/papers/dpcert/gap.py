@@ -12,7 +12,7 @@ from twinproof.papers.statistics import Estimate
 from twinproof.rounding import format_down
 
 LEAST_GAP: Mapping[str, float] = {"%": 0.5, RADIUS: 0.005}
-"""The smallest gap that a share is given of, by unit: some three times what one training usually differs from the next."""
+"""The smallest gap that a share is given of, by unit: more than one training usually differs from the next (``spread``)."""
 GAP_NOTE = (
     "share of the gap closed: (house recipe - best published private row) / (row without privacy - best published private "
     f"row), of the means, rounded down; - where the row without privacy (the lower end of its interval, if it has one) is not "

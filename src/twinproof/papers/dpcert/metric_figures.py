@@ -84,7 +84,20 @@ class MetricHistograms(_MetricFigure):
             for group in (BASELINES, VARIANTS)
             for metric, words in SHOWN.items()
         )
-        return Findings(panels, notes=_NOTES, told=told_numbers(done, self.sigma, tuple(SHOWN)))
+        told = told_numbers(done, self.sigma, tuple(SHOWN))
+        return Findings(panels, notes=_NOTES, tables=(self._medians(done, source),), told=told)
+
+    def _medians(self, done: Sequence[Measured], source: str) -> Table:
+        """The middle image of each model, the mean over trainings; and of how many images the curvature did not settle."""
+
+        def row(method: str) -> tuple[str, ...]:
+            found = [one.numbers for one in repetitions(done, Model(method, source, self.sigma))]
+            middle = [fmean(numbers["metrics"][metric]["median"] for numbers in found) for metric in SHOWN]
+            unsettled = max(numbers["not_converged"] for numbers in found)
+            return (METHODS[method].label, *(f"{value:.3g}" for value in middle), str(unsettled))
+
+        header = ("method", *SHOWN.values(), "images that did not settle, at most")
+        return Table("The median over images", header, tuple(row(method) for method in EVERY))
 
 
 @dataclass(frozen=True)

@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING
 
 from twinproof.papers.cell import Cell
 from twinproof.papers.cell_store import Measured
+from twinproof.papers.comparison import estimate_of, estimate_text
 from twinproof.papers.dpcert.methods import METHODS, MNIST, TABLE_2, Ground, cells_of, grounds_of
 from twinproof.papers.dpcert.readings import Model, Reading, certified_at, sources_of, values
 from twinproof.papers.effort import Effort
-from twinproof.papers.findings import Findings, Line, Panel
+from twinproof.papers.findings import Findings, Line, Panel, Table
 from twinproof.papers.smoothing import radii_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _STEPS_PER_BIN = 2  # of ``radii_of``: bins of 0.1
+_TOLD = (0.5, 1.0, 1.5)  # radii that the table tells of
 
 
 @dataclass(frozen=True)
@@ -47,8 +49,21 @@ class RadiusDistribution:
         return Findings(
             (Panel(f"{source}, sigma {self.sigma:g}", axis, lines, fitted=True),),
             notes=("an image without an answer, or with a wrong one, counts in the place before 0, whatever its radius",),
+            tables=(self._numbers(done, source),),
             cells_in=TABLE_2,
         )
+
+    def _numbers(self, done: Sequence[Measured], source: str) -> Table:
+        """The share that is not right, and that with a radius of at least some."""
+        wrong = next(iter(binned(self.sigma).values()))
+        readings = (wrong, *(certified_at(self.sigma, radius) for radius in _TOLD))
+        rows = tuple(
+            (METHODS[method].label, *(estimate_text(estimate_of(values(done, model, read))) for read in readings))
+            for method in self.methods
+            for model in (Model(method, source, self.sigma),)
+        )
+        header = ("method", "not right, %", *(f"radius of at least {radius:g}, %" for radius in _TOLD))
+        return Table(f"{source}, sigma {self.sigma:g}", header, rows)
 
     def figure(self, findings: Findings, caption: str) -> Figure:
         """One panel."""

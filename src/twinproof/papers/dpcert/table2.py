@@ -35,6 +35,7 @@ from twinproof.papers.dpcert.readings import (
     sources_of,
     values,
 )
+from twinproof.papers.dpcert.spread import SPREAD_NOTE, spread_tables
 from twinproof.papers.effort import Effort
 from twinproof.papers.findings import Findings, Table
 
@@ -86,7 +87,7 @@ class Table2:
         return long_first(cell for method in self.rows for ground in grounds for cell in models_of(method, ground, effort))
 
     def findings(self, done: Sequence[Measured]) -> Findings:
-        """A table for each data set, the house recipe against the best published row, and the curves."""
+        """A table for each data set, the house recipe against the best published row, trainings against each other, curves."""
         sources, present = sources_of(done), {one.cell.method for one in done}
         ours: Ours = {
             table_2_key(source, method, sigma, measure): values(done, Model(method, source, sigma), read)
@@ -97,11 +98,12 @@ class Table2:
             for measure, read in _readings(sigma).items()
         }
         groups = (Group("", tuple(curve for curve in table_curves() if curve.method in present)),)
+        spread = spread_tables(sources, [method for method in _ROWS if method in present], ours)
         return Findings(
             panels=tuple(panel for source in sources for panel in curve_panels(done, source, groups, SIGMAS)),
             ours=ours,
-            notes=_NOTES,
-            tables=(*(_of_paper(source, ours) for source in sources), against_the_best(sources, ours)),
+            notes=(*_NOTES, *([SPREAD_NOTE] if spread else [])),
+            tables=(*(_of_paper(source, ours) for source in sources), against_the_best(sources, ours), *spread),
         )
 
     def figure(self, findings: Findings, caption: str) -> Figure:
