@@ -14,6 +14,7 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 if not (INTERPRETED or torch.cuda.is_available()):
     pytest.skip("there is no GPU that torch can use", allow_module_level=True)
 
+from twinproof.certify.laplace_table import laplace_table  # noqa: E402
 from twinproof.certify.noise_kernel import write_noisy_rows  # noqa: E402  # needs Triton
 from twinproof.certify.noise_table import NoiseTable  # noqa: E402
 from twinproof.certify.normal_table import normal_table  # noqa: E402
@@ -25,7 +26,15 @@ SPAN = 9
 
 
 def _written(
-    table: NoiseTable, dimension: int, *, steps: float, row: int = 0, rows: int = 27, after: int = 0, grid: float = 1.0
+    table: NoiseTable,
+    dimension: int,
+    *,
+    steps: float,
+    row: int = 0,
+    rows: int = 27,
+    after: int = 0,
+    grid: float = 1.0,
+    laplace: bool = False,
 ) -> NDArray[np.float64]:
     """Noise in steps of the grid, read back from the quotients of an input of zeros, which are exact for one level."""
     out = torch.full((rows, dimension), torch.nan, device=DEVICE)
@@ -45,6 +54,7 @@ def _written(
         steps=steps,
         grid=grid,
         levels=1,
+        laplace=laplace,
     )
     return np.asarray(out.cpu(), dtype=np.float64) / grid
 
@@ -68,10 +78,18 @@ def test_rows_are_those_of_the_definition(steps: float, dimension: int) -> None:
     assert (_written(table, dimension, steps=steps) == _wanted(table, dimension)).all()
 
 
+@pytest.mark.parametrize("steps", [64.0, 4095.75, 65535.5])
+@pytest.mark.parametrize("dimension", [1, 21, 784])
+def test_rows_of_laplace_noise_are_those_of_the_definition(steps: float, dimension: int) -> None:
+    table = laplace_table(steps)
+    assert (_written(table, dimension, steps=steps, laplace=True) == _wanted(table, dimension)).all()
+
+
 @pytest.mark.parametrize(("row", "rows", "after"), [(0, 1, 0), (8, 2, 5), (26, 1, 1), (4, 20, 2**31), (0, 27, 2**40)])
 def test_any_rows_from_any_draw(row: int, rows: int, after: int) -> None:
-    table, span = normal_table(127.5), {"row": row, "rows": rows, "after": after}
-    assert (_written(table, 30, steps=127.5, **span) == _wanted(table, 30, **span)).all()
+    table = normal_table(127.5)
+    found = _written(table, 30, steps=127.5, row=row, rows=rows, after=after)
+    assert (found == _wanted(table, 30, row=row, rows=rows, after=after)).all()
 
 
 def test_the_grid_scales_the_noise() -> None:
@@ -83,6 +101,23 @@ def test_a_wrong_guess_changes_nothing() -> None:
     """The guess of a table five times as wide is always wrong; the search finds every value all the same."""
     table = normal_table(64.0)
     assert (_written(table, 40, steps=320.0) == _wanted(table, 40)).all()
+
+
+@pytest.mark.parametrize("shift", [-2, -1, 1, 2])
+def test_a_guess_that_is_off_by_one_or_two_changes_nothing(shift: int) -> None:
+    """Cells are those of the law, moved by whole steps: one off is put right by trying the neighbour, two by a search."""
+    lawful = laplace_table(64.0)
+    table = _moved(lawful, shift)
+    wanted = _wanted(table, 40)
+    assert (wanted == _wanted(lawful, 40) + shift).all(), "the planted shift is one"
+    assert (_written(table, 40, steps=64.0, laplace=True) == wanted).all()
+
+
+def _moved(table: NoiseTable, shift: int) -> NoiseTable:
+    """Every value but the outermost ones ``shift`` steps further."""
+    ends = np.arange(1, abs(shift) + 1, dtype=np.uint64)
+    parts = (ends, table.boundaries[:-shift]) if shift > 0 else (table.boundaries[-shift:], np.uint64(0) - ends[::-1])
+    return NoiseTable(table.reach, np.concatenate(parts))
 
 
 def test_ties_are_decided_by_the_refinement() -> None:

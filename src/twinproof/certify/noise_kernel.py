@@ -1,8 +1,8 @@
 """Input plus noise on a GPU in one Triton kernel: random words, table look-up and the sum, written once.
 
 The same integer operations as on the CPU (``table_noise``), so the same bits. A value is guessed by a single-precision inverse
-error function and then checked against the two boundaries next to it; a wrong guess only costs a search in the table. For
-Laplace's law nearly all guesses are wrong: the same bits, more slowly.
+of the law's distribution function and then checked against the two boundaries next to it. On a fine grid a guess is often off
+by one: the neighbour is tried. Whatever is wrong then only costs a search in the table.
 """
 
 from __future__ import annotations
@@ -28,11 +28,13 @@ def write_noisy_rows(
     steps: float,
     grid: float,
     levels: int,
+    laplace: bool = False,
 ) -> None:
     """Writes (stored + noise) / levels into ``out`` (rows, dimension).
 
     Its first row is number ``row`` of all rows: row r is draw ``after + r % span`` of input ``r // span``. ``keys`` holds four
     64-bit numbers for each input (words and refinement), ``tables`` the high halves of the boundaries and the boundaries.
+    ``steps`` and ``laplace`` (else normal) are for guessing only: a table of another law is drawn from all the same, slowly.
     """
     high, whole = tables
     rows, dimension = out.shape
@@ -53,6 +55,7 @@ def write_noisy_rows(
         grid,
         float(levels),
         DEPTH=high.numel().bit_length(),
+        LAPLACE=laplace,
         BLOCK=_BLOCK,
         num_warps=_WARPS,
     )
@@ -121,10 +124,33 @@ def _normal(word):
 
 
 @triton.jit
-def _not_above(table, entries, word, DEPTH: tl.constexpr):
-    """How many entries of a growing table are at most ``word``."""
+def _laplace(word):
+    """A standard Laplace number, to single precision, from the word taken as a probability."""
+    upper = word >= 0x80000000
+    tail = (tl.where(upper, 0xFFFFFFFF - word, word).to(tl.float32) + 0.5) * 2.3283064365386963e-10
+    size = -tl.log(2.0 * tail)
+    return tl.where(upper, size, -size)
+
+
+@triton.jit
+def _neighbours(high, entries, count):
+    """The boundaries' high halves right below and above cell ``count``; where there is none, 0."""
+    below = tl.load(high + count - 1, mask=count > 0, other=0).to(tl.uint32, bitcast=True)
+    above = tl.load(high + count, mask=count < entries, other=0).to(tl.uint32, bitcast=True)
+    return below, above
+
+
+@triton.jit
+def _is_unsure(word, count, below, above, entries):
+    """Whether cell ``count`` is wrong, or cannot be told from a neighbour by high halves alone."""
+    return ((count > 0) & (word <= below)) | ((count < entries) & (word >= above))
+
+
+@triton.jit
+def _not_above(table, entries, word, wanted, DEPTH: tl.constexpr):
+    """How many entries of a growing table are at most ``word``; only where it is ``wanted``, the table is read."""
     low = tl.full(word.shape, 0, tl.int32)
-    high = low + entries
+    high = tl.where(wanted, entries, low)
     for _ in range(DEPTH):
         middle = (low + high) // 2
         open_ = low < high
@@ -153,6 +179,7 @@ def _noisy_rows(
     grid,
     levels,
     DEPTH: tl.constexpr,
+    LAPLACE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """One program makes BLOCK cipher blocks: 8 * BLOCK coordinates of the rows, each row a whole number of blocks."""
@@ -165,18 +192,24 @@ def _noisy_rows(
     counter = (number + 1).to(tl.uint64)
     own = keys + 4 * (input_ + place // span)
     word = _words(counter, own)
-    count = tl.floor(_normal(word) * steps + 0.5).to(tl.int32) + entries // 2
+    guess = _laplace(word) if LAPLACE else _normal(word)
+    count = tl.floor(guess * steps + 0.5).to(tl.int32) + entries // 2
     count = tl.minimum(tl.maximum(count, 0), entries)
-    below = tl.load(high + count - 1, mask=count > 0, other=0).to(tl.uint32, bitcast=True)
-    above = tl.load(high + count, mask=count < entries, other=0).to(tl.uint32, bitcast=True)
-    unsure = ((count > 0) & (word <= below)) | ((count < entries) & (word >= above))
+    below, above = _neighbours(high, entries, count)
+    unsure = _is_unsure(word, count, below, above, entries)
     if tl.max(unsure.to(tl.int32), axis=0) > 0:
-        count = tl.where(unsure, _not_above(high, entries, word, DEPTH), count)
-        below = tl.load(high + count - 1, mask=count > 0, other=0).to(tl.uint32, bitcast=True)
-        tie = (count > 0) & (word == below)
-        if tl.max(tie.to(tl.int32), axis=0) > 0:
-            refined = (word.to(tl.uint64) << 32) | _words(counter, own + 2).to(tl.uint64)
-            count = tl.where(tie, _not_above(whole, entries, refined, DEPTH), count)
+        up = (count < entries) & (word > above)
+        down = (count > 0) & (word < below)
+        count += up.to(tl.int32) - down.to(tl.int32)
+        below, above = _neighbours(high, entries, count)
+        unsure = _is_unsure(word, count, below, above, entries)
+        if tl.max(unsure.to(tl.int32), axis=0) > 0:
+            count = tl.where(unsure, _not_above(high, entries, word, unsure, DEPTH), count)
+            below, above = _neighbours(high, entries, count)
+            tie = (count > 0) & (word == below)
+            if tl.max(tie.to(tl.int32), axis=0) > 0:
+                refined = (word.to(tl.uint64) << 32) | _words(counter, own + 2).to(tl.uint64)
+                count = tl.where(tie, _not_above(whole, entries, refined, tie, DEPTH), count)
     at = tl.program_id(0) * BLOCK * 8 + tl.arange(0, 8 * BLOCK)
     row = at // width
     coordinate = at % width

@@ -12,6 +12,7 @@ from torch import Tensor
 from twinproof.certify.grid_noise import GridNoise
 from twinproof.certify.philox_words import Stream, padded
 from twinproof.certify.table_noise import write_noise
+from twinproof.layers.noise import Law
 from twinproof.randomness import Key
 from twinproof.triton_kernels import kernels_run
 
@@ -104,6 +105,7 @@ class NoisyRows:
                     steps=self.noise.steps,
                     grid=self.noise.grid,
                     levels=self.noise.levels,
+                    laplace=self.noise.law is Law.LAPLACE,
                 )
 
         return fill

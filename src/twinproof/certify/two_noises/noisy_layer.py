@@ -48,13 +48,14 @@ class NoisyLayer(nn.Module):
 
     def forward(self, rows: Tensor) -> Tensor:
         """(rows, inputs + outputs) in input units to (rows, *shape) in units of the whitened layer, float64."""
-        whole = torch.round(rows.double() * (self.levels / self.grid))
+        whole = rows.to(torch.float64, copy=True).mul_(self.levels / self.grid).round_()
         inputs, noise = whole[:, : self.inputs] * (self.grid / self.levels), whole[:, self.inputs :]
         piece = max(1, _MOST_NUMBERS["cuda" if rows.is_cuda else "cpu"] // self.patches.numel())
         layer = torch.cat([self._applied(inputs[first : first + piece]) for first in range(0, len(rows), piece)])
-        return ((torch.round(layer * self._scale) + noise) * self.step).view(len(rows), *self.shape)
+        # In place: this is most of what passes through memory for a row, and each pass counts.
+        return layer.mul_(self._scale).round_().add_(noise).mul_(self.step).view(len(rows), *self.shape)
 
     def _applied(self, inputs: Tensor) -> Tensor:
         """(rows, outputs): the matrix without its power of two; padding sees a zero behind the last input."""
         seen = nn.functional.pad(inputs, (0, 1))[:, self.patches]
-        return ((self.weights @ seen) * self.row_scale).flatten(1)
+        return (self.weights @ seen).mul_(self.row_scale).flatten(1)
