@@ -183,7 +183,10 @@ def test_its_settings_are_the_papers_in_units_of_the_house() -> None:
     defaults, printed = STOBATCH.defaults, _settings(variant="published", noise_multiplier=None, epsilon=3.0, regulariser={})
     assert defaults["regulariser"]["xi"] == 1.0
     assert printed.regulariser.attack_size == 0.5, "mu_t up to 1 on pixels in [-1, 1]"
-    assert printed.regulariser.attack_steps == defaults["regulariser"]["attack_steps"] == 10
+    assert (printed.regulariser.attack_steps, printed.regulariser.attack_stride) == (10, 1.0)
+    assert (defaults["regulariser"]["attack_steps"], defaults["regulariser"]["attack_stride"]) == (3, 2.0), (
+        "a third of the passes"
+    )
     assert defaults["regulariser"]["attack_size"] == 0.25, "half of it, beyond which digits go under"
     assert [attack.name for attack in ATTACKS] == ["ifgsm", "mim", "pgd"]
     assert _settings().copies == defaults["copies"]

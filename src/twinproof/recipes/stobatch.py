@@ -58,7 +58,7 @@ STOBATCH = Recipe(
     defaults={
         "copies": 3,
         "learning_rate": 1.0,
-        "regulariser": {"weight": 1.0, "xi": 1.0, "attack_size": 0.25, "attack_steps": 10, "attack_stride": 1.0},
+        "regulariser": {"weight": 1.0, "xi": 1.0, "attack_size": 0.25, "attack_steps": 3, "attack_stride": 2.0},
         "noise_layer": {
             "place": BOTH_PLACES,
             "law": "laplace",
@@ -69,7 +69,11 @@ STOBATCH = Recipe(
             "hidden_share": 0.005,
         },
     },
-    published={"learning_rate": 1e-4, "epochs": 200, "regulariser": {"attack_size": 0.5}},
+    published={
+        "learning_rate": 1e-4,
+        "epochs": 200,
+        "regulariser": {"attack_size": 0.5, "attack_steps": 10, "attack_stride": 1.0},
+    },
     printed=Printed(printed_source, REFUTATION, check=ends_of, adam=True, local_trainers=True),
     loss_of=stobatch_loss,
     ascent=lambda settings: ensemble_of(settings.regulariser),
