@@ -35,6 +35,7 @@ from twinproof.recipes import train as train_module
 from twinproof.recipes.adlm_printed import OneDraw, paper_output_sensitivity
 from twinproof.recipes.config import ResolvedConfig, parse_train_config
 from twinproof.recipes.noise_network import run_network
+from twinproof.recipes.optimizer import optimizer_of
 from twinproof.recipes.own import Own
 from twinproof.recipes.redistribution import exact_mean, private_mean, relevances, scales_against, scales_from
 from twinproof.recipes.registry import RECIPES
@@ -280,6 +281,17 @@ def test_printed_noise_is_one_draw_of_the_papers_scale(source: Path) -> None:
     size = torch.stack(draws).double().abs()
     assert abs(float(size.mean()) / scale - 1) < 6 / size.numel() ** 0.5
     assert not torch.equal(draws[0], draws[1])
+
+
+def test_the_published_variant_is_moved_by_adam_at_the_programs_rate(source: Path) -> None:
+    kinds = {}
+    for variant in ("sound", "published"):
+        config, dataset = _resolved(_settings(source, variant=variant))
+        kinds[variant] = type(optimizer_of(config, _initial(config, dataset)))
+    assert kinds == {"sound": torch.optim.SGD, "published": torch.optim.Adam}
+    published = RECIPES["adlm"].published
+    assert published is not None
+    assert published["learning_rate"] == 5e-4
 
 
 def test_printed_noise_of_the_first_layer_is_a_constant(source: Path) -> None:

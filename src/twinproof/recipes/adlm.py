@@ -43,7 +43,7 @@ _NOISY = noisy_recipe(
         "floor": 0.25,
         "r_clip": 1.0,
     },
-    published={"learning_rate": 0.01, "copies": 1, "noise_layer": {"redistribution": "training"}},
+    published={"learning_rate": 5e-4, "copies": 1, "noise_layer": {"redistribution": "training"}},
 )
 
 ADLM = replace(

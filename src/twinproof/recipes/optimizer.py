@@ -13,7 +13,7 @@ from twinproof.recipes.registry import find_recipe
 def optimizer_of(config: ResolvedConfig, model: nn.Module) -> torch.optim.Optimizer:
     """What moves the weights of ``model``; its state is the checkpoint's."""
     printed = find_recipe(config.recipe).printed if config.variant is Variant.PUBLISHED else None
-    if printed is None or not printed.adam:
+    if printed is None:
         return torch.optim.SGD(model.parameters(), lr=config.learning_rate, momentum=config.momentum)
     # On a GPU the update is a recording, which cannot count steps on the host.
     recorded = next(model.parameters()).is_cuda

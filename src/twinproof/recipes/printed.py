@@ -42,8 +42,8 @@ class PrintedSettings(Protocol):
 class Printed:
     """``source`` makes a step's gradients of plain ones; ``refutation`` says why they do not keep what the paper claims.
 
-    ``check`` refuses a network that they cannot be made of. ``adam``: the weights are moved
-    by Adam, as the authors did, instead of SGD. ``local_trainers``: several of them may share out the batches.
+    ``check`` refuses a network that they cannot be made of. The weights are moved by Adam, as the authors did, instead of
+    SGD. ``local_trainers``: several of them may share out the batches.
 
     Guarantees
         A run of such a variant has no privacy block, nothing in its ledger to spend, and the status ``refuted``: no epsilon
@@ -53,5 +53,4 @@ class Printed:
     source: Callable[[PrintedSettings, PlainGradients, nn.Module, Key], GradientSource]
     refutation: str
     check: Callable[[nn.Module], object]
-    adam: bool = False
     local_trainers: bool = False

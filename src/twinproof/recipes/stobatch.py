@@ -74,7 +74,7 @@ STOBATCH = Recipe(
         "epochs": 200,
         "regulariser": {"attack_size": 0.5, "attack_steps": 10, "attack_stride": 1.0},
     },
-    printed=Printed(printed_source, REFUTATION, check=ends_of, adam=True, local_trainers=True),
+    printed=Printed(printed_source, REFUTATION, check=ends_of, local_trainers=True),
     loss_of=stobatch_loss,
     ascent=lambda settings: ensemble_of(settings.regulariser),
     view=ReconstructingView,
