@@ -140,7 +140,7 @@ def test_each_method_is_certified_by_its_own_bound() -> None:
 
 
 def table_rows() -> dict[tuple[str, str], tuple[str, ...]]:
-    (table,) = found("stobatch-mnist").tables
+    table = found("stobatch-mnist").tables[0]
     return {(row[0], row[2]): row for row in table.rows}
 
 
@@ -166,6 +166,22 @@ def test_the_table_says_what_each_number_is_worth() -> None:
     assert single[6].endswith(f"; {mean - 84.29:+.2f}")
     adaptive = rows[(paper, "accuracy under PGD that sees the noise")]
     assert adaptive[5].startswith(f"{100 * (0.9 - 0.04 + 0.01 - 0.15 + 0.05):.2f} (")
+
+
+def test_small_sizes_are_read_at_the_test_images_by_every_bound() -> None:
+    table = found("stobatch-mnist").tables[1]
+    rows = {(row[0], row[1]): row for row in table.rows}
+    paper, sound = METHODS["stobatch-published"].label, METHODS["stobatch"].label
+    assert len(rows) == 3 + 2
+    assert {reading: row[2] for (model, reading), row in rows.items() if model == paper} == {
+        "Appendix N": "refuted",
+        "composition": "proven",
+        "single pass": "proven",
+    }
+    for place, size in enumerate((0.0, 0.005, 0.01)):
+        assert table.header[3 + place] == f"certified, size {size:g} (%)"
+        assert rows[(sound, "single pass")][3 + place].startswith(f"{100 * (0.6 - 0.2 * size + 0.01 - 0.1):.2f} (")
+        assert rows[(sound, "composition")][3 + place].startswith(f"{100 * (0.6 - 0.2 * size + 0.01 - 0.2):.2f} (")
 
 
 def relabelled(**changes: Any) -> Callable[[Measured], Measured]:

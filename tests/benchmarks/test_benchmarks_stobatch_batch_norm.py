@@ -1,0 +1,76 @@
+"""What batch norm does to noise that a batch shares: networks differ in their norms alone, and draws are what they say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import benchmarks_path  # noqa: F401  (first: it makes `stobatch_batch_norm` importable)
+import pytest
+import torch
+from torch import nn
+
+from stobatch_batch_norm import NETWORK, Effort, answers, lines, one_draw_for_all, trained, with_batch_norm
+from twinproof.data.config import DataConfig
+from twinproof.data.load import load
+from twinproof.layers.models.registry import build_network
+from twinproof.layers.noise import silenced
+from twinproof.layers.noise.fixed_draws import fixed_draws_of
+from twinproof.randomness import Key
+
+EFFORT = Effort(steps=2, attack_steps=1, batch=100, learning_rate=1e-3, images=50)
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_only_norms_are_exchanged() -> None:
+    network = build_network(NETWORK, (1, 28, 28), 10)
+    assert isinstance(network, nn.Sequential)
+    made = with_batch_norm(network)
+    exchanged = [(type(old), type(new)) for old, new in zip(network, made, strict=True) if old is not new]
+    assert exchanged == [(nn.GroupNorm, nn.BatchNorm2d), (nn.LayerNorm, nn.BatchNorm1d)]
+    assert not any(module.track_running_stats for module in made if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d))
+
+
+def test_one_draw_moves_all_images_alike_and_is_taken_back() -> None:
+    model = trained("group", 1.0, load(DataConfig(source="digits")), EFFORT, Key.from_seed(0), CPU)
+    two, draws = fixed_draws_of(model)
+    kept = {name: value.clone() for name, value in draws.state_dict().items()}
+    with one_draw_for_all(model, Key.from_seed(1)):
+        moved = {name: value.clone() for name, value in draws.state_dict().items()}
+    assert all(torch.equal(kept[name], value) for name, value in draws.state_dict().items())
+    for name, noise in (("on_input", two.input_noise), ("on_layer", two.hidden.noise)):
+        sizes = (moved[name] - kept[name]).abs() / noise.deviation
+        assert 0.5 < float(sizes.mean()) < 2, "standard Laplace numbers, of mean magnitude 1, times the fresh scale"
+    assert not torch.equal(moved["offset"], kept["offset"])
+
+
+def test_batch_norm_sees_through_noise_that_a_batch_shares() -> None:
+    """The finding, on digits: with one draw for all it answers as without, with a draw for each image it guesses."""
+    dataset = load(DataConfig(source="digits"))
+    effort = Effort(steps=30, attack_steps=1, batch=100, learning_rate=3e-3, images=300)
+    found = {line["norm"]: line for line in lines(dataset, [1.0], effort, CPU)}
+    assert found["batch"]["without fresh noise"] > 0.6
+    assert found["batch"]["one draw for all"] > found["batch"]["a draw for each"] + 0.2
+    assert found["batch"]["a draw for each"] < 0.35
+    assert found["group"]["without fresh noise"] < 0.35
+
+
+def test_answers_draw_for_each_image_only_where_they_say_so() -> None:
+    dataset = load(DataConfig(source="digits"))
+    model = trained("group", 1.0, dataset, EFFORT, Key.from_seed(0), CPU)
+    inputs = torch.rand(6, *dataset.shape)
+    labels = torch.zeros(6, dtype=torch.int64)
+    with silenced(model), torch.no_grad():
+        assert torch.equal(model(inputs), model(inputs))
+    assert set(answers(model, inputs, labels, Key.from_seed(2))) == {
+        "without fresh noise",
+        "one draw for all",
+        "a draw for each",
+    }
