@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import benchmarks_path  # noqa: F401  (first: it makes `stobatch_batch_norm` importable)
 import pytest
 import torch
@@ -20,13 +18,7 @@ from twinproof.randomness import Key
 EFFORT = Effort(steps=2, attack_steps=1, batch=100, learning_rate=1e-3, images=50)
 CPU = torch.device("cpu")
 
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def test_only_norms_are_exchanged() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,16 +34,10 @@ from twinproof.recipes.resolve import resolve
 from twinproof.recipes.train import train
 from twinproof.runs.run import Run
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 MEASURED = {"inputs": 5, "steps": 2}
 FAST = {"batch_size": 64, "copies": 1, "performance": {"device": "cpu"}}
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def _tasks(**base: Any) -> list[Task]:
