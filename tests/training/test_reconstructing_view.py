@@ -10,12 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from twinproof.errors import ModelError
+from twinproof.layers.adjoint import Adjoint
 from twinproof.layers.models.registry import build_network
 from twinproof.layers.models.with_noise import with_two_noises
 from twinproof.layers.noise import silenced
 from twinproof.training.per_example.choose import choose_path
-from twinproof.training.per_example.vmap import VmapPath
-from twinproof.training.reconstructing_view import ReconstructingView, transposed
+from twinproof.training.per_example.fast import FastPath
+from twinproof.training.reconstructing_view import ReconstructingView
 from twinproof.training.taylor_loss import taylor_cross_entropy, taylor_reconstruction, taylor_reconstruction_rows
 
 SHAPES: list[tuple[str, tuple[int, ...]]] = [("mlp", (7,)), ("mlp", (1, 4, 4)), ("stobatch-cnn", (1, 8, 8))]
@@ -58,11 +59,11 @@ def test_an_untied_or_shifted_decoder_is_seen() -> None:
     matrix, _ = _matrix(layer, inputs.shape[1:])
     code = torch.rand(2, 4, 4, 4)
     right = (code.flatten(1) @ matrix).view_as(inputs)
-    assert torch.allclose(transposed(layer, code, inputs), right, atol=1e-5)
+    assert torch.allclose(Adjoint(layer)(code, inputs), right, atol=1e-5)
     forgotten = nn.functional.conv_transpose2d(code, layer.weight, stride=2, padding=2, output_padding=0)
     assert forgotten.shape != right.shape
     other = nn.Conv2d(1, 4, 5, stride=2, padding=2)
-    assert not torch.allclose(transposed(other, code, inputs), right, atol=1e-2)
+    assert not torch.allclose(Adjoint(other)(code, inputs), right, atol=1e-2)
 
 
 def test_parameters_have_the_networks_names_and_nothing_is_added_to_it() -> None:
@@ -92,16 +93,14 @@ def test_one_draw_serves_logits_and_reconstruction_and_rows_do_not_meet() -> Non
     assert not torch.equal(first[1:], second[1:])
 
 
-def test_tied_weights_are_refused_by_the_fast_path_and_taken_by_vmap() -> None:
+@pytest.mark.parametrize(("name", "shape"), SHAPES)
+def test_tied_weights_are_taken_by_the_fast_path(name: str, shape: tuple[int, ...]) -> None:
+    """Proven there on a trial against the vmap path, in float64."""
+
     def loss(outputs: Tensor, label: Tensor) -> Tensor:
         return taylor_cross_entropy(outputs[:, :-1], label) + outputs[:, -1].mean()
 
-    network = _network("mlp", (7,))
-    taken = choose_path(ReconstructingView(network), loss, (7,), 11, copies=2)
-    assert isinstance(taken, VmapPath)
-    assert "differs from the vmap path's" in taken.reason
-    with pytest.raises(ModelError, match="the fast path cannot be used"):
-        choose_path(ReconstructingView(network), loss, (7,), 11, copies=2, path="fast")
+    assert isinstance(choose_path(ReconstructingView(_network(name, shape)), loss, shape, 11, copies=2), FastPath)
 
 
 @pytest.mark.parametrize("network", [nn.Sequential(nn.Linear(3, 2)), nn.Linear(3, 2)])

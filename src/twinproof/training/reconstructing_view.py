@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from twinproof.errors import ModelError
+from twinproof.layers.adjoint import Adjoint
 from twinproof.layers.noise import split_at_two_noises
-from twinproof.layers.noise.norm_estimate import linear_part
 from twinproof.layers.noise.placement import FirstLayer
 from twinproof.training.taylor_loss import taylor_reconstruction_rows
 
@@ -56,6 +56,8 @@ class ReconstructingView(nn.Module):
             )
         for name, module in network.named_children():
             self.add_module(name, module)
+        # Registered, so that whoever looks for uses of weights finds this one; it has no parameter of its own.
+        self.tied_decoder = Adjoint(two.hidden.before)
         hidden = two.hidden
         self._parts = _Parts(two.input_noise, two.hidden.before, hidden.flattens, hidden.noise, hidden.after)
         self.training = network.training
@@ -68,13 +70,5 @@ class ReconstructingView(nn.Module):
             inputs, noisy = inputs.flatten(1), noisy.flatten(1)
         code = parts.noise(parts.layer(noisy))
         logits: Tensor = parts.after(code)
-        cost = taylor_reconstruction_rows(transposed(parts.layer, code, inputs), inputs)
+        cost = taylor_reconstruction_rows(self.tied_decoder(code, inputs), inputs)
         return torch.cat([logits, cost.unsqueeze(1)], dim=1)
-
-
-def transposed(layer: FirstLayer, outputs: Tensor, like: Tensor) -> Tensor:
-    """The transposed linear part of ``layer``, applied to ``outputs``: what has the shape of its inputs ``like``."""
-    # Not a transposed convolution by hand: strides that do not divide the input, and padding by name, are right of themselves.
-    pull = torch.func.vjp(lambda inputs: linear_part(layer, layer.weight, inputs), torch.zeros_like(like))[1]
-    found: Tensor = pull(outputs)[0]
-    return found

@@ -16,7 +16,7 @@ from torch.nn import functional
 from twinproof.layers.precision import like_convolutions
 from twinproof.training.per_example.gradients import Instantiated, LinearFactors, PerExampleGradient, Rearranged
 from twinproof.training.per_example.linear import factors_are_cheaper
-from twinproof.training.per_example.registry import Call, added, handles, joined, trainable
+from twinproof.training.per_example.registry import Call, bias_gradient, handles, joined, trainable
 from twinproof.training.per_example.scratch import SCRATCH
 
 # Elements of patches formed at a time: one MiB of float32 on a CPU, inside a second-level cache; 128 MiB on a GPU.
@@ -29,12 +29,13 @@ Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
 def convolution(layer: Convolution, calls: Sequence[Call], records: int) -> dict[str, PerExampleGradient]:
     """Weight and bias, for any stride, padding and its mode, dilation, groups and memory layout."""
     found: dict[str, PerExampleGradient] = {}
-    if "weight" in trainable(layer):
+    own = trainable(layer)
+    if "weight" in own:
         found["weight"] = _weight_gradient(layer, calls, records)
-    if "bias" in trainable(layer):
+    if "bias" in own:
         copies = calls[0].errors.shape[0] // records
-        parts = [call.errors.reshape(records, copies, layer.out_channels, -1).sum((1, 3)) for call in calls]
-        found["bias"] = Instantiated(added(parts))
+        shape = (records, copies, layer.out_channels, -1)
+        found["bias"] = bias_gradient(own["bias"], calls, records, lambda errors: errors.reshape(shape).sum((1, 3)))
     return found
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
 from twinproof.errors import ModelError
+from twinproof.layers.adjoint import Adjoint
 from twinproof.training.per_example.buffers import watched_buffers
 from twinproof.training.per_example.failures import naming_the_operation
 from twinproof.training.per_example.gradients import PerExampleGradient, zero_gradient
@@ -33,9 +34,10 @@ class FastPath(PerExamplePath):
 
     Guarantees
         Right for models that pass the trial in :func:`choose_path`: no operation mixes rows of the batch, and each
-        parameter acts only through calls of its own layer. The loss sees one record at a time (it is mapped over records).
-        Nothing that was collected outlives the call except what the result holds. Several threads may call ``gradients`` at
-        the same time: each gets the bits that it would get alone, unless a layer draws from torch's global generator.
+        parameter acts only through calls of its own layer, or of an ``Adjoint`` of it. The loss sees one record at a time (it
+        is mapped over records). Nothing that was collected outlives the call except what the result holds. Several threads
+        may call ``gradients`` at the same time: each gets the bits that it would get alone, unless a layer draws from torch's
+        global generator.
     """
 
     def __init__(self, model: nn.Module, loss: RecordLoss, *, channels_last: bool = False) -> None:
@@ -52,7 +54,7 @@ class FastPath(PerExamplePath):
         rows = self._laid_out(inputs.flatten(0, 1))
         with repeatable_convolutions(inputs.device):
             with torch.enable_grad(), watched_buffers(self.model):
-                with recording(layers, records * copies) as recorder:
+                with recording(layers, records * copies, adjoints_of(self.model, layers)) as recorder:
                     logits = checked_logits(self.model(rows), records * copies)
                 losses = self._losses(logits.reshape(records, copies, -1), labels)
             calls = _calls(losses, recorder.passages)
@@ -97,6 +99,12 @@ def supported_layers(model: nn.Module) -> dict[str, nn.Module]:
     return layers
 
 
+def adjoints_of(model: nn.Module, layers: Mapping[str, nn.Module]) -> list[Adjoint]:
+    """Where ``model`` uses weights of ``layers`` a second time, transposed."""
+    known = set(map(id, layers.values()))
+    return [module for module in model.modules() if isinstance(module, Adjoint) and id(module.layer) in known]
+
+
 def _unsupported(what: str, where: str, got: str) -> ModelError:
     return ModelError(
         what,
@@ -116,7 +124,9 @@ def _calls(losses: Tensor, passages: Sequence[Passage]) -> dict[str, list[Call]]
     calls: dict[str, list[Call]] = {}
     for passage, error in zip(passages, errors, strict=True):
         if error is not None:
-            calls.setdefault(passage.path, []).append(Call(passage.unchanged_inputs(), error))
+            seen = passage.unchanged_inputs()
+            call = Call(error, seen, transposed=True) if passage.transposed else Call(seen, error)
+            calls.setdefault(passage.path, []).append(call)
     return calls
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch import nn
 
 from twinproof.training.per_example.gradients import Instantiated, LinearFactors, PerExampleGradient
-from twinproof.training.per_example.registry import Call, by_record, handles, joined, trainable
+from twinproof.training.per_example.registry import Call, bias_gradient, by_record, handles, joined, trainable
 
 # Costs on a CPU in products of a float32 matrix product, measured on one core: a product in a batched float64 Gram matrix, one
 # in a large float64 matrix product, and a number's two conversions to float64 with the norm and the sum taken from them.
@@ -19,15 +19,17 @@ _GPU_FACTORS = 4
 @handles(nn.Linear)
 def linear(layer: nn.Linear, calls: Sequence[Call], records: int) -> dict[str, PerExampleGradient]:
     """Weight and bias of ``y = x W^T + b``, with any number of axes between the batch and the features."""
-    errors = joined([by_record(call.errors, records, layer.out_features) for call in calls])
     found: dict[str, PerExampleGradient] = {}
-    if "weight" in trainable(layer):
+    own = trainable(layer)
+    if "weight" in own:
+        errors = joined([by_record(call.errors, records, layer.out_features) for call in calls])
         inputs = joined([by_record(call.inputs, records, layer.in_features) for call in calls])
         factors = LinearFactors(inputs, errors)
         keep = factors_are_cheaper(inputs.shape[1], layer.in_features, layer.out_features, errors.device.type)
         found["weight"] = factors if keep else Instantiated(factors.instantiate())
-    if "bias" in trainable(layer):
-        found["bias"] = Instantiated(errors.sum(1))
+    if "bias" in own:
+        width = layer.out_features
+        found["bias"] = bias_gradient(own["bias"], calls, records, lambda errors: by_record(errors, records, width).sum(1))
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,16 +14,21 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
 from twinproof.errors import ModelError
+from twinproof.layers.adjoint import Adjoint
 
 
 @dataclass(frozen=True, eq=False)
 class Passage:
-    """One call of one layer. ``edge`` is the place of the output in the graph, taken before anything changes it in place."""
+    """One call of one layer. ``edge`` is the place of the output in the graph, taken before anything changes it in place.
+
+    ``transposed``: the call of an ``Adjoint`` of that layer.
+    """
 
     path: str
     inputs: Tensor
     version: int
     edge: GradientEdge
+    transposed: bool = False
 
     def unchanged_inputs(self) -> Tensor:
         """The inputs as the layer read them."""
@@ -40,18 +45,21 @@ class Passage:
 
 @dataclass(eq=False)
 class Recorder:
-    """The calls of ``layers`` in one forward pass over ``rows`` copies, in their order."""
+    """The calls of ``layers`` and of their ``adjoints`` in one forward pass over ``rows`` copies, in their order."""
 
     layers: Mapping[str, nn.Module]
     rows: int
+    adjoints: Sequence[Adjoint] = ()
     passages: list[Passage] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._paths = {id(layer): path for path, layer in self.layers.items()}
+        paths = {id(layer): path for path, layer in self.layers.items()}
+        transposed = {id(adjoint): (paths[id(adjoint.layer)], True) for adjoint in self.adjoints}
+        self._paths = {number: (path, False) for number, path in paths.items()} | transposed
 
     def note(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
         """Keeps one call; a call outside the graph (under ``no_grad``) has no gradient and is left out."""
-        path = self._paths.get(id(layer))
+        path, transposed = self._paths.get(id(layer), (None, False))
         if path is None or not output.requires_grad:
             return
         inputs: Tensor = args[0] if args else kwargs["input"]
@@ -63,7 +71,7 @@ class Recorder:
                 wanted=f"({self.rows}, ...)",
                 fix="keep the batch first, or use the vmap path",
             )
-        self.passages.append(Passage(path, inputs.detach(), inputs._version, get_gradient_edge(output)))
+        self.passages.append(Passage(path, inputs.detach(), inputs._version, get_gradient_edge(output), transposed))
 
 
 class _Recorders(threading.local):
@@ -87,8 +95,10 @@ _HOOKS: weakref.WeakKeyDictionary[nn.Module, _SharedHook] = weakref.WeakKeyDicti
 
 
 @contextmanager
-def recording(layers: Mapping[str, nn.Module], rows: int) -> Iterator[Recorder]:
-    """Records the calls of ``layers`` by this thread inside the block; no hook is left when the last block has ended.
+def recording(layers: Mapping[str, nn.Module], rows: int, adjoints: Sequence[Adjoint] = ()) -> Iterator[Recorder]:
+    """Records the calls of ``layers`` by this thread inside the block, and those of ``adjoints``, whose layers are among them.
+
+    No hook is left when the last block has ended.
 
     The hooks run before any hook of the user's, so that they see the layer's own output. Threads that record the same layer
     share its hook: torch reads a layer's hooks in several steps, and one that vanishes in between would break the other
@@ -97,11 +107,11 @@ def recording(layers: Mapping[str, nn.Module], rows: int) -> Iterator[Recorder]:
     Guarantees
         A recorder sees the forward passes of the thread that opened it and of no other. The hooks are gone after an error too.
     """
-    recorder = Recorder(layers, rows)
+    recorder = Recorder(layers, rows, adjoints)
     hooked: list[nn.Module] = []
     try:
         with _LOCK:
-            for layer in layers.values():
+            for layer in (*layers.values(), *adjoints):
                 _use_hook(layer)
                 hooked.append(layer)
         _RECORDERS.active.append(recorder)

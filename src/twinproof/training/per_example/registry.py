@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from twinproof.training.per_example.gradients import PerExampleGradient
+from twinproof.training.per_example.gradients import Instantiated, PerExampleGradient, zero_gradient
 
 Layer = TypeVar("Layer", bound=nn.Module)
 
@@ -20,10 +20,15 @@ class Call:
 
     The first axis of both counts the copies of all records, record by record: rows ``r * copies`` to ``(r + 1) * copies``
     belong to record r. Neither carries an autograd graph.
+
+    ``transposed``: a use of its weights by an ``Adjoint``, without its bias. What went into that, shaped like outputs of the
+    layer, stands as ``errors``, and the error at what came out of it, shaped like inputs, as ``inputs``: since z = W'c is
+    linear in both, the gradient in W is the same product of the two as that of y = Wx.
     """
 
     inputs: Tensor
     errors: Tensor
+    transposed: bool = False
 
 
 LayerHandler = Callable[[Layer, Sequence[Call], int], dict[str, PerExampleGradient]]
@@ -62,6 +67,14 @@ def trainable(layer: nn.Module) -> dict[str, nn.Parameter]:
 def by_record(values: Tensor, records: int, *last: int) -> Tensor:
     """(m * copies, ...) as (m, T, *last): copies and all middle axes become the one axis a gradient is summed over."""
     return values.reshape(records, -1, *last)
+
+
+def bias_gradient(
+    bias: nn.Parameter, calls: Sequence[Call], records: int, summed: Callable[[Tensor], Tensor]
+) -> PerExampleGradient:
+    """The sum over those calls that added the bias; ``summed`` takes a call's errors to (m, outputs)."""
+    parts = [summed(call.errors) for call in calls if not call.transposed]
+    return Instantiated(added(parts)) if parts else zero_gradient(bias, records)
 
 
 def added(parts: Sequence[Tensor]) -> Tensor:
