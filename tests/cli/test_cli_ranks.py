@@ -149,6 +149,6 @@ def test_reproduce_by_two_ranks_of_which_one_is_killed(tmp_path: Path) -> None:
     _kill_a_rank(table, lambda: len(list((tmp_path / "cells").glob("*/run/run.json"))) == 2)
     kept = {path: path.read_bytes() for path in (tmp_path / "cells").glob("*/cell.json")}
     again = call(2, *table, "--json")
-    assert again.returncode == 0, again.stderr
+    assert again.returncode == 0, again.stdout + again.stderr
     assert [one["processes"] for one in answer(again.stdout)["made_in"]][-1] == 2
     assert all(path.read_bytes() == content for path, content in kept.items()), "what was finished is not made again"

@@ -92,7 +92,7 @@ def test_it_is_attacked_and_reported(digits_run: Run) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("variant", ["sound", "published"])
 def test_the_papers_network_is_trained_certified_and_verified(tmp_path: Path, variant: str) -> None:
-    """``stobatch-cnn``, whose tied convolution takes the vmap path."""
+    """``stobatch-cnn``, on images smaller than it is chosen for."""
     noise = {"noise_multiplier": 20.0} if variant == "sound" else {"noise_multiplier": None, "epsilon": 10.0}
     changes = {"model": "stobatch-cnn", "steps": 6, "seed": 1, "variant": variant, "learning_rate": 0.01} | noise
     run = train(DIGITS | changes, tmp_path / "run")

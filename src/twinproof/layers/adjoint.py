@@ -14,8 +14,8 @@ class Adjoint(nn.Module):
     """Rows shaped like the outputs of ``layer``, to rows shaped like its inputs; it has no parameter of its own.
 
     Guarantees
-        For all x and c without bias, <layer(x), c> = <x, adjoint(c)>. Nothing of ``layer`` is registered here, so that its
-        parameters belong to it alone.
+        Its bias left out, <layer(x), c> = <x, adjoint(c)> for all x and c. Nothing of ``layer`` is registered here, so that
+        its parameters belong to it alone.
     """
 
     def __init__(self, layer: FirstLayer) -> None:
