@@ -96,9 +96,10 @@ class ProcessRanks(Ranks):
         try:
             work.wait(_MOMENT)
         except RuntimeError:
-            if work.is_completed():
-                raise
-            return False
+            if not work.is_completed():
+                return False
+            # It has ended since the moment was over, or it has failed: asked again, it says which.
+            work.wait()
         return True
 
     def numbers(self) -> Iterator[int]:
