@@ -4,8 +4,8 @@
 
 The paper draws its noise once and adds it to every record. Its authors' program has batch norm right behind the noise, with the
 statistics of the batch at hand, in training and in tests, and draws fresh noise once for a batch: what all rows have in common
-is subtracted. Here Algorithm 1 trains two networks for each claimed epsilon, ours (``group``: norms of single records) and
-the same with such batch norm (``batch``), and each answers test images in three ways:
+is taken away again. That program was read, not run. Here Algorithm 1 trains two networks for each claimed epsilon, ours
+(``group``: norms of single records) and the same with such batch norm (``batch``), and each answers test images in three ways:
 
 - ``without fresh noise``: with the draws that are kept from training alone;
 - ``one draw for all``: with fresh noise (Appendix N's psi), the same for all images of the batch, as the program does;

@@ -11,7 +11,6 @@ from stobatch_batch_norm import NETWORK, Effort, answers, lines, one_draw_for_al
 from twinproof.data.config import DataConfig
 from twinproof.data.load import load
 from twinproof.layers.models.registry import build_network
-from twinproof.layers.noise import silenced
 from twinproof.layers.noise.fixed_draws import fixed_draws_of
 from twinproof.randomness import Key
 
@@ -54,15 +53,14 @@ def test_batch_norm_sees_through_noise_that_a_batch_shares() -> None:
     assert found["group"]["without fresh noise"] < 0.35
 
 
-def test_answers_draw_for_each_image_only_where_they_say_so() -> None:
+def test_copies_of_one_image_are_answered_alike_unless_each_has_its_draw() -> None:
+    """Were the shared draw one for each row, or the silent pass noisy, copies would not agree."""
     dataset = load(DataConfig(source="digits"))
-    model = trained("group", 1.0, dataset, EFFORT, Key.from_seed(0), CPU)
-    inputs = torch.rand(6, *dataset.shape)
-    labels = torch.zeros(6, dtype=torch.int64)
-    with silenced(model), torch.no_grad():
-        assert torch.equal(model(inputs), model(inputs))
-    assert set(answers(model, inputs, labels, Key.from_seed(2))) == {
-        "without fresh noise",
-        "one draw for all",
-        "a draw for each",
-    }
+    model = trained("batch", 1.0, dataset, EFFORT, Key.from_seed(0), CPU)
+    copies = torch.rand(1, *dataset.shape, generator=torch.Generator().manual_seed(1)).expand(200, *dataset.shape)
+    shares: dict[str, list[float]] = {}
+    for label in range(10):
+        for name, share in answers(model, copies, torch.full((200,), label), Key.from_seed(2)).items():
+            shares.setdefault(name, []).append(share)
+    assert sorted(shares["without fresh noise"]) == sorted(shares["one draw for all"]) == [0.0] * 9 + [1.0]
+    assert max(shares["a draw for each"]) < 1
