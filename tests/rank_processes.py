@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from quiet_fork import fork
 from twinproof.errors import TwinproofError
 from twinproof.training.distributed import farewell, watch
 from twinproof.training.distributed.join import join
@@ -66,7 +67,7 @@ def quick_to_part() -> Iterator[None]:
 
 
 def _child(rank: int, world: int, port: int, work: Work, place: Path, patience: float) -> int:
-    child = os.fork()
+    child = fork()
     if child:
         return child
     code = 0

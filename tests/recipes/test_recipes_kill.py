@@ -33,6 +33,7 @@ from small_runs import (
     write_blobs,
 )
 
+from quiet_fork import fork
 from twinproof.audit.verify import verify_run
 from twinproof.privacy import plan as plan_module
 from twinproof.privacy import step_randomness as randomness_module
@@ -97,7 +98,7 @@ def killed_run(
 
     ``drawn`` receives a byte for each draw, ``read`` one for each time that records are read for r.
     """
-    child = os.fork()
+    child = fork()
     if child == 0:
         code = 0
         try:
