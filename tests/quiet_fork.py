@@ -25,20 +25,18 @@ def fork() -> int:
 
 def wait_for_threads(tasks: Path = Path("/proc/self/task")) -> None:
     """Returns when the other threads are the same in several looks and asleep in each; at once where there is no such list."""
+    if not tasks.exists():
+        return
     ends = time.monotonic() + _LONGEST
-    seen: list[dict[str, str]] = []
-    while tasks.exists() and not _quiet(seen):
+    seen = [_others(tasks)]
+    while seen[-1] and not _quiet(seen):
         assert time.monotonic() < ends, f"threads of this process do not come to rest: {seen[-1]}"
-        if seen:
-            time.sleep(_LOOK)
+        time.sleep(_LOOK)
         seen = [*seen[1 - _QUIET_LOOKS :], _others(tasks)]
 
 
 def _quiet(seen: list[dict[str, str]]) -> bool:
-    if not seen:
-        return False
-    asleep = set(seen[-1].values()) <= {"S"}
-    return not seen[-1] or (len(seen) == _QUIET_LOOKS and asleep and all(look == seen[0] for look in seen))
+    return len(seen) == _QUIET_LOOKS and all(look == seen[0] for look in seen) and set(seen[0].values()) == {"S"}
 
 
 def _others(tasks: Path) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import threading
 import time
 from pathlib import Path
@@ -16,11 +17,9 @@ TASKS = Path("/proc/self/task")
 pytestmark = pytest.mark.skipif(not TASKS.exists(), reason="this system has no list of the threads of a process")
 
 
-def _task(tasks: Path, name: str, state: str) -> Path:
-    folder = tasks / name
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "stat").write_text(f"{name} (a ) name) {state} 1 2 3\n")
-    return folder
+def _task(tasks: Path, name: str, state: str) -> None:
+    (tasks / name).mkdir(exist_ok=True)
+    (tasks / name / "stat").write_text(f"{name} (a ) name) {state} 1 2 3\n")
 
 
 def test_a_thread_at_work_is_waited_for() -> None:
@@ -61,6 +60,12 @@ def test_a_thread_that_comes_or_goes_begins_the_looks_again(tmp_path: Path, monk
     monkeypatch.setattr("quiet_fork.time.sleep", sleep)
     wait_for_threads(tmp_path)
     assert len(looks) == 7, "two that sleep are seen from the sixth look on, and thrice"
+
+
+def test_a_thread_that_has_ended_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _task(tmp_path, "1", "R")
+    monkeypatch.setattr("quiet_fork.time.sleep", lambda _seconds: shutil.rmtree(tmp_path / "1"))
+    wait_for_threads(tmp_path)
 
 
 def test_threads_that_never_rest_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
