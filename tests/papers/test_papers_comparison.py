@@ -47,7 +47,8 @@ def test_a_difference_is_that_of_the_numbers_shown(mean: float, published: float
         (-68.29, 147.08, "%", "39.40 (0.00 to 100.00)"),
         (38.0, 41.0, "%", "39.40 (38.00 to 41.00)"),
         (-0.641, 147.0, "radius", "39.400 (0.000 to 147.000)"),
-        (-68.29, 147.08, "points", "39.40 (-68.29 to 147.08)"),
+        (-68.29, 147.08, "points", "39.40 (-68.29 to 100.00)"),
+        (-106.46, 91.39, "points", "39.40 (-100.00 to 91.39)"),
     ],
 )
 def test_an_interval_is_cut_to_what_the_number_can_be(low: float, high: float, unit: str, text: str) -> None:

@@ -9,13 +9,13 @@ from decimal import ROUND_FLOOR, Decimal
 from typing import Any
 
 from twinproof.papers.experiment import Experiment, Published
-from twinproof.papers.findings import Findings
+from twinproof.papers.findings import Findings, Table
 from twinproof.papers.statistics import Estimate, TTest, over_repetitions
 from twinproof.rounding import format_down
 
 RADIUS = "radius"
-# What numbers of a unit can be; differences, in points, can be anything.
-_RANGES = {"%": (0.0, 100.0), RADIUS: (0.0, math.inf)}
+# What numbers of a unit can be: shares, differences of shares, lengths.
+_RANGES = {"%": (0.0, 100.0), "points": (-100.0, 100.0), RADIUS: (0.0, math.inf)}
 
 
 @dataclass(frozen=True)
@@ -54,14 +54,20 @@ def markdown(experiment: Experiment, findings: Findings, caption: str, command: 
     lines = [f"# {experiment.name}: {experiment.item}", "", f"{experiment.paper}. {experiment.shows}.", ""]
     lines += [f"`{command}`", "", caption, ""]
     for block in findings.tables:
-        lines += [f"## {block.title}", "", *table(block.header, block.rows), ""]
+        lines += _titled(block)
     rows = compare(experiment, findings)
     if rows and not findings.tables:
-        lines += _listed(rows)
+        lines += [*_listed(rows), ""]
+    for block in findings.beside:
+        lines += _titled(block)
     if findings.tests:
-        lines += ["", *table(("first", "second", "first - second", "two-tailed t-test", "t", "p"), map_tests(findings.tests))]
-    lines += ["", *(f"- {note}" for note in findings.notes)]
+        lines += [*table(("first", "second", "first - second", "two-tailed t-test", "t", "p"), map_tests(findings.tests)), ""]
+    lines += [f"- {note}" for note in findings.notes]
     return "\n".join(lines) + "\n"
+
+
+def _titled(block: Table) -> list[str]:
+    return [f"## {block.title}", "", *table(block.header, block.rows), ""]
 
 
 def _listed(rows: Sequence[Row]) -> list[str]:
@@ -115,7 +121,7 @@ def estimate_text(estimate: Estimate | None, unit: str = "%") -> str:
         return "-"
     if estimate.low is None or estimate.high is None:
         return _down(estimate.mean, unit)
-    least, most = _RANGES.get(unit, (-math.inf, math.inf))
+    least, most = _RANGES[unit]
     low, high = max(estimate.low, least), min(estimate.high, most)
     return f"{_down(estimate.mean, unit)} ({_down(low, unit)} to {high:.{_digits(unit)}f})"
 

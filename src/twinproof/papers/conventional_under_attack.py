@@ -16,6 +16,7 @@ from twinproof.papers.cell_store import Measured
 from twinproof.papers.contest import Contest, Sampled, differences, sampled_under
 from twinproof.papers.effort import Effort
 from twinproof.papers.findings import Findings, Line, Panel
+from twinproof.papers.level_table import level_table
 from twinproof.papers.methods import METHODS, Ground, cells_of
 from twinproof.papers.promises import check_promises
 from twinproof.papers.words import ADAPTIVE, ANSWERS, ATTACK_NAMES, EPSILON_AXIS, REFUTED_LINES
@@ -47,7 +48,7 @@ class ConventionalUnderAttack:
         ]
 
     def findings(self, done: Sequence[Measured]) -> Findings:
-        """A panel for each attack and size, the paper's numbers and gains, and their tests."""
+        """A panel for each attack and size, the paper's numbers and gains, their tests, and the accuracy behind them."""
         check_promises(done)
         budgets = gather.budgets_of(done)
         return Findings(
@@ -61,6 +62,7 @@ class ConventionalUnderAttack:
             },
             sound=self._adaptive(done, budgets),
             notes=self._notes(done, budgets),
+            beside=(level_table(done, self.contest.lines, self.sizes),),
         )
 
     def figure(self, findings: Findings, caption: str) -> Figure:

@@ -115,9 +115,9 @@ class Findings:
     """All of it. ``ours`` maps the key of a published number to our values, one for each repetition, in its unit.
 
     ``sound`` says for some keys which of our own, sound measures stands beside the papers' one. ``tables`` take the place of
-    the plain list of numbers on the page, where a paper's own table has a better form. ``cells_in`` names the experiment whose
-    results file holds the same cells: they are not written twice. ``told`` has, by name of a cell, the numbers that a results
-    file tells of it where the cell itself holds far more than the figure is about.
+    the plain list of numbers on the page, where a paper's own table has a better form; ``beside`` stand below either.
+    ``cells_in`` names the experiment whose results file holds the same cells: they are not written twice. ``told`` has, by name
+    of a cell, the numbers that a results file tells of it where the cell itself holds far more than the figure is about.
     """
 
     panels: tuple[Panel, ...]
@@ -126,5 +126,6 @@ class Findings:
     sound: Mapping[str, Sequence[float]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     tables: tuple[Table, ...] = ()
+    beside: tuple[Table, ...] = ()
     cells_in: str = ""
     told: Mapping[str, Numbers] = field(default_factory=dict)

@@ -51,7 +51,7 @@ def results_record(
         "comparison": [row.as_dict() for row in compare(experiment, findings)],
         "tests": [test.as_dict() for test in findings.tests],
         "notes": list(findings.notes),
-        "tables": [asdict(block) for block in findings.tables],
+        "tables": [asdict(block) for block in (*findings.tables, *findings.beside)],
         "panels": [] if done else [panel.as_dict() for panel in findings.panels],
         **_cells(findings, done),
     }
