@@ -1,0 +1,167 @@
+"""Puts the numbers of models back from results files: a figure is drawn again, or gets more seeds, without making them anew.
+
+    python benchmarks/cells_from_results.py results/stobatch-fig2.json results/stobatch-fig6.json --out reproduced
+    twinproof reproduce stobatch-fig2 --seeds 3 --out reproduced    # makes what is missing, draws the rest from the files
+
+Guarantees
+    - A cell is put back only under the settings that the experiment has today. A file of an older program is refused.
+    - From what was put back the results of every file follow again, to the last digit; else nothing is put back.
+    - Trained networks are in no results file: a measurement that goes on with one makes it again, and says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from twinproof.errors import CheckFailed, ConfigError, DataError, UserError
+from twinproof.files import canonical_json
+from twinproof.papers.catalogue.experiments import find_experiment
+from twinproof.papers.cell import Cell
+from twinproof.papers.cell_store import CELLS, CellStore, Measured
+from twinproof.papers.effort import Effort
+from twinproof.papers.reproduction import Reproduction, Selectable
+from twinproof.papers.reproductions import REPRODUCTIONS
+from twinproof.papers.results_file import FORMAT, read_cells, results_record
+from twinproof.papers.timings import FILE as TIMINGS
+from twinproof.papers.timings import made_in
+
+Record = dict[str, Any]
+_SLACK = timedelta(seconds=2)  # dates are whole seconds, and a cell's is taken a moment before its time is noted
+_NOT_HERE = "in no file"
+
+
+def put_back(files: Iterable[Path], out: Path) -> int:
+    """Writes the cells of ``files`` below ``out``, which holds none yet; how many."""
+    store = CellStore(out / CELLS)
+    if store.root.exists():
+        raise ConfigError(
+            "there are cells already", where="--out", got=str(store.root), wanted="a folder without cells", fix="choose another"
+        )
+    known = {path: json.loads(path.read_text(encoding="utf-8")) for path in files}
+    cells = {path: cells_of(path, record) for path, record in known.items()}
+    try:
+        for done in cells.values():
+            for measured in done:
+                store.keep(measured)
+        write_times(store.root, known, cells)
+        for path, record in known.items():
+            check(path, record, cells[path], store.root)
+    except BaseException:
+        shutil.rmtree(store.root, ignore_errors=True)
+        raise
+    return len({one.cell.name for done in cells.values() for one in done})
+
+
+def cells_of(path: Path, record: Record) -> list[Measured]:
+    """The cells of one file, as the experiment asks for them today; DataError where the file has others."""
+    if record.get("format") != FORMAT:
+        raise _refused(path, f"format {record.get('format')}", f"format {FORMAT}: written by this program")
+    _, effort, reproduction = _asked(record)
+    found = {cell["name"]: cell for cell in read_cells(path)}
+    done = []
+    for cell in reproduction.cells(effort):
+        entry = found.get(cell.name)
+        if entry is None or _settings(entry) != canonical_json(cell.settings):
+            raise _refused(path, "other models", f"{cell.name} and its settings: the experiment has changed since")
+        done.append(Measured(cell, entry["numbers"], entry["made"]))
+    try:
+        is_part = bool(reproduction.findings(done).told)
+    except (LookupError, TypeError, ValueError):  # findings need what was left out
+        is_part = True
+    if is_part:
+        raise _refused(path, "a part of what was measured of its models", "a file that holds all of it")
+    return done
+
+
+def write_times(root: Path, known: Mapping[Path, Record], cells: Mapping[Path, list[Measured]]) -> None:
+    """The calls that the files tell of, a line for each of their cells; those that are in no file have no name."""
+    calls: dict[str, Record] = {}
+    made: dict[str, set[str]] = {}
+    for path, record in known.items():
+        for call, names in _by_call(record["made_in"], cells[path]):
+            key = canonical_json({name: value for name, value in call.items() if name != "cells_here"})
+            calls[key] = call
+            made.setdefault(key, set()).update(names)
+    lines = []
+    for key, call in sorted(calls.items(), key=lambda entry: str(entry[1]["began"])):
+        told = {name: call[name] for name in ("experiment", "began", "processes")}
+        names = sorted(made[key]) + [_NOT_HERE] * (int(call["cells"]) - len(made[key]))
+        lines += [canonical_json({**told, "call": key, "cell": name, "after": call["seconds"]}) for name in names]
+    (root / TIMINGS).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+def check(path: Path, record: Record, done: list[Measured], root: Path) -> None:
+    """Refuses where other results follow from the cells than the file has."""
+    experiment, effort, reproduction = _asked(record)
+    cells: list[Cell] = [one.cell for one in done]
+    again = results_record(experiment, effort, reproduction.findings(done), done, made_in(root, cells))
+    wrong = [name for name, value in record.items() if _comparable(name, again[name]) != _comparable(name, value)]
+    if wrong:
+        raise CheckFailed(
+            "other results follow from the cells than the file has",
+            where=str(path),
+            got=f"differences in {', '.join(wrong)}",
+            wanted="the file's own results",
+        )
+
+
+def _asked(record: Record) -> tuple[Any, Effort, Reproduction]:
+    """The experiment, how much of it was asked for, and what makes it."""
+    experiment = find_experiment(record["name"])
+    settings = {**record["settings"], "methods": tuple(record["settings"]["methods"])}
+    reproduction = REPRODUCTIONS[experiment.name]
+    if settings["methods"] and isinstance(reproduction, Selectable):
+        reproduction = reproduction.only(settings["methods"])
+    return experiment, Effort(**settings), reproduction
+
+
+def _by_call(calls: Iterable[Record], done: Iterable[Measured]) -> list[tuple[Record, list[str]]]:
+    """Each call with the cells it made: those that were ready while it ran; where two ran at once, as many as each says."""
+    shared: list[tuple[Record, list[str]]] = [(call, []) for call in calls]
+    options = {one.cell.name: [entry for entry in shared if _ran(entry[0], str(one.made["date"]))] for one in done}
+    for name, fitting in sorted(options.items(), key=lambda option: len(option[1])):
+        for call, names in fitting:
+            if len(names) < call["cells_here"]:
+                names.append(name)
+                break
+    return shared
+
+
+def _ran(call: Record, date: str) -> bool:
+    began = datetime.fromisoformat(call["began"])
+    return began - _SLACK <= datetime.fromisoformat(date) <= began + timedelta(seconds=call["seconds"]) + _SLACK
+
+
+def _comparable(name: str, value: Any) -> str:
+    """Calls that ran at once have no order."""
+    return canonical_json(sorted(value, key=canonical_json) if name == "made_in" else value)
+
+
+def _settings(entry: Record) -> str:
+    return canonical_json({name: value for name, value in entry.items() if name not in ("name", "numbers", "made")})
+
+
+def _refused(path: Path, got: str, wanted: str) -> DataError:
+    return DataError("this results file cannot be put back", where=str(path), got=got, wanted=wanted)
+
+
+def main() -> None:
+    """Puts back."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", type=Path, nargs="+", metavar="RESULTS")
+    parser.add_argument("--out", type=Path, required=True, help="the folder that `twinproof reproduce --out` gets")
+    asked = parser.parse_args()
+    try:
+        print(f"{put_back(asked.files, asked.out)} models put back into {asked.out / CELLS}")
+    except (UserError, CheckFailed) as error:
+        parser.exit(1, f"{error}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""Cells put back from results files: every committed file follows from its own cells, and one that does not is refused."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import benchmarks_path
+import pytest
+
+from cells_from_results import cells_of, put_back
+from twinproof.errors import CheckFailed, ConfigError, DataError
+from twinproof.papers.cell_store import CELLS, CellStore
+from twinproof.papers.results_file import FORMAT
+
+RESULTS = benchmarks_path.BENCHMARKS.parent / "results"
+SMALL = RESULTS / "hgm-fig3.json"
+OF_PAPERS = {path.stem: record for path in sorted(RESULTS.glob("*.json")) if "item" in (record := json.loads(path.read_text()))}
+TOLD_IN_PART = tuple(f"dpcert-fig{number}" for number in (5, 6, *range(10, 15), *range(17, 20)))
+OF_TODAY = [name for name, record in OF_PAPERS.items() if record["format"] == FORMAT and name not in TOLD_IN_PART]
+
+
+def changed(folder: Path, change: Callable[[dict[str, Any]], None]) -> Path:
+    record = json.loads(SMALL.read_text())
+    change(record)
+    path = folder / SMALL.name
+    path.write_text(json.dumps(record))
+    return path
+
+
+@pytest.mark.parametrize("name", OF_TODAY)
+def test_the_results_of_every_file_follow_from_its_cells(name: str, tmp_path: Path) -> None:
+    assert put_back([RESULTS / f"{name}.json"], tmp_path) > 0
+
+
+def test_the_figures_of_both_papers_are_among_them() -> None:
+    assert {"hgm-fig3", "hgm-fig5", "stobatch-fig2", "stobatch-fig4", "stobatch-fig6", "stobatch-mnist"} <= set(OF_TODAY)
+
+
+def test_files_share_their_models(tmp_path: Path) -> None:
+    files = [RESULTS / f"{name}.json" for name in ("hgm-fig3", "hgm-fig5", "stobatch-fig2", "stobatch-fig6")]
+    each = [len(cells_of(path, json.loads(path.read_text()))) for path in files]
+    assert put_back(files, tmp_path) < sum(each)
+
+
+def test_cells_are_those_of_the_file(tmp_path: Path) -> None:
+    put_back([SMALL], tmp_path)
+    store = CellStore(tmp_path / CELLS)
+    for measured in cells_of(SMALL, json.loads(SMALL.read_text())):
+        assert store.finished(measured.cell) == measured
+
+
+@pytest.mark.parametrize("name", TOLD_IN_PART)
+def test_cells_that_are_told_in_part_are_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="a part of what was measured"):
+        put_back([RESULTS / f"{name}.json"], tmp_path)
+    assert not (tmp_path / CELLS).exists()
+
+
+def another_number(record: dict[str, Any]) -> None:
+    record["cells"][0]["numbers"]["certified"]["tight"][10] += 0.001
+
+
+def another_difference(record: dict[str, Any]) -> None:
+    record["comparison"][0]["difference"] += 0.01
+
+
+def another_time(record: dict[str, Any]) -> None:
+    record["made_in"][0]["cells_here"] += 1
+
+
+@pytest.mark.parametrize("change", [another_number, another_difference, another_time])
+def test_a_file_whose_results_do_not_follow_is_refused_and_nothing_is_left(
+    change: Callable[[dict[str, Any]], None], tmp_path: Path
+) -> None:
+    with pytest.raises(CheckFailed, match="other results follow"):
+        put_back([changed(tmp_path, change)], tmp_path / "out")
+    assert not (tmp_path / "out" / CELLS).exists()
+
+
+def older(record: dict[str, Any]) -> None:
+    record["format"] = 1
+
+
+def other_settings(record: dict[str, Any]) -> None:
+    record["cells_share"]["training"]["epochs"] += 1
+
+
+def a_lost_cell(record: dict[str, Any]) -> None:
+    del record["cells"][-1]
+
+
+@pytest.mark.parametrize("change", [older, other_settings, a_lost_cell])
+def test_a_file_of_another_program_is_refused(change: Callable[[dict[str, Any]], None], tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="cannot be put back"):
+        put_back([changed(tmp_path, change)], tmp_path / "out")
+
+
+def test_cells_that_are_there_are_not_touched(tmp_path: Path) -> None:
+    (tmp_path / CELLS).mkdir()
+    with pytest.raises(ConfigError, match="there are cells already"):
+        put_back([SMALL], tmp_path)
+    assert list((tmp_path / CELLS).iterdir()) == []
+
+
+def test_the_command_says_what_it_did(tmp_path: Path) -> None:
+    def call(*words: str) -> subprocess.CompletedProcess[str]:
+        script = str(benchmarks_path.BENCHMARKS / "cells_from_results.py")
+        return subprocess.run([sys.executable, script, *words], capture_output=True, text=True, check=False)
+
+    done = call(str(SMALL), "--out", str(tmp_path))
+    assert (done.returncode, done.stdout) == (0, f"6 models put back into {tmp_path / CELLS}\n")
+    again = call(str(SMALL), "--out", str(tmp_path))
+    assert again.returncode == 1
+    assert "there are cells already" in again.stderr
+    assert "Traceback" not in again.stderr
