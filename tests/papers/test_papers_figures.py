@@ -47,8 +47,14 @@ def test_gain_of_certified_accuracy() -> None:
     gain = findings.ours["hgm-pixeldp over pixeldp"]
     assert gain == pytest.approx([10.0, 10.0, 10.0])
     welch = findings.tests[0]
-    assert (welch.first, welch.second) == ("hgm-pixeldp, as published", "pixeldp, as published")
+    assert (welch.first, welch.second) == ("HGM-PixelDP, as published", "PixelDP, as published")
     assert welch.difference == pytest.approx(10)
+    assert [(test.first_count, test.first.split(", ")[1]) for test in findings.tests] == [
+        (3, "as published"),
+        (16, "as published"),
+        (3, "sound line"),
+        (4, "sound line"),
+    ]
     assert len(findings.panels) == 5
     (row,) = compare(EXPERIMENTS["hgm-fig3"], findings)
     assert row.difference == pytest.approx(10 - 4.17)

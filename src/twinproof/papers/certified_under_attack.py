@@ -15,12 +15,12 @@ from twinproof.guarantee import Status
 from twinproof.papers import gather
 from twinproof.papers.cell import Cell
 from twinproof.papers.cell_store import Measured
+from twinproof.papers.contest import Contest, Sampled, sampled_under
 from twinproof.papers.effort import Effort
 from twinproof.papers.findings import Findings, Line, Panel
 from twinproof.papers.methods import METHODS, Ground, cells_of
 from twinproof.papers.promises import check_bounds, check_promises
 from twinproof.papers.rereading import HGM, PIXELDP, PUBLISHED, TIGHT
-from twinproof.papers.statistics import TTest, paired_test, welch_test
 from twinproof.papers.words import ATTACK_NAMES, SIZE_AXIS
 
 if TYPE_CHECKING:
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 _FIRST, _SECOND = "hgm-pixeldp", "pixeldp"
 # Each method with the bound of its paper; PixelDP's holds, Eq. 10 as printed does not.
 _OF_PAPER = {_FIRST: PUBLISHED, _SECOND: PIXELDP}
-_COLOURS = {_FIRST: 0, _SECOND: 1}
+_CONTEST = Contest((_FIRST, _SECOND), ((_FIRST, _SECOND),))
+_NO_BUDGET = (None,)
 _PROVEN = Status.PROVEN
 _BOUNDS = {
     _FIRST: {PUBLISHED: Status.REFUTED, TIGHT: _PROVEN, HGM: _PROVEN},
@@ -52,26 +53,20 @@ class CertifiedUnderAttack:
         """A panel for each attack, one for the certified line, the paper's gain and its tests."""
         check_promises(done)
         check_bounds(done, _BOUNDS)
-        sizes = [size for size in gather.sizes_of(done) if size <= self.largest]
-        as_paper = {
-            method: gather.mean_of(
-                [gather.certified_there(bound, attack, size) for attack in gather.attacks_of(done) for size in sizes]
-            )
-            for method, bound in _OF_PAPER.items()
-        }
-        sound = gather.mean_of([gather.certified_line(TIGHT, size) for size in sizes])
-        left, right = (gather.values(done, method, as_paper[method]) for method in (_FIRST, _SECOND))
-        lines = [gather.values(done, method, sound) for method in (_FIRST, _SECOND)]
-        gain = f"{_FIRST} over {_SECOND}"
+        attacks, sizes = gather.attacks_of(done), [size for size in gather.sizes_of(done) if size <= self.largest]
+
+        def as_paper(method: str) -> Sampled:
+            reads = [gather.certified_there(_OF_PAPER[method], attack, size) for attack in attacks for size in sizes]
+            return sampled_under(done, method, reads, _NO_BUDGET)
+
+        def sound(method: str) -> Sampled:
+            return sampled_under(done, method, [gather.certified_line(TIGHT, size) for size in sizes], _NO_BUDGET)
+
         return Findings(
-            panels=(*(_attack_panel(done, attack) for attack in gather.attacks_of(done)), _line_panel(done)),
-            tests=(
-                welch_test(f"{_FIRST}, as published", f"{_SECOND}, as published", left, right),
-                self._paired(done, sizes),
-                welch_test(f"{_FIRST}, sound line", f"{_SECOND}, sound line", *lines),
-            ),
-            ours={gain: [one - other for one, other in zip(left, right, strict=True)]},
-            sound={gain: [one - other for one, other in zip(*lines, strict=True)]},
+            panels=(*(_attack_panel(done, attack) for attack in attacks), _line_panel(done)),
+            tests=(*_CONTEST.tests(as_paper, "as published"), *_CONTEST.tests(sound, "sound line")),
+            ours=_CONTEST.gains(as_paper),
+            sound=_CONTEST.gains(sound),
             notes=(
                 f"gains and tests: mean over the attacks and the sizes up to {self.largest:g}",
                 "as published: certified at the attacked input, HGM-PixelDP by Eq. 10 as printed (refuted)",
@@ -85,22 +80,13 @@ class CertifiedUnderAttack:
 
         return draw_panels(findings.panels, caption, columns=3)
 
-    def _paired(self, done: Sequence[Measured], sizes: Sequence[float]) -> TTest:
-        def settings(method: str) -> list[float]:
-            reads = [
-                gather.certified_there(_OF_PAPER[method], attack, size) for attack in gather.attacks_of(done) for size in sizes
-            ]
-            return [sum(found) / len(found) for found in (gather.values(done, method, read) for read in reads)]
-
-        return paired_test(f"{_FIRST}, as published", f"{_SECOND}, as published", settings(_FIRST), settings(_SECOND))
-
 
 def _attack_panel(done: Sequence[Measured], attack: str) -> Panel:
     sizes = gather.sizes_of(done)
 
     def line(method: str, bound: str, words: str, kind: str) -> Line:
         samples = tuple(gather.values(done, method, gather.certified_there(bound, attack, size)) for size in sizes)
-        return Line(f"{METHODS[method].label}, {words}", kind, _COLOURS[method], sizes, samples)
+        return Line(f"{METHODS[method].label}, {words}", kind, _CONTEST.colour(method), sizes, samples)
 
     lines = (
         line(_FIRST, PUBLISHED, "Eq. 10 as printed", "paper"),
@@ -116,7 +102,7 @@ def _line_panel(done: Sequence[Measured]) -> Panel:
 
     def line(method: str, bound: str, words: str, kind: str) -> Line:
         samples = tuple(gather.values(done, method, gather.certified_line(bound, place)) for place in places)
-        return Line(f"{METHODS[method].label}, {words}", kind, _COLOURS[method], places, samples, marked=False)
+        return Line(f"{METHODS[method].label}, {words}", kind, _CONTEST.colour(method), places, samples, marked=False)
 
     lines = (
         line(_FIRST, PUBLISHED, "Eq. 10 as printed", "paper"),
