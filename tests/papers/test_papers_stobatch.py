@@ -20,6 +20,7 @@ from twinproof.papers.cell_store import Measured
 from twinproof.papers.comparison import compare, markdown
 from twinproof.papers.effort import Effort
 from twinproof.papers.findings import Findings
+from twinproof.papers.making import by_repetition
 from twinproof.papers.methods import METHODS, MNIST, cells_of
 from twinproof.papers.picture import write_picture
 from twinproof.papers.promises import promised
@@ -67,6 +68,13 @@ def test_one_seed_is_29_models_and_figures_share_them() -> None:
     assert cells["hgm-fig5"] < first
     (other,) = cells["stobatch-fig6"] - first
     assert other in {cell.name for cell in REPRODUCTIONS["hgm-fig3"].cells(Effort(seeds=1))}
+
+
+def test_the_longest_trainings_of_a_repetition_are_begun_first() -> None:
+    begun = by_repetition(REPRODUCTIONS["stobatch-fig2"].cells(EFFORT))
+    for repetition in range(3):
+        assert {cell.repetition for cell in begun[28 * repetition : 28 * (repetition + 1)]} == {repetition}
+        assert {cell.training["recipe"] for cell in begun[28 * repetition :][:8]} == {"stobatch"}
 
 
 def test_the_published_variant_is_trained_as_the_paper_says() -> None:

@@ -17,7 +17,10 @@ Sampled = Sequence[Sequence[float]]
 
 @dataclass(frozen=True)
 class Contest:
-    """``lines`` are drawn, in this order; of each of ``pairs`` the first is held against the second."""
+    """``lines`` are drawn, in this order, which is that of making them: long trainings first, so that none is left for the end.
+
+    Of each of ``pairs`` the first is held against the second.
+    """
 
     lines: tuple[str, ...]
     pairs: tuple[tuple[str, str], ...]

@@ -38,12 +38,12 @@ class ConventionalUnderAttack:
     caption_size: float
 
     def cells(self, effort: Effort) -> list[Cell]:
-        """Every method at every budget."""
+        """Every method at every budget, in the contest's order: its longest trainings are begun first."""
         budgets = _QUICK_EPSILONS if effort.quick else self.epsilons
         return [
             cell
-            for epsilon in budgets
             for method in self.contest.lines
+            for epsilon in budgets
             for cell in cells_of(method, self.ground, effort, epsilon=epsilon)
         ]
 
