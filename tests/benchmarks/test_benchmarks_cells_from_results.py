@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import benchmarks_path
 import pytest
 
-from cells_from_results import cells_of, put_back
+from cells_from_results import cells_of, main, put_back
 from twinproof.errors import CheckFailed, ConfigError, DataError
 from twinproof.papers.cell_store import CELLS, CellStore
 from twinproof.papers.results_file import FORMAT
@@ -107,14 +106,12 @@ def test_cells_that_are_there_are_not_touched(tmp_path: Path) -> None:
     assert list((tmp_path / CELLS).iterdir()) == []
 
 
-def test_the_command_says_what_it_did(tmp_path: Path) -> None:
-    def call(*words: str) -> subprocess.CompletedProcess[str]:
-        script = str(benchmarks_path.BENCHMARKS / "cells_from_results.py")
-        return subprocess.run([sys.executable, script, *words], capture_output=True, text=True, check=False)
-
-    done = call(str(SMALL), "--out", str(tmp_path))
-    assert (done.returncode, done.stdout) == (0, f"6 models put back into {tmp_path / CELLS}\n")
-    again = call(str(SMALL), "--out", str(tmp_path))
-    assert again.returncode == 1
-    assert "there are cells already" in again.stderr
-    assert "Traceback" not in again.stderr
+def test_the_command_says_what_it_did(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["cells_from_results.py", str(SMALL), "--out", str(tmp_path)])
+    main()
+    assert capsys.readouterr().out == f"6 models put back into {tmp_path / CELLS}\n"
+    with pytest.raises(SystemExit, match="1"):
+        main()
+    assert "there are cells already" in capsys.readouterr().err
