@@ -25,6 +25,7 @@ from twinproof.papers.catalogue.experiments import find_experiment
 from twinproof.papers.cell import Cell
 from twinproof.papers.cell_store import CELLS, CellStore, Measured
 from twinproof.papers.effort import Effort
+from twinproof.papers.experiment import Experiment
 from twinproof.papers.reproduction import Reproduction, Selectable
 from twinproof.papers.reproductions import REPRODUCTIONS
 from twinproof.papers.results_file import FORMAT, read_cells, results_record
@@ -111,7 +112,7 @@ def check(path: Path, record: Record, done: list[Measured], root: Path) -> None:
         )
 
 
-def _asked(record: Record) -> tuple[Any, Effort, Reproduction]:
+def _asked(record: Record) -> tuple[Experiment, Effort, Reproduction]:
     """The experiment, how much of it was asked for, and what makes it."""
     experiment = find_experiment(record["name"])
     settings = {**record["settings"], "methods": tuple(record["settings"]["methods"])}
