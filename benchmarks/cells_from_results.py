@@ -22,11 +22,11 @@ from typing import Any
 from twinproof.errors import CheckFailed, ConfigError, DataError, UserError
 from twinproof.files import canonical_json
 from twinproof.papers.catalogue.experiments import find_experiment
-from twinproof.papers.cell import Cell
 from twinproof.papers.cell_store import CELLS, CellStore, Measured
 from twinproof.papers.effort import Effort
 from twinproof.papers.experiment import Experiment
-from twinproof.papers.reproduction import Reproduction, Selectable
+from twinproof.papers.reproduce import selected
+from twinproof.papers.reproduction import Reproduction
 from twinproof.papers.reproductions import REPRODUCTIONS
 from twinproof.papers.results_file import FORMAT, read_cells, results_record
 from twinproof.papers.timings import FILE as TIMINGS
@@ -44,7 +44,7 @@ def put_back(files: Iterable[Path], out: Path) -> int:
         raise ConfigError(
             "there are cells already", where="--out", got=str(store.root), wanted="a folder without cells", fix="choose another"
         )
-    known = {path: json.loads(path.read_text(encoding="utf-8")) for path in files}
+    known = {path: read_record(path) for path in files}
     cells = {path: cells_of(path, record) for path, record in known.items()}
     try:
         for done in cells.values():
@@ -52,17 +52,27 @@ def put_back(files: Iterable[Path], out: Path) -> int:
                 store.keep(measured)
         write_times(store.root, known, cells)
         for path, record in known.items():
-            check(path, record, cells[path], store.root)
+            check(path, record, store)
     except BaseException:
         shutil.rmtree(store.root, ignore_errors=True)
         raise
     return len({one.cell.name for done in cells.values() for one in done})
 
 
+def read_record(path: Path) -> Record:
+    """What a results file holds; DataError where it is none of this program."""
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise _refused(path, f"{type(error).__name__}: {error}", "a results file") from error
+    found = record.get("format") if isinstance(record, dict) and "item" in record else None
+    if found != FORMAT:
+        raise _refused(path, f"format {found}", f"a results file of format {FORMAT}, as this program writes it")
+    return dict(record)
+
+
 def cells_of(path: Path, record: Record) -> list[Measured]:
     """The cells of one file, as the experiment asks for them today; DataError where the file has others."""
-    if record.get("format") != FORMAT:
-        raise _refused(path, f"format {record.get('format')}", f"format {FORMAT}: written by this program")
     _, effort, reproduction = _asked(record)
     found = {cell["name"]: cell for cell in read_cells(path)}
     done = []
@@ -97,11 +107,12 @@ def write_times(root: Path, known: Mapping[Path, Record], cells: Mapping[Path, l
     (root / TIMINGS).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
-def check(path: Path, record: Record, done: list[Measured], root: Path) -> None:
-    """Refuses where other results follow from the cells than the file has."""
+def check(path: Path, record: Record, store: CellStore) -> None:
+    """Refuses where other results follow from the cells in the store than the file has: another file may have other numbers."""
     experiment, effort, reproduction = _asked(record)
-    cells: list[Cell] = [one.cell for one in done]
-    again = results_record(experiment, effort, reproduction.findings(done), done, made_in(root, cells))
+    cells = reproduction.cells(effort)
+    done = [found for cell in cells if (found := store.finished(cell)) is not None]
+    again = results_record(experiment, effort, reproduction.findings(done), done, made_in(store.root, cells))
     wrong = [name for name, value in record.items() if _comparable(name, again[name]) != _comparable(name, value)]
     if wrong:
         raise CheckFailed(
@@ -115,11 +126,8 @@ def check(path: Path, record: Record, done: list[Measured], root: Path) -> None:
 def _asked(record: Record) -> tuple[Experiment, Effort, Reproduction]:
     """The experiment, how much of it was asked for, and what makes it."""
     experiment = find_experiment(record["name"])
-    settings = {**record["settings"], "methods": tuple(record["settings"]["methods"])}
-    reproduction = REPRODUCTIONS[experiment.name]
-    if settings["methods"] and isinstance(reproduction, Selectable):
-        reproduction = reproduction.only(settings["methods"])
-    return experiment, Effort(**settings), reproduction
+    effort = Effort(**{**record["settings"], "methods": tuple(record["settings"]["methods"])})
+    return experiment, effort, selected(REPRODUCTIONS[experiment.name], experiment, effort.methods)
 
 
 def _by_call(calls: Iterable[Record], done: Iterable[Measured]) -> list[tuple[Record, list[str]]]:

@@ -11,7 +11,7 @@ from typing import Any
 import benchmarks_path
 import pytest
 
-from cells_from_results import cells_of, main, put_back
+from cells_from_results import cells_of, main, put_back, read_record
 from twinproof.errors import CheckFailed, ConfigError, DataError
 from twinproof.papers.cell_store import CELLS, CellStore
 from twinproof.papers.results_file import FORMAT
@@ -42,14 +42,14 @@ def test_the_figures_of_both_papers_are_among_them() -> None:
 
 def test_files_share_their_models(tmp_path: Path) -> None:
     files = [RESULTS / f"{name}.json" for name in ("hgm-fig3", "hgm-fig5", "stobatch-fig2", "stobatch-fig6")]
-    each = [len(cells_of(path, json.loads(path.read_text()))) for path in files]
+    each = [len(cells_of(path, read_record(path))) for path in files]
     assert put_back(files, tmp_path) < sum(each)
 
 
 def test_cells_are_those_of_the_file(tmp_path: Path) -> None:
     put_back([SMALL], tmp_path)
     store = CellStore(tmp_path / CELLS)
-    for measured in cells_of(SMALL, json.loads(SMALL.read_text())):
+    for measured in cells_of(SMALL, read_record(SMALL)):
         assert store.finished(measured.cell) == measured
 
 
@@ -81,6 +81,21 @@ def test_a_file_whose_results_do_not_follow_is_refused_and_nothing_is_left(
     assert not (tmp_path / "out" / CELLS).exists()
 
 
+def test_files_that_tell_other_numbers_of_one_model_are_refused(tmp_path: Path) -> None:
+    """Planted where no result looks, so that each file by itself is in order."""
+
+    def another_unread_number(record: dict[str, Any]) -> None:
+        (shared,) = [cell for cell in record["cells"] if cell["name"].startswith("pixeldp-0")]
+        shared["numbers"]["certified"]["tight"][1] += 0.001
+
+    path = changed(tmp_path, another_unread_number)
+    assert put_back([path], tmp_path / "alone") == 6
+    for number, files in enumerate(([path, RESULTS / "stobatch-fig6.json"], [RESULTS / "stobatch-fig6.json", path])):
+        with pytest.raises(CheckFailed, match="differences in cells"):
+            put_back(files, tmp_path / str(number))
+        assert not (tmp_path / str(number) / CELLS).exists()
+
+
 def older(record: dict[str, Any]) -> None:
     record["format"] = 1
 
@@ -97,6 +112,16 @@ def a_lost_cell(record: dict[str, Any]) -> None:
 def test_a_file_of_another_program_is_refused(change: Callable[[dict[str, Any]], None], tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot be put back"):
         put_back([changed(tmp_path, change)], tmp_path / "out")
+
+
+@pytest.mark.parametrize("text", [None, "{", "[1]", '{"format": 3}'], ids=["missing", "broken", "a list", "something else"])
+def test_what_is_no_results_file_is_refused(text: str | None, tmp_path: Path) -> None:
+    path = tmp_path / "given.json"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(DataError, match="cannot be put back"):
+        put_back([path], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_cells_that_are_there_are_not_touched(tmp_path: Path) -> None:

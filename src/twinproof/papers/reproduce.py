@@ -60,7 +60,7 @@ def reproduce(
     """
     effort, progress = effort or Effort(), progress or Silent()
     experiment = find_experiment(name)
-    reproduction = _selected(_runnable(experiment, effort), experiment, effort.methods)
+    reproduction = selected(_runnable(experiment, effort), experiment, effort.methods)
     cells, store = reproduction.cells(effort), CellStore(out / CELLS)
     make_folder(store.root, "the models")
     done = make_cells(cells, store, effort, overwrite=overwrite, progress=progress, name=name, ranks=ranks)
@@ -99,8 +99,8 @@ def _runnable(experiment: Experiment, effort: Effort) -> Reproduction:
     return REPRODUCTIONS[experiment.name]
 
 
-def _selected(reproduction: Reproduction, experiment: Experiment, methods: tuple[str, ...]) -> Reproduction:
-    """Only the rows that are asked for, where any are."""
+def selected(reproduction: Reproduction, experiment: Experiment, methods: tuple[str, ...]) -> Reproduction:
+    """Only the rows that are asked for, where any are; ConfigError where there are none to choose from."""
     if not methods:
         return reproduction
     if not isinstance(reproduction, Selectable):
