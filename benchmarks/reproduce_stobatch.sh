@@ -6,7 +6,7 @@ set -euo pipefail
 out=$1
 shift
 names=(
-  stobatch-fig2  # 28: seven lines at four budgets; 12 of them are those of hgm-fig5
+  stobatch-fig2  # 28: seven lines at four budgets; 20 of them are those of hgm-fig5
   stobatch-fig4  # 0: the models at epsilon 0.2
   stobatch-fig6  # 1: the models at epsilon 1, and PixelDP of hgm-fig3
   stobatch-mnist # 0: both variants of StoBatch in one table

@@ -12,7 +12,7 @@ import pytest
 
 from twinproof.papers.draw import draw_panels, y_range
 from twinproof.papers.findings import Line, Panel
-from twinproof.papers.picture import MUTED, PALETTE
+from twinproof.papers.picture import BROKEN, BROKEN_TOO, MUTED, PALETTE
 
 PLACES = tuple(step / 20 for step in range(21))
 
@@ -112,3 +112,14 @@ def test_where_a_panel_is_cut_the_axis_says_so() -> None:
     for cropped, label in ((True, "radius; 0 beyond"), (False, "radius")):
         (axes,) = draw_panels([Panel("", "radius", (falls,), cropped=cropped)], "", columns=1).axes
         assert axes.get_xlabel() == label
+
+
+def test_two_refuted_methods_have_two_reds_in_all_panels() -> None:
+    """Planted: the second panel names them in the other order, and one has a second line."""
+    first, second = line(1, kind="paper"), line(4, kind="paper")
+    again = Line("again", "paper", 1, PLACES, second.samples, marked=False)
+    panels = [Panel("", "", (line(0), first, second)), Panel("", "", (second, first, again))]
+    sheet = draw_panels(panels, "", columns=2, names_above=True)
+    drawn = [{str(one.get_label()): one.get_color() for one in axes.get_lines()} for axes in sheet.axes]
+    assert drawn[0] == {"plain 0": PALETTE[0], "paper 1": BROKEN, "paper 4": BROKEN_TOO}
+    assert drawn[1] == {"paper 1": BROKEN, "paper 4": BROKEN_TOO, "again": BROKEN}

@@ -11,7 +11,7 @@ from twinproof.papers.effort import Effort
 from twinproof.papers.findings import Table
 from twinproof.papers.reproductions import REPRODUCTIONS
 
-BASE = {"securesgd": 0.5, "securesgd-agm": 0.4, "dpsgd": 0.3}
+BASE = {"securesgd": 0.5, "securesgd-agm": 0.4, "dpsgd": 0.3, "adlm": 0.35, "adlm-published": 0.25}
 
 
 def share(cell: Cell, measure: str, attack: str, size: float) -> float:
@@ -35,7 +35,7 @@ def test_every_method_and_measure_has_a_row() -> None:
         "size 0.2: mean over the papers' attacks",
         "size 0.2: PGD that sees the noise",
     )
-    names = ("Secure-SGD", "Secure-SGD, AGM", "DPSGD")
+    names = ("Secure-SGD", "Secure-SGD, AGM", "DPSGD", "AdLM", "AdLM, as published (no privacy)")
     assert [row[:2] for row in table.rows] == [(name, measure) for name in names for measure in measures]
 
 

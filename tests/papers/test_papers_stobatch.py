@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from synthetic_cells import measured
 
+from crowded_text import too_long
 from twinproof.errors import CheckFailed
 from twinproof.guarantee import Status
 from twinproof.papers import stobatch_mnist
@@ -244,6 +245,7 @@ def test_every_printed_number_has_ours_beside_it_and_can_be_drawn(name: str, tmp
     rows = compare(EXPERIMENTS[name], findings)
     assert all(row.ours is not None for row in rows), [row.published.key for row in rows if row.ours is None]
     write_picture(lambda: figure.figure(findings, "a caption"), tmp_path / "figure.svg")
+    assert too_long(figure.figure(findings, "a caption")) == []
     drawn = (tmp_path / "figure.svg").read_text()
     assert all(panel.title in drawn for panel in findings.panels)
     page = markdown(EXPERIMENTS[name], findings, "a caption", "a command")

@@ -53,13 +53,11 @@ class Contest:
 
 
 _BASELINES = ("securesgd", "securesgd-agm", "dpsgd")
-SECURESGD = Contest(_BASELINES, (("securesgd", "securesgd-agm"), ("securesgd", "dpsgd")))
-"""Figure 5 of Phan et al. 2019."""
-SECURESGD_ADLM = Contest(
+SECURESGD = Contest(
     (*_BASELINES, "adlm", "adlm-published"),
-    (*SECURESGD.pairs, ("securesgd", "adlm"), ("securesgd", "adlm-published")),
+    tuple(("securesgd", other) for other in ("securesgd-agm", "dpsgd", "adlm", "adlm-published")),
 )
-"""Figure 4 of Phan et al. 2019, which has AdLM beside them."""
+"""Figures 4 and 5 of Phan et al. 2019; the paper's own Figure 5 has no AdLM."""
 STOBATCH = Contest(
     ("stobatch", "stobatch-published", *_BASELINES, "adlm", "adlm-published"),
     (

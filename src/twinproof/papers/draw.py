@@ -1,18 +1,19 @@
 """Panels of lines with bands: means over repetitions, and 95 % t-intervals of them around.
 
 Lines are told apart in grey too: each colour has a mark of its own, and dashes say what kind of line it is.
+What is refuted is red.
 """
 
 from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from twinproof.papers.findings import Line, Panel
 from twinproof.papers.legend import name_above, name_below, name_beside
-from twinproof.papers.picture import BROKEN, INK, MUTED, PALETTE, RULE
+from twinproof.papers.picture import BROKEN, BROKEN_TOO, INK, MUTED, PALETTE, RULE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -56,8 +57,9 @@ def draw_panels(
     used, spare = axes[: len(panels)], axes[len(panels) :]
     for place in spare:
         place.set_axis_off()
+    reds = _reds(panels)
     for place, panel in zip(used, panels, strict=True):
-        _draw(place, panel)
+        _draw(place, panel, reds)
     if names_above:
         name_above(sheet, used)
     elif names_below:
@@ -69,9 +71,15 @@ def draw_panels(
     return sheet
 
 
-def _draw(axes: Axes, panel: Panel) -> None:
+def _reds(panels: Sequence[Panel]) -> dict[int, str]:
+    """A red for each colour of a refuted line, the same in all panels: two methods as published, with their bands."""
+    refuted = dict.fromkeys(line.colour for panel in panels for line in panel.lines if line.kind == "paper")
+    return {colour: (BROKEN, BROKEN_TOO)[number % 2] for number, colour in enumerate(refuted)}
+
+
+def _draw(axes: Axes, panel: Panel, reds: Mapping[int, str]) -> None:
     for line in (*panel.lines, *panel.printed):
-        _draw_line(axes, line, shares=panel.shares)
+        _draw_line(axes, line, reds, shares=panel.shares)
     axes.set_title(panel.title, loc="left", fontsize=8.5)
     axes.set_xlabel(panel.x_label if panel.end is None else f"{panel.x_label}; 0 beyond", fontsize=7.5)
     axes.set_ylabel(panel.y_label, fontsize=7.5)
@@ -107,9 +115,9 @@ def y_range(panel: Panel) -> tuple[float, float]:
     return low - room, high + room
 
 
-def _draw_line(axes: Axes, line: Line, *, shares: bool) -> None:
+def _draw_line(axes: Axes, line: Line, reds: Mapping[int, str], *, shares: bool) -> None:
     estimates = line.estimates
-    colour = BROKEN if line.kind == "paper" else PALETTE[line.colour % len(PALETTE)]
+    colour = reds[line.colour] if line.kind == "paper" else PALETTE[line.colour % len(PALETTE)]
     look = {"markersize": 3.5, **_LOOKS[line.kind]}
     if line.kind == "printed" and len(line.places) == 1:
         look["linestyle"] = "none"  # nor in the legend

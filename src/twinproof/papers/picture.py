@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 INK, MUTED, RULE = "#222222", "#5f5f5f", "#dddddd"
 # Hues of Okabe and Ito, dark enough for thin lines; dashes and marks tell lines apart without them.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#6b6b6b", "#8c6d00", "#3E9BCB", "#111111", "#7A3E9D")
-BROKEN = "#CC0033"
+BROKEN, BROKEN_TOO = "#CC0033", "#6B0019"  # what is refuted, and a second method of which it is
 _SETTINGS: Mapping[Any, Any] = {
     "font.size": 8.5,
     "svg.hashsalt": "twinproof",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from twinproof.papers.certified_under_attack import CertifiedUnderAttack
-from twinproof.papers.contest import SECURESGD, SECURESGD_ADLM, STOBATCH
+from twinproof.papers.contest import SECURESGD, STOBATCH
 from twinproof.papers.conventional_against_size import ConventionalAgainstSize
 from twinproof.papers.conventional_under_attack import ConventionalUnderAttack
 from twinproof.papers.dpcert.certified_curves import CertifiedCurves, Group, combinations_group, copies_group, table_curves
@@ -27,7 +27,7 @@ REPRODUCTIONS: Mapping[str, Reproduction] = {
     "hgm-fig1": SigmaCurves(),
     "hgm-fig2": CertifiedUnderAttack(CIFAR10_NOT_PRIVATE, largest=0.6),
     "hgm-fig3": CertifiedUnderAttack(MNIST_NOT_PRIVATE, largest=0.3),
-    "hgm-fig4": ConventionalUnderAttack(CIFAR10, SECURESGD_ADLM, (2.0, 4.0, 6.0, 8.0, 10.0), sizes=(0.2,), caption_size=0.2),
+    "hgm-fig4": ConventionalUnderAttack(CIFAR10, SECURESGD, (2.0, 4.0, 6.0, 8.0, 10.0), sizes=(0.2,), caption_size=0.2),
     "hgm-fig5": ConventionalUnderAttack(MNIST, SECURESGD, (0.2, 0.5, 1.0, 2.0), sizes=FEW_SIZES, caption_size=0.1),
     "securesgd-mnist": SecureSgdMnist(),
     "stobatch-fig2": ConventionalUnderAttack(MNIST, STOBATCH, (0.2, 0.5, 1.0, 2.0), sizes=(0.2,), caption_size=0.2),

@@ -92,8 +92,8 @@ def _accuracy_panel(done: Sequence[Measured], method: str, budgets: Sequence[flo
         ("PGD in expectation", gather.adaptive(_FIGURE_2_SIZE)),
     ]
     return Panel(
-        f"{METHODS[method].label}: accuracy, size {_FIGURE_2_SIZE:g}",
-        EPSILON_AXIS,
+        f"{METHODS[method].label}: accuracy",
+        f"{EPSILON_AXIS}; attacks of size {_FIGURE_2_SIZE:g}",
         tuple(line(label, colour, read) for colour, (label, read) in enumerate(readings)),
         logarithmic=True,
     )
@@ -113,7 +113,7 @@ def _certified_panel(done: Sequence[Measured], epsilon: float) -> Panel:
 
     lines = (
         there("first layer, Eq. 10 as printed, at attacked inputs", PUBLISHED, "paper", 1),
-        line("first layer, Eq. 10 as printed", layer, PUBLISHED, "paper", 2),
+        line("first layer, Eq. 10 as printed", layer, PUBLISHED, "paper", 1),
         line("first layer, HGM (Theorem 3)", layer, HGM, "weaker", 0),
         line("first layer, tight", layer, TIGHT, "sound", 0),
         line("at the input, HGM (Theorem 3)", at_input, HGM, "weaker", 1),

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from matplotlib.figure import Figure
 from synthetic_smoothing import certified, falling
 
+from crowded_text import too_long
 from twinproof.errors import ConfigError, DataError
 from twinproof.papers.catalogue.experiments import EXPERIMENTS
 from twinproof.papers.cell import Cell
@@ -134,22 +134,10 @@ def test_titles_and_names_of_axes_stay_in_the_picture_and_apart(name: str) -> No
     """Planted: a title as long as the data, the sigma and the metric together, which Figure 12 once had."""
     made = REPRODUCTIONS[name]
     findings = found(name)
-    assert _too_long(made.figure(findings, "a caption")) == []
+    assert too_long(made.figure(findings, "a caption")) == []
     *others, last = findings.panels
     planted = replace(last, title="fashion-mnist, sigma 0.25: local Lipschitz constant" * (1 if len(others) > 1 else 2))
-    assert planted.title in _too_long(made.figure(replace(findings, panels=(*others, planted)), "a caption"))
-
-
-def _too_long(sheet: Figure) -> list[str]:
-    sheet.draw_without_rendering()
-    texts = [text for axes in sheet.axes for text in (axes.title, axes._left_title, axes.xaxis.label, axes.yaxis.label)]  # type: ignore[attr-defined]
-    boxes = [(text.get_text(), text.get_window_extent()) for text in texts if text.get_text()]
-    whole = sheet.bbox
-    outside = [
-        words for words, box in boxes if box.x0 < whole.x0 or box.x1 > whole.x1 or box.y0 < whole.y0 or box.y1 > whole.y1
-    ]
-    over = [words for words, box in boxes for _, other in boxes if box is not other and box.overlaps(other)]
-    return outside + over
+    assert planted.title in too_long(made.figure(replace(findings, panels=(*others, planted)), "a caption"))
 
 
 def test_curves_are_those_of_their_own_method_data_and_sigma() -> None:

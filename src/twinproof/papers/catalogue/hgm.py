@@ -80,7 +80,7 @@ HGM = (
         "hgm-fig5",
         Paper.HGM,
         "Figure 5",
-        "MNIST: accuracy under four attacks against epsilon, Secure-SGD, Secure-SGD with AGM, DPSGD",
+        "MNIST: accuracy under four attacks against epsilon, Secure-SGD, Secure-SGD with AGM, DPSGD; here AdLM too",
         published=(
             _gain("securesgd", "securesgd-agm", 2.9, "8.79e-7", "conventional accuracy"),
             _gain("securesgd", "dpsgd", 10.74, "8.54e-14", "conventional accuracy"),
