@@ -69,6 +69,9 @@ CHANGES: tuple[Settings, ...] = (
     {"regulariser": {"attack_steps": 10, "attack_stride": 1.0}},
     {"copies": 6},
     {"epochs": 40},
+    {"epochs": 40, "batch_size": 8192},
+    {"schedule": "linear"},
+    {"regulariser": {"weight": 0.1}},
     {"model": "gelu-cnn"},
 )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from twinproof.certify.sampling import Sampling
 from twinproof.data.arrays import from_arrays
 from twinproof.data.config import DataConfig
 from twinproof.data.load import load
+from twinproof.files import canonical_json
 from twinproof.layers.noise import NoiseLayer
 from twinproof.randomness import Key
 from twinproof.recipes.config import ResolvedConfig, parse_train_config
@@ -36,6 +38,7 @@ from twinproof.runs.run import Run
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
+KEPT = Path(__file__).parents[2] / "results" / "tune-stobatch-mnist.json"
 MEASURED = {"inputs": 5, "steps": 2}
 FAST = {"batch_size": 64, "copies": 1, "performance": {"device": "cpu"}}
 
@@ -52,8 +55,8 @@ def test_the_grid_is_the_middle_and_one_change_at_a_time() -> None:
     regulariser = {"regulariser": {"attack_steps": 3, "attack_stride": 2.0}}
     assert tasks[0].settings == {"epochs": 20, "batch_size": 4096, **regulariser}, "little budget: larger batches"
     assert tasks[1].settings == {"epochs": 20, "batch_size": 2048, **regulariser}
-    moved = _tasks(learning_rate=2.0)
-    assert moved[0].settings["learning_rate"] == 2.0
+    moved = _tasks(copies=6)
+    assert moved[0].settings["copies"] == 6
     assert len(moved) == len(tasks) - 2, "a change to what is there already is no second line"
 
 
@@ -75,6 +78,20 @@ def _resolved(change: dict[str, Any]) -> ResolvedConfig:
     noise = {"recipe": "stobatch", "noise_multiplier": 20.0, "delta": 1e-5, "batch_size": 30, "records": 60_000, "epochs": 20}
     settings = merged({"data": {"source": "images"}}, noise, MIDDLE["stobatch"], change)
     return resolve(parse_train_config(settings), dataset)
+
+
+def test_the_grid_makes_every_line_that_is_kept() -> None:
+    """Planted: a grid without one of its changes, which leaves lines that no committed command makes."""
+    kept = json.loads(KEPT.read_text(encoding="utf-8"))["lines"]
+    wanted = {(line["epsilon"], canonical_json(line["settings"])) for line in kept}
+
+    def made(changes: Sequence[dict[str, Any]]) -> set[tuple[float, str]]:
+        tasks = grid("stobatch", [0.2, 2.0], 1, {}, {"inputs": 500}, changes)
+        return {(task.epsilon, canonical_json(task.settings)) for task in tasks}
+
+    assert len(wanted) == len(kept) > 0
+    assert wanted <= made(CHANGES)
+    assert not wanted <= made([change for change in CHANGES if change != {"schedule": "linear"}])
 
 
 @pytest.mark.parametrize("change", CHANGES[1:], ids=str)

@@ -150,7 +150,7 @@ def test_pictures_and_pages(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["hgm-fig3", "hgm-fig4", "hgm-fig5", "securesgd-mnist"])
 def test_titles_and_names_of_axes_stay_in_the_picture_and_apart(name: str) -> None:
-    """Planted: the title that the second panel of securesgd-mnist once had, which ran into the third."""
+    """Planted: a title that is longer than its panel, as securesgd-mnist once had one."""
     findings, figure = found(name), REPRODUCTIONS[name]
     assert too_long(figure.figure(findings, "a caption")) == []
     first, second, *others = findings.panels
