@@ -15,6 +15,7 @@ class Status(StrEnum):
 
     PROVEN = "proven"  # a theorem, and tests in this repository that could refute it
     PUBLISHED = "published"  # a paper's claim, not proven by us
+    ASSUMED = "assumed"  # the theorem holds if an assumption does that the card names and that we could not check
     REFUTED = "refuted"  # shown false by an audit or a counter-example
     NONE = "none"  # nothing is promised
 

@@ -29,7 +29,10 @@ class Check:
 
 @dataclass(frozen=True)
 class Verification:
-    """The outcome for one run. Numbers that could not be recomputed are None; epsilons are rounded up and may be infinite."""
+    """The outcome for one run. Numbers that could not be recomputed are None; epsilons are rounded up and may be infinite.
+
+    ``not_checked`` names what this verification did not look at, in a few words each: nothing of it is verified.
+    """
 
     run: str
     problems: tuple[Problem, ...]
@@ -39,6 +42,7 @@ class Verification:
     delta: float | None
     steps: int | None
     certificates: int
+    not_checked: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -52,15 +56,21 @@ class Verification:
             record[name] = record[name] if record[name] is not None and math.isfinite(record[name]) else None
         record["problems"] = [asdict(problem) for problem in self.problems]
         record["checks"] = [asdict(check) for check in self.checks]
+        record["not_checked"] = list(self.not_checked)
         return {"ok": self.ok, **record}
 
 
 @dataclass
 class Findings:
-    """Collects checks in the order they are made."""
+    """Collects checks, and what was left unchecked, in the order they are made."""
 
     problems: list[Problem] = field(default_factory=list)
     checks: list[Check] = field(default_factory=list)
+    unchecked: list[str] = field(default_factory=list)
+
+    def leave(self, what: str) -> None:
+        """Notes that ``what`` is not checked."""
+        self.unchecked.append(what)
 
     def check(self, name: str, problems: Iterable[Problem], detail: str) -> bool:
         """Notes the check ``name``; it passed if ``problems`` is empty. ``detail`` says what was looked at."""

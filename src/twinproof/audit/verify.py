@@ -96,6 +96,7 @@ def verify_run(root: Path, *, originals: Originals | None = None, network: nn.Mo
         delta=ledger.delta if ledger else None,
         steps=ledger.steps if ledger else None,
         certificates=len(lines.rows) if lines is not None else 0,
+        not_checked=tuple(dict.fromkeys(findings.unchecked)),
     )
 
 

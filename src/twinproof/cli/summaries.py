@@ -140,4 +140,6 @@ def show_verification(result: Verification) -> None:
         typer.echo(f"{'ok  ' if check.passed else 'FAIL'}  {check.name}: {check.detail}")
     for problem in result.problems:
         typer.echo(f"problem  {problem.file}: {problem.what}; got {problem.got}, wanted {problem.wanted}")
-    typer.echo("everything checks out" if result.ok else f"{len(result.problems)} problems")
+    if result.not_checked:
+        typer.echo(f"not checked: {'; '.join(result.not_checked)}")
+    typer.echo("everything that was checked is right" if result.ok else f"{len(result.problems)} problems")
