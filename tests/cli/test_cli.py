@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -356,7 +357,16 @@ def test_a_warning_is_one_line_for_a_person(call: Any, tmp_path: Path) -> None:
     assert "private_ranges.py" not in answer.err
 
 
-def test_ctrl_c_says_how_to_go_on(call: Any, tmp_path: Path) -> None:
+@pytest.fixture
+def children_heed_ctrl_c() -> Iterator[None]:
+    """A shell starts what runs in its background with SIGINT ignored, and children inherit that."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("children_heed_ctrl_c")
+def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
     settings = [
         "--set",
         "noise_multiplier=3",

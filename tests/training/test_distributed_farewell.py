@@ -137,3 +137,17 @@ def test_silence_is_counted_from_the_last_sign() -> None:
     ranks[1].give_sign()
     silence.listen()
     assert silence.longer_than(0) == []
+
+
+def test_rank_0_waits_for_all_who_can_still_read() -> None:
+    store, ranks = world_of(4)
+    ranks[0].speak({"what": "no room"})
+    ranks[1].speak({"what": "no room"})
+    ranks[0].wait_until_read(lost=(2, 3))
+    assert store.now == 0
+    ranks[0].wait_until_read(lost=(2,))  # rank 3 never speaks
+    assert 10 < store.now < 30
+    ranks[3].speak({})
+    before = store.now
+    ranks[0].wait_until_read(lost=(2,))
+    assert store.now == before

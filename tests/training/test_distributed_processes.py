@@ -15,7 +15,7 @@ import torch
 
 import twinproof.training.distributed as package
 from rank_processes import die, quick_to_part, run_ranks
-from twinproof.errors import DataError
+from twinproof.errors import DataError, RunError
 from twinproof.training.distributed.ranks import ALONE, Ranks
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and SIGKILL")
@@ -120,6 +120,18 @@ def test_the_error_of_one_rank_is_told_by_rank_0() -> None:
 
 
 @pytest.mark.slow
+def test_rank_0_leaves_when_a_busy_rank_has_read_why() -> None:
+    def work(ranks: Ranks) -> None:
+        if ranks.is_first:
+            raise RunError("there is no room", where="the disk")
+        time.sleep(3)  # busy while rank 0, which keeps the store, wants to leave
+        ranks.wait()
+
+    for ended in run_ranks(2, work):
+        assert ended.error is not None
+        assert ended.error["what"] == "there is no room"
+
+
 def test_a_killed_rank_is_named_by_the_others_in_time() -> None:
     def work(ranks: Ranks) -> None:
         ranks.wait()

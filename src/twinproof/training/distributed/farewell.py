@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 from twinproof.training.distributed.rank_error import RankError, broken, gone, stopped
@@ -21,6 +21,9 @@ _LOOK = 0.1
 # What rank 0 gets to learn of another one's error and to tell it; then, to end before its launcher ends it.
 _WAIT_FOR_FIRST = 10.0
 _LET_IT_TELL = 1.0
+# What the others get to read why rank 0 stops, before it leaves and may take the store along. A rank that is busy with its own
+# work learns it from its watch, which ends the process some eight seconds later at the latest; launchers kill after thirty.
+_LET_THEM_READ = 15.0
 
 
 class Store(Protocol):
@@ -115,6 +118,12 @@ class Farewell:
             return True
         self._sleep(_LET_IT_TELL)
         return True
+
+    def wait_until_read(self, lost: Collection[int] = ()) -> None:
+        """Returns when all others but the ``lost`` have spoken too and need the store no longer, or when time is up."""
+        ends = self._clock() + _LET_THEM_READ
+        while self._clock() < ends and any(rank not in lost for rank in self.signs()):
+            self._sleep(_LOOK)
 
     def _found(self, key: str) -> bytes | None:
         return self._store.get(key) if self._store.check([key]) else None

@@ -34,7 +34,8 @@ def join(*, patience: float = PATIENCE) -> Iterator[ProcessRanks]:
     """Inside, this process is one of the ranks that ``torchrun`` (or another launcher, by the same variables) has started.
 
     Guarantees
-        - A rank that leaves with an error tells the others why, and their next word to each other ends in that error.
+        - A rank that leaves with an error tells the others why, and their next word to each other ends in that error. Rank 0,
+          which may keep the store, leaves only when the others have read it, however busy the machine is (15 seconds at most).
         - A rank that is killed, frozen or cut off is named by the others within 30 seconds.
         - Nobody leaves in peace before all have done their work.
     """
@@ -97,11 +98,14 @@ def _store() -> Store:
 def _part(farewell: Farewell, error: Exception, rank: int) -> None:
     """Tells the others why this rank leaves; where rank 0 will say it, this one ends in an error that is told already."""
     known = error if isinstance(error, TwinproofError) else TwinproofError(f"{type(error).__name__}: {error}")
+    lost = known.lost if isinstance(known, RankError) else ()
     try:
         farewell.speak(known.as_dict())
+        if rank == 0:
+            farewell.wait_until_read(lost)
     except RuntimeError:
         return
-    if rank == 0 or (isinstance(known, RankError) and 0 in known.lost):
+    if rank == 0 or 0 in lost:
         return
     if farewell.first_tells():
         raise stopped(rank, known.as_dict()).told_elsewhere() from error
