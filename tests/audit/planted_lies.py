@@ -157,7 +157,7 @@ DIGEST_LIES = [
 ]
 
 RUN_LIES = [
-    Lie("format 2", forge_run(lambda r: r.update(format=2)), "run.json", "format"),
+    Lie("format 0", forge_run(lambda r: r.update(format=0)), "run.json", "format"),
     Lie("format true", forge_run(lambda r: r.update(format=True)), "run.json", "format"),
     Lie("still training", forge_run(lambda r: r.update(state="training")), "run.json", "state"),
     Lie("another config", forge_run(lambda r: r["config"].update(note="x")), "run.json", "config is not the one"),

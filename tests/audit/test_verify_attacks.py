@@ -188,7 +188,7 @@ RESULT_LIES = [
 ]
 SETTING_LIES = [
     Lie("still attacking", attacks(lambda r: r.update(state="attacking")), "attacks.json", "state"),
-    Lie("format 2", attacks(lambda r: r.update(format=2)), "attacks.json", "format"),
+    Lie("format 0", attacks(lambda r: r.update(format=0)), "attacks.json", "format"),
     Lie("an unknown key", attacks(lambda r: r.update(note="x")), "attacks.json", "unknown key"),
     Lie("sizes out of order", attacks(lambda r: r.update(sizes=[0.5, 0.25])), "attacks.json", "sizes"),
     Lie("an infinite size", attacks(lambda r: r.update(sizes=[1e308, float("inf")])), "attacks.json", "no JSON object"),

@@ -104,7 +104,7 @@ def test_the_form_is_the_documented_one(tmp_path: Path) -> None:
     assert text[0] == ",".join(HEADER)
     assert text[2] == "0,paper,network,fgsm,0.25,3,-1,0.250000,4,3,-1,510,3,0.000000,1000"
     record = json.loads((tmp_path / "attacks.json").read_text())
-    assert (record["format"], record["state"], record["sizes"]) == (1, "complete", [0.25, 1.0])
+    assert (record["format"], record["state"], record["sizes"]) == (2, "complete", [0.25, 1.0])
 
 
 def test_radii_go_down_and_lengths_go_up() -> None:
@@ -123,7 +123,7 @@ def test_a_line_knows_what_became_of_it() -> None:
     [
         ("attacks.json", b"{", read_attacks),
         ("attacks.json", b"[]", read_attacks),
-        ("attacks.json", b'{"format": 2}', read_attacks),
+        ("attacks.json", b'{"format": 3}', read_attacks),
         ("attacks.json", b'{"format": 1}', read_attacks),
         ("attacks.csv", b"index,label\n0,1\n", read_attack_lines),
         ("attacks.csv", format_lines(LINES).replace("510", "many").encode(), read_attack_lines),

@@ -68,7 +68,6 @@ def test_a_new_audit_is_unbound(trained: Path, tmp_path: Path) -> None:
         "",
         "[]",
         "nonsense",
-        '{"format": 2}',
         '{"format": 1, "certificates": []}',
         '{"format": 1, "certificates": {"norm": "l2"}}',
     ],
@@ -76,6 +75,15 @@ def test_a_new_audit_is_unbound(trained: Path, tmp_path: Path) -> None:
 def test_a_broken_file_is_one_clear_error(tmp_path: Path, text: str) -> None:
     (tmp_path / "audit.json").write_text(text)
     with pytest.raises(RunError, match=r"audit\.json cannot be read"):
+        read_audit(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [('{"format": 3}', "newer version"), ('{"format": "2"}', "unknown format"), ("{}", "unknown")]
+)
+def test_another_format_is_named(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "audit.json").write_text(text)
+    with pytest.raises(RunError, match=said):
         read_audit(tmp_path)
 
 

@@ -182,7 +182,7 @@ def test_broken_lines_are_an_error(tmp_path: Path, content: bytes) -> None:
 def test_settings_round_trip(tmp_path: Path) -> None:
     write_settings(tmp_path, SETTINGS)
     assert read_settings(tmp_path) == SETTINGS
-    assert json.loads((tmp_path / "certificates.json").read_text())["format"] == 1
+    assert json.loads((tmp_path / "certificates.json").read_text())["format"] == 2
 
 
 def test_looks_round_trip_and_are_one_by_default(tmp_path: Path) -> None:

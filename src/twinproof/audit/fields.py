@@ -135,6 +135,10 @@ class Field:
     optional: bool = False
 
 
+FORMATS = (1, 2)
+"""The formats that this verifier reads."""
+FORMAT = Field("format", lambda value: type(value) is int and value in FORMATS, " or ".join(map(str, FORMATS)))
+"""The number of the format: the same field in all files of a run."""
 ORIGIN = (
     Field("device", is_text, "a description"),
     Field("versions", is_text_map, "software versions by package name"),

@@ -7,7 +7,8 @@ was chosen for certificates really used. It shows that what the run says is cons
 complete, and proves the numbers that are printed.
 
 Guarantees
-    Any content of the directory ends in a :class:`Verification`; the one error is :class:`RunError`, where there is no run.
+    Any content of the directory ends in a :class:`Verification`; the one error is :class:`RunError`, where there is no run, or
+    one of a newer version.
     Epsilons and radii are recomputed from the ledger's events and the votes, never from a printed epsilon or radius.
 """
 
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from twinproof.audit.evidence import RunFolder, parse_object, shown
+from twinproof.audit.fields import FORMATS
 from twinproof.audit.verification import Findings, Problem, Verification
 from twinproof.audit.verify_attack_settings import FILE as ATTACKS_FILE
 from twinproof.audit.verify_attack_settings import attack_noise, is_sound_attack
@@ -48,6 +50,7 @@ from twinproof.audit.verify_run_json import (
 from twinproof.audit.verify_run_json import (
     accuracy_problems,
     config_problems,
+    format_problems,
     privacy_block,
     public_data,
     scaling_problems,
@@ -55,6 +58,7 @@ from twinproof.audit.verify_run_json import (
     steps_problems,
     top_problems,
 )
+from twinproof.errors import RunError
 from twinproof.rounding import format_up, round_up
 
 if TYPE_CHECKING:
@@ -105,11 +109,24 @@ def _read_object(folder: RunFolder, name: str, findings: Findings) -> dict[str, 
     content = folder.content(name)
     record = parse_object(content) if isinstance(content, bytes) else content
     if isinstance(record, dict):
+        _refuse_newer(folder, name, record.get("format"))
         findings.check(f"{name} parses", (), "one JSON object")
         return record
     problem = Problem(name, "this is no JSON object", record, "one JSON object") if isinstance(record, str) else record
     findings.check(f"{name} parses", (problem,), "one JSON object")
     return None
+
+
+def _refuse_newer(folder: RunFolder, name: str, found: object) -> None:
+    """A file of a later version cannot be checked, and is not called false for that."""
+    if type(found) is int and found > FORMATS[-1]:
+        raise RunError(
+            f"{name} was made by a newer version of twinproof, and cannot be checked by this one",
+            where=shown(str(folder.root / name)),
+            got=f"format {shown(found)}",
+            wanted=f"format {FORMATS[0]} to {FORMATS[-1]}",
+            fix="upgrade twinproof",
+        )
 
 
 def _verify_ledger(folder: RunFolder, findings: Findings) -> tuple[Ledger | None, Spent | None]:
@@ -128,6 +145,7 @@ def _verify_ledger(folder: RunFolder, findings: Findings) -> tuple[Ledger | None
 
 
 def _verify_promises(run: dict[str, Any], ledger: Ledger | None, spent: Spent | None, findings: Findings) -> None:
+    findings.check("format", format_problems(run, ledger), "of run.json and of the ledger")
     findings.check("config", config_problems(run, ledger), "digest and settings of config")
     findings.check("privacy block", spending_problems(run, ledger), "noise, rate, steps and delta against the ledger")
     findings.check("feature ranges", scaling_problems(run, ledger), "their source, and what it cost")

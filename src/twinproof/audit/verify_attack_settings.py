@@ -10,6 +10,7 @@ from typing import Any
 
 from twinproof.audit.evidence import shown
 from twinproof.audit.fields import (
+    FORMAT,
     ORIGIN,
     Field,
     exactly,
@@ -58,7 +59,7 @@ def _is_choice(value: object, known: tuple[str, ...]) -> bool:
 
 
 SETTINGS = (
-    Field("format", exactly(1), "1"),
+    FORMAT,
     Field("state", exactly("complete"), "complete"),
     *SMOOTHED,
     Field("sizes", _is_sizes, "growing positive sizes of at most 12 significant digits"),

@@ -10,6 +10,7 @@ from typing import Any
 
 from twinproof.audit.evidence import shown
 from twinproof.audit.fields import (
+    FORMAT,
     ORIGIN,
     Field,
     exactly,
@@ -77,7 +78,7 @@ SMOOTHED = (
 )
 """What records say of a smoothed classifier and of how it was asked, whatever they are about."""
 SETTINGS = (
-    Field("format", exactly(1), "1"),
+    FORMAT,
     *SMOOTHED,
     Field("largest_radius", is_not_negative, "a number from 0"),
     Field("inputs", is_count, "an integer from 0"),

@@ -8,8 +8,8 @@ from typing import Any
 
 from twinproof.audit.evidence import digest_of, parse_object, shown
 from twinproof.audit.fields import (
+    FORMAT,
     Field,
-    exactly,
     field_problems,
     is_count,
     is_digest,
@@ -25,8 +25,9 @@ from twinproof.audit.fields import (
 )
 from twinproof.audit.verification import Problem
 
-FORMAT = 1
 FILE = "ledger.jsonl"
+NEIGHBOURS = {1: "add-or-remove-one", 2: "replace-by-null"}
+"""What neighbouring data sets are called in each format. Both cost the same (docs/formats/run.md)."""
 FIRST_PREVIOUS = "0" * 64
 
 _DIGEST = "64 lower-case hexadecimal digits"
@@ -39,10 +40,14 @@ LINE = (
 )
 BODIES = {
     "open": (
-        Field("format", exactly(FORMAT), str(FORMAT)),
+        FORMAT,
         Field("config_sha256", is_digest, _DIGEST),
         Field("delta", or_null(is_open_probability), "a number between 0 and 1, or null without privacy"),
-        Field("neighbours", exactly("add-or-remove-one"), "add-or-remove-one"),
+        Field(
+            "neighbours",
+            lambda value: isinstance(value, str) and value in NEIGHBOURS.values(),
+            " or ".join(NEIGHBOURS.values()),
+        ),
     ),
     "gaussian": (
         Field("noise_multiplier", is_positive, "a positive number"),

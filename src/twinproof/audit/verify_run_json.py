@@ -9,6 +9,7 @@ from typing import Any
 
 from twinproof.audit.evidence import digest_of, shown
 from twinproof.audit.fields import (
+    FORMAT,
     Field,
     exactly,
     field_problems,
@@ -31,7 +32,7 @@ from twinproof.audit.fields import (
 )
 from twinproof.audit.verification import Problem
 from twinproof.audit.verify_ledger import FILE as LEDGER
-from twinproof.audit.verify_ledger import Ledger
+from twinproof.audit.verify_ledger import NEIGHBOURS, Ledger
 
 FILE = "run.json"
 # What mechanisms on all records were used for, besides feature ranges.
@@ -48,7 +49,7 @@ def _is_numbers(value: object) -> bool:
 
 
 TOP = (
-    Field("format", exactly(1), "1"),
+    FORMAT,
     Field("state", exactly("complete"), "complete"),
     Field("created", is_utc_time, "a UTC time"),
     Field("config", is_object, "an object"),
@@ -135,6 +136,18 @@ def top_problems(run: dict[str, Any]) -> Iterator[Problem]:
     yield from field_problems(FILE, run, TOP)
     if isinstance(run.get("data"), dict):
         yield from field_problems(FILE, run["data"], DATA, where="data.")
+
+
+def format_problems(run: dict[str, Any], ledger: Ledger | None) -> Iterator[Problem]:
+    """The format is the one that the ledger was opened with, and calls neighbours by its own name."""
+    if ledger is None or not ledger.opening:
+        return
+    opened = ledger.opening["format"]
+    if run.get("format") != opened:
+        yield Problem(FILE, "format is not the one of the ledger", shown(run.get("format")), f"{opened} (ledger)")
+    if ledger.opening["neighbours"] != NEIGHBOURS[opened]:
+        what = f"neighbours are called otherwise in format {opened}"
+        yield Problem(LEDGER, what, shown(ledger.opening["neighbours"]), NEIGHBOURS[opened])
 
 
 def config_problems(run: dict[str, Any], ledger: Ledger | None) -> Iterator[Problem]:

@@ -16,8 +16,8 @@ from twinproof.errors import RunError
 from twinproof.files import canonical_json, sync_folder
 from twinproof.privacy.accounting import Event, GaussianEvent, LaplaceEvent, PoissonGaussianEvent
 
-FORMAT = 1
-NEIGHBOURS = "add-or-remove-one"
+FORMAT = 2
+NEIGHBOURS = "replace-by-null"
 GENESIS = "0" * 64
 KINDS = ("open", "gaussian", "laplace", "poisson-gaussian", "close")
 

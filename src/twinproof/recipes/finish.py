@@ -49,7 +49,6 @@ def finish_run(
             },
         )
     record = read_run_json(root)
-    record.pop("format")
     device = next(model.parameters()).device
     test = DeviceRecords(dataset.test, dataset.levels, device)
     accuracy: Accuracy = clean_accuracy(model, test.inputs(slice(None)), test.labels)

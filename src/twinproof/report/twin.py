@@ -15,7 +15,7 @@ from twinproof.report.facts import RunFacts
 from twinproof.report.numbers import epsilon_number, radius_number
 from twinproof.report.sections import radius_counts
 
-FORMAT = 1
+FORMAT = 2
 _CERTIFICATION = (
     *("norm", "bound", "law", "place", "sigma", "statistic", "confidence", "runner_up"),
     *("shared_noise", "form", "arithmetic", "target_radius"),

@@ -19,11 +19,11 @@ from twinproof.errors import RunError
 from twinproof.files import write_atomic, write_json
 from twinproof.rounding import format_down, format_up
 from twinproof.runs.certificates import ABSTAIN
+from twinproof.runs.layout import FORMAT, refuse_unknown_format
 from twinproof.runs.record import COMPLETE
 
 ATTACKS_JSON, ATTACKS_CSV, ATTACKED_INPUTS = "attacks.json", "attacks.csv", "attacks.safetensors"
 ATTACK_FILES = (ATTACKS_JSON, ATTACKS_CSV, ATTACKED_INPUTS)
-FORMAT = 1
 NOBODY = -1  # aim: the attack was untargeted
 ATTACKING = "attacking"
 
@@ -137,8 +137,6 @@ class AttackSettings:
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> AttackSettings:
         """Reads ``as_dict`` back; ValueError, KeyError or TypeError where it is malformed."""
-        if record["format"] != FORMAT:
-            raise ValueError(f"format {record['format']!r}, not {FORMAT}")
         values = {field.name: record[field.name] for field in fields(cls) if field.name != "slackless_norm"}
         values["slackless_norm"] = record.get("slackless_norm")
         for name in ("sizes", "attacks", "protocols"):
@@ -165,6 +163,7 @@ def read_attack_settings(path: Path) -> tuple[AttackSettings, dict[str, Any]] | 
         return None
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
+        refuse_unknown_format(path, record["format"])
         return AttackSettings.from_dict(record), record
     except (ValueError, KeyError, TypeError) as error:
         raise RunError(

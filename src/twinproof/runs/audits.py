@@ -9,11 +9,10 @@ from typing import Any
 
 from twinproof.errors import RunError
 from twinproof.files import write_json
-from twinproof.runs.layout import read_run_json
+from twinproof.runs.layout import FORMAT, read_run_json, refuse_unknown_format
 from twinproof.runs.record import write_run_json
 
 AUDIT_JSON = "audit.json"
-AUDIT_FORMAT = 1
 SECTION = "certificates"
 ATTACKING, COMPLETE = "attacking", "complete"
 HELD, UNDECIDED, FLIPPED = "held", "undecided", "flipped"
@@ -119,7 +118,7 @@ class CertificateAudit:
 def write_audit(root: Path, audit: CertificateAudit) -> None:
     """Replaces the audit of the certificates in one step; other sections of the file stay."""
     others = {name: section for name, section in (_content(root) or {}).items() if name not in ("format", SECTION)}
-    write_json(root / AUDIT_JSON, {"format": AUDIT_FORMAT, **others, SECTION: audit.as_dict()})
+    write_json(root / AUDIT_JSON, {"format": FORMAT, **others, SECTION: audit.as_dict()})
 
 
 def read_audit(root: Path) -> CertificateAudit | None:
@@ -140,7 +139,6 @@ def read_audit(root: Path) -> CertificateAudit | None:
 def unbind_audit(root: Path) -> None:
     """Takes the digest of ``audit.json`` out of ``run.json``: what is being made anew is bound when it is complete."""
     record = read_run_json(root)
-    record.pop("format")
     record["files"] = {name: entry for name, entry in record.get("files", {}).items() if name != AUDIT_JSON}
     write_run_json(root, record)
 
@@ -160,8 +158,9 @@ def _content(root: Path) -> dict[str, Any] | None:
         record = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise _broken(root, error) from error
-    if not isinstance(record, dict) or record.get("format") != AUDIT_FORMAT:
-        raise _broken(root, record.get("format") if isinstance(record, dict) else type(record).__name__)
+    if not isinstance(record, dict):
+        raise _broken(root, type(record).__name__)
+    refuse_unknown_format(path, record.get("format"))
     return record
 
 
@@ -170,6 +169,6 @@ def _broken(root: Path, got: object) -> RunError:
         "audit.json cannot be read",
         where=str(root / AUDIT_JSON),
         got=got,
-        wanted=f"format {AUDIT_FORMAT} of docs/formats/run.md",
+        wanted="the format of docs/formats/run.md",
         fix="move the file away and audit again",
     )

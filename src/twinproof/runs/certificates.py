@@ -12,7 +12,7 @@ from typing import IO, Any
 from twinproof.errors import RunError
 from twinproof.files import write_json
 from twinproof.rounding import format_down
-from twinproof.runs.layout import FORMAT, RunLayout
+from twinproof.runs.layout import FORMAT, RunLayout, refuse_unknown_format
 
 ABSTAIN = -1  # prediction: the votes do not allow an answer
 UNKNOWN = -2  # label: nobody said what the truth is
@@ -149,6 +149,7 @@ def read_settings(root: Path) -> CertificateSettings | None:
         return None
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
+        refuse_unknown_format(path, record["format"])
         # Records from before there was noise at two places have no slackless norm.
         values = {field.name: record[field.name] for field in fields(CertificateSettings) if field.name != "slackless_norm"}
         values["slackless_norm"] = record.get("slackless_norm")

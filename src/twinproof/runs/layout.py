@@ -9,7 +9,10 @@ from typing import Any
 
 from twinproof.errors import RunError
 
-FORMAT = 1
+FORMAT = 2
+"""The format that is written now. A run keeps the number it began with, whatever is added to it later."""
+FORMATS = (1, 2)
+"""The formats that are read."""
 
 
 @dataclass(frozen=True)
@@ -79,10 +82,26 @@ def read_run_json(root: Path) -> dict[str, Any]:
         record = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise RunError("run.json cannot be read", where=str(path), got=error, wanted="valid JSON") from error
-    if not isinstance(record, dict) or record.get("format") != FORMAT:
-        got = record.get("format") if isinstance(record, dict) else type(record).__name__
-        raise RunError("run.json has an unknown format", where=str(path), got=got, wanted=f"format {FORMAT}")
+    if not isinstance(record, dict):
+        raise RunError("run.json has an unknown format", where=str(path), got=type(record).__name__, wanted="a JSON object")
+    refuse_unknown_format(path, record.get("format"))
     return record
+
+
+def refuse_unknown_format(path: Path, found: object) -> None:
+    """Raises RunError unless ``found``, the format that the file ``path`` states, is one that this version reads."""
+    if type(found) is int and found in FORMATS:
+        return
+    wanted = f"format {FORMATS[0]} to {FORMATS[-1]}"
+    if type(found) is int and found > FORMATS[-1]:
+        raise RunError(
+            f"{path.name} was made by a newer version of twinproof",
+            where=str(path),
+            got=f"format {found}",
+            wanted=wanted,
+            fix="upgrade twinproof",
+        )
+    raise RunError(f"{path.name} has an unknown format", where=str(path), got=found, wanted=wanted)
 
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ def config_digest(config: dict[str, Any]) -> str:
 
 
 def write_run_json(root: Path, record: dict[str, Any]) -> None:
-    """Replaces ``run.json`` in one step."""
+    """Replaces ``run.json`` in one step. A ``record`` that was read keeps the format it has, a new one gets today's."""
     write_json(RunLayout(root).run_json, {"format": FORMAT, **record})
 
 
@@ -37,6 +37,5 @@ def update_run_json(root: Path, *, files: Iterable[str] = (), **changes: Any) ->
     record.update(changes)
     others = {name: entry for name, entry in record.get("files", {}).items() if name not in names}
     record["files"] = {**others, **file_digests(root, names)}
-    record.pop("format")
     write_run_json(root, record)
     return read_run_json(root)
