@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -71,7 +72,7 @@ def test_a_file_is_read_once(tmp_path: Path) -> None:
 
 
 def test_what_is_not_a_plain_file_of_bearable_size_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evidence, "LARGEST_TEXT", 10)
+    monkeypatch.setattr(evidence, "LARGEST_RECORD", 10)
     (tmp_path / "run.json").write_bytes(b"x" * 11)
     (tmp_path / "folder").mkdir()
     (tmp_path / "link").symlink_to("/etc/hostname")
@@ -88,6 +89,35 @@ def test_what_is_not_a_plain_file_of_bearable_size_is_not_read(tmp_path: Path, m
         assert isinstance(outcome, Problem)
         assert words in outcome.what
         assert outcome.file == name
+
+
+def test_a_file_that_grows_while_it_is_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "run.json"
+    path.write_bytes(b"short")
+    whole = os.fstat
+
+    def growing(handle: int) -> os.stat_result:
+        status = whole(handle)
+        with path.open("ab") as file:
+            file.write(b", and then longer")
+        return status
+
+    monkeypatch.setattr(os, "fstat", growing)
+    outcome = RunFolder(tmp_path).content("run.json")
+    assert isinstance(outcome, Problem)
+    assert "while it was read" in outcome.got
+
+
+def test_no_more_memory_is_taken_than_the_file_needs(tmp_path: Path) -> None:
+    """Weights may have gigabytes; a reader that asks for so many whatever the file holds fails where there are fewer."""
+    (tmp_path / "run.json").write_bytes(b"{}")
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    tracemalloc.start()
+    try:
+        assert RunFolder(tmp_path).content("model.safetensors") == b"weights"
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("name", ["absent", "with\x00nul", "x" * 5000, "\udcff"], ids=kind)

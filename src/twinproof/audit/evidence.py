@@ -2,12 +2,14 @@
 
 Guarantees
     Whatever bytes a file holds, the functions here return a value or a :class:`Problem`; they do not raise, follow links out
-    of the run, wait on a pipe, or read without bound. What is hashed is what is parsed, because both use one reading.
+    of the run, wait on a pipe, or read without bound. What is hashed is what is parsed and what is loaded: every check asks
+    ``RunFolder.content``, which reads a file the first time it is asked for and never again.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import stat
@@ -18,8 +20,10 @@ from twinproof.audit.verification import Problem
 from twinproof.errors import RunError
 from twinproof.runs.layout import RunLayout
 
-LARGEST_TEXT = 256 * 2**20
-LARGEST_MODEL = 16 * 2**30
+# What is parsed into Python's objects takes many times its size; tables of numbers and weights do not.
+LARGEST_RECORD = 16 * 2**20
+LARGEST_TABLE = 256 * 2**20
+LARGEST_MODEL = 4 * 2**30
 SHOWN_CHARACTERS = 160
 
 
@@ -60,10 +64,7 @@ class RunFolder:
 
     def mode(self, name: str) -> int:
         """Type and permission bits of ``name`` itself, not of what a link points to; 0 where it cannot be asked."""
-        try:
-            return (self.root / name).lstat().st_mode
-        except OSError:
-            return 0
+        return _mode(self.root / name)
 
     def content(self, name: str) -> bytes | Problem:
         """The bytes of the file ``name``, or why they cannot be had."""
@@ -72,23 +73,61 @@ class RunFolder:
         return self._read[name]
 
 
+def _limit(name: str) -> int:
+    """The most bytes that a file of this name may have."""
+    if name.endswith(".safetensors"):
+        return LARGEST_MODEL
+    return LARGEST_TABLE if name.endswith(".csv") or name.startswith("report.") else LARGEST_RECORD
+
+
 def _read_regular(path: Path, name: str) -> bytes | Problem:
-    limit = LARGEST_MODEL if name.endswith(".safetensors") else LARGEST_TEXT
+    limit = _limit(name)
     try:
-        status = path.lstat()
-        if not stat.S_ISREG(status.st_mode):
-            return Problem(name, "this is not a regular file", stat.filemode(status.st_mode), "a file, not a link or a folder")
-        if status.st_size > limit:
-            return Problem(name, "the file is too large to be checked", f"{status.st_size} bytes", f"at most {limit} bytes")
-        with open(path, "rb") as handle:
-            content = handle.read(limit + 1)
+        # What is asked for its type and size is what is read: a name can point elsewhere a moment later.
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+        with open(handle, "rb", buffering=0) as file:
+            status = os.fstat(handle)
+            if not stat.S_ISREG(status.st_mode):
+                return _not_regular(name, status.st_mode)
+            if status.st_size > limit:
+                return _too_large(name, f"{status.st_size} bytes", limit)
+            content = _read_whole(file, status.st_size)
     except FileNotFoundError:
         return Problem(name, "the file is missing", "no such file", "the file that the run format asks for")
+    except MemoryError:
+        return _too_large(name, "more than this machine's memory", limit)
     except (OSError, ValueError) as error:
+        mode = _mode(path)
+        if mode and not stat.S_ISREG(mode):
+            return _not_regular(name, mode)
         return Problem(name, "the file cannot be read", shown(str(error)), "a readable file")
-    if len(content) > limit:
-        return Problem(name, "the file is too large to be checked", f"more than {limit} bytes", f"at most {limit} bytes")
+    if len(content) > status.st_size:
+        return _too_large(name, f"{status.st_size} bytes, and more while it was read", limit)
     return content
+
+
+def _read_whole(file: io.RawIOBase, size: int) -> bytes:
+    """Up to ``size`` bytes and one more, which tells that the file is growing."""
+    parts, missing = [], size + 1
+    while missing and (part := file.read(missing)):
+        parts.append(part)
+        missing -= len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _mode(path: Path) -> int:
+    try:
+        return path.lstat().st_mode
+    except (OSError, ValueError):
+        return 0
+
+
+def _not_regular(name: str, mode: int) -> Problem:
+    return Problem(name, "this is not a regular file", stat.filemode(mode), "a file, not a link or a folder")
+
+
+def _too_large(name: str, got: str, limit: int) -> Problem:
+    return Problem(name, "the file is too large to be checked", got, f"at most {limit} bytes")
 
 
 def _no_constant(word: str) -> Any:
