@@ -14,9 +14,12 @@ from torch import Tensor, nn
 from twinproof.audit.verify import verify_run
 from twinproof.certify.run import certify_run
 from twinproof.certify.smoothed import Sampling
+from twinproof.cli.summaries import training_answer
 from twinproof.data import Dataset, from_arrays
 from twinproof.errors import ConfigError, ModelError, RunError
 from twinproof.guarantee import Status
+from twinproof.recipes.guarantees import OWN_NETWORK_ASSUMPTIONS
+from twinproof.recipes.own import note_own_network, own_network_assumptions
 from twinproof.recipes.train import train
 from twinproof.runs.layout import read_run_json
 from twinproof.runs.run import Run
@@ -53,6 +56,7 @@ def test_an_own_network_on_an_own_data_set_end_to_end(dataset: Dataset, tmp_path
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items()), "the caller's stays as it is"
     assert set(run.model().state_dict()) == set(before), "no parameter is renamed"
     assert run.guarantee.status is Status.PROVEN
+    assert run.record["own_network"] == {"assumptions": []}
     assert run.record["config"]["model"] == "own:Gated"
     assert run.record["data"]["name"] == "memory"
     certify_run(run, dataset, sampling=Sampling(10, 50), limit=3)
@@ -121,3 +125,35 @@ def test_resuming_needs_the_same_things_again(dataset: Dataset, tmp_path: Path) 
     resumed = train(None, tmp_path / "run", resume=True, dataset=dataset, network=network)
     whole = train(settings, tmp_path / "whole", dataset=dataset, network=network)
     assert resumed.model_sha256 == whole.model_sha256
+
+
+@pytest.mark.parametrize("code", sorted(OWN_NETWORK_ASSUMPTIONS))
+def test_what_could_not_be_shown_lowers_the_status_and_stays(dataset: Dataset, tmp_path: Path, code: str) -> None:
+    class Adds:
+        """Notes a code in the middle of training, as a session that could not show something does."""
+
+        def start(self, stage: str, total: int, done: int = 0) -> None: ...
+
+        def say(self, text: str) -> None: ...
+
+        def advance(self, units: int = 1) -> None:
+            note_own_network(tmp_path / "run", [code])
+
+    run = train(SETTINGS, tmp_path / "run", dataset=dataset, network=Gated(), progress=Adds())
+    assert run.record["own_network"] == {"assumptions": [code]}
+    assert run.guarantee.status is Status.ASSUMED
+    assert run.guarantee.assumptions[-1] == OWN_NETWORK_ASSUMPTIONS[code]
+    answer = training_answer(run)
+    assert (answer["status"], answer["epsilon"]) == ("assumed", run.epsilon)
+    note_own_network(tmp_path / "run", [])
+    assert own_network_assumptions(read_run_json(tmp_path / "run")) == (code,), "an assumption stays"
+
+
+def test_a_built_in_network_has_no_such_entry(dataset: Dataset, tmp_path: Path) -> None:
+    run = train(SETTINGS | {"model": "mlp"}, tmp_path / "run", dataset=dataset)
+    assert "own_network" not in run.record
+
+
+def test_an_unknown_assumption_is_refused(dataset: Dataset, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="kept-state"):
+        own_network_assumptions({"own_network": {"assumptions": ["nothing to see here"]}})

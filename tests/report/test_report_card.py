@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ def facts(
     [
         (Status.PROVEN, "Adding or removing", True),
         (Status.PUBLISHED, "not proven here. Adding or removing", True),
+        (Status.ASSUMED, "could not be checked. Adding or removing", True),
         (Status.REFUTED, "shown to be false", False),
         (Status.NONE, "No privacy is promised", False),
     ],
@@ -108,3 +111,12 @@ def test_tables_have_a_handful_of_rows(largest: float, count: int) -> None:
     assert len(radii) == count
     assert radii[0] == 0.0
     assert radii[-1] <= largest
+
+
+def test_only_proven_is_green(tmp_path: Path) -> None:
+    colours = dict(re.findall(r"--(\w+): (#\w{6})", (files("twinproof.report") / "style.css").read_text()))
+    green = colours["proven"]
+    assert all(colours[str(status)] != green for status in Status if status is not Status.PROVEN)
+    card = guarantee_card(facts(tmp_path, Status.ASSUMED))
+    assert 'class="badge assumed"' in card
+    assert "epsilon, under assumptions" in card

@@ -23,7 +23,7 @@ _METHOD = ("law", "place", "bound", "statistic", "confidence", "runner_up", "ope
 def training_answer(run: Run) -> dict[str, Any]:
     """The answer of ``train --json``; epsilon and delta are null where the status is ``none`` or ``refuted``."""
     # An epsilon that is no promise (r unpaid, a known seed) would be read as one, whatever stands beside it.
-    promised = run.guarantee.status in (Status.PROVEN, Status.PUBLISHED)
+    promised = run.guarantee.status in (Status.PROVEN, Status.PUBLISHED, Status.ASSUMED)
     privacy = (run.record["privacy"] or {}) if promised else {}
     return {
         "run": str(run.root),

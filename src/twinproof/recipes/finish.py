@@ -15,6 +15,7 @@ from twinproof.privacy.accounting import Spending, spending
 from twinproof.privacy.ledger import Ledger
 from twinproof.recipes.config import ResolvedConfig
 from twinproof.recipes.guarantees import not_yet_certified, privacy_guarantee
+from twinproof.recipes.own import own_network_assumptions
 from twinproof.recipes.registry import find_recipe
 from twinproof.recipes.resolve import plan_of
 from twinproof.runs.environment import utc_now
@@ -56,7 +57,7 @@ def finish_run(
         "state": COMPLETE,
         "created": created,
         "guarantees": {
-            "privacy": privacy_guarantee(config, dataset, spent).as_dict(),
+            "privacy": privacy_guarantee(config, dataset, spent, own_network_assumptions(record)).as_dict(),
             "robustness": not_yet_certified(config.sigma).as_dict(),
         },
         "privacy": _privacy_block(config, spent),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from twinproof.data.record import Dataset
 from twinproof.guarantee import Guarantee, Kind, Status
 from twinproof.layers.models.with_noise import RedistributionKind
@@ -29,6 +31,23 @@ _ASSUMPTIONS = (
     "pass; it is taken as truly random and unknown to the adversary.",
 )
 
+_OWN_NETWORK = (
+    "The network is the owner's own: its code was not read. That it treats every record alone was tried at the run's pass "
+    "size, before and during training."
+)
+OWN_NETWORK_ASSUMPTIONS = {
+    "gpu-rounding": (
+        "On the GPU the gradient of one record was the same in every row only up to float rounding. That this rounding says "
+        "nothing about another record is assumed."
+    ),
+    "kept-state": (
+        "The network keeps values in Python between passes. That they act on no later gradient was tried at some steps and is "
+        "assumed for the others."
+    ),
+}
+"""What could not be shown about an owner's own network, by the codes in ``run.json["own_network"]["assumptions"]``."""
+
+_ASSUMED_REASON = "the network is the owner's own, and not everything about it could be shown: see the last assumptions"
 _PUBLISHED_REASON = "the recipe was carried out by its paper's formulas; only the sound variant is called proven"
 _REFUTED_PROMISE = "Nothing is promised about the training records: the published variant does not keep its own promise."
 _REFUTED_REASON = (
@@ -37,14 +56,18 @@ _REFUTED_REASON = (
 )
 
 
-def privacy_guarantee(config: TrainConfig, dataset: Dataset, spent: Spending | None) -> Guarantee:
+def privacy_guarantee(
+    config: TrainConfig, dataset: Dataset, spent: Spending | None, own_network: Sequence[str] | None = None
+) -> Guarantee:
     """What the run promises about its training records.
+
+    ``own_network`` holds the codes of what could not be shown about an owner's own network; None for a built-in one.
 
     Guarantees
         Status ``proven`` is given only to a private recipe whose noise nobody can reproduce and whose redistribution vector
         is public or paid for. A known seed, or no privacy mechanism at all, gives ``none`` with the reason; a redistribution
         vector that nothing pays for, or steps that no plan can count, give ``refuted``, and no epsilon. Any other published
-        variant gives ``published``.
+        variant gives ``published``. A code of ``own_network`` turns ``proven`` into ``assumed``.
     """
     if (refutation := refuted_as_printed(config)) is not None:
         return Guarantee(Kind.PRIVACY, Status.REFUTED, _REFUTED_PROMISE, reason=refutation)
@@ -66,14 +89,17 @@ def privacy_guarantee(config: TrainConfig, dataset: Dataset, spent: Spending | N
     )
     scaling = () if dataset.scaling is None else (_scaling_assumption(dataset.scaling.source),)
     shares = () if config.noise_layer is None else (_redistribution_assumption(config.noise_layer),)
+    own = () if own_network is None else (_OWN_NETWORK, *(OWN_NETWORK_ASSUMPTIONS[code] for code in own_network))
     published = config.variant is Variant.PUBLISHED
+    proven = Status.ASSUMED if own_network else Status.PROVEN
+    reason = _PUBLISHED_REASON if published else _ASSUMED_REASON if own_network else ""
     return Guarantee(
         Kind.PRIVACY,
-        Status.PUBLISHED if published else Status.PROVEN,
+        Status.PUBLISHED if published else proven,
         promise,
         theorem=_THEOREM,
-        assumptions=(*_ASSUMPTIONS, *scaling, *shares),
-        reason=_PUBLISHED_REASON if published else "",
+        assumptions=(*_ASSUMPTIONS, *scaling, *shares, *own),
+        reason=reason,
         values=(("epsilon", spent.epsilon), ("epsilon_rdp", spent.epsilon_rdp), ("delta", spent.delta)),
     )
 

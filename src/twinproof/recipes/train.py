@@ -24,7 +24,7 @@ from twinproof.recipes.gradients import gradient_source, per_example_path
 from twinproof.recipes.guarantees import not_yet_certified
 from twinproof.recipes.noise_network import constraint_of, initial_network, run_network
 from twinproof.recipes.optimizer import optimizer_of
-from twinproof.recipes.own import Own
+from twinproof.recipes.own import Own, describe_own_network
 from twinproof.recipes.passes_of_run import PassesOfRun, found_passes, kept_to, passes_of, refuse_other_passes
 from twinproof.recipes.prior_of_run import describe_prior, refuse_other_prior
 from twinproof.recipes.ranks_of_run import agree_on_data, shared_ledger, tell, tell_complete, told
@@ -171,6 +171,7 @@ class _Prepared:
     public: PublicRecords | None
     key: Key
     device: str
+    own_codes: tuple[str, ...] | None = None  # what could not be shown about an own network that is trained privately
 
 
 def _prepare(root: Path, config: TrainConfig, own: Own, data_root: Path | None) -> _Prepared:
@@ -183,11 +184,13 @@ def _prepare(root: Path, config: TrainConfig, own: Own, data_root: Path | None) 
     refuse_network(resolved, network)
     if (constraint := constraint_of(resolved, dataset.shape)) is not None:
         constraint.apply(network)  # what it cannot hold is refused now
+    own_codes: tuple[str, ...] | None = None
     if find_recipe(resolved.recipe).counted(resolved.variant):
         plan_of(resolved)
         if own.network is not None:  # ours pass the trial of the per-example path; it can take many seconds
             per_example_path(resolved, network.train(), dataset)
-    return _Prepared(root, resolved, own, dataset, public, key, describe_device(device))
+            own_codes = ()
+    return _Prepared(root, resolved, own, dataset, public, key, describe_device(device), own_codes)
 
 
 def _start_job(prepared: _Prepared, ranks: Ranks) -> Job:
@@ -221,6 +224,7 @@ def _start_job(prepared: _Prepared, ranks: Ranks) -> Job:
             "versions": software_versions(),
             "device": prepared.device if ranks.world == 1 else f"{prepared.device}, {ranks.world} ranks",
             **describe_prior(resolved),
+            **({} if prepared.own_codes is None else describe_own_network(prepared.own_codes)),
         },
     )
     return Job(root, resolved, prepared.own, dataset, prepared.public, key, ledger, digest, created)

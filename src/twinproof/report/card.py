@@ -14,6 +14,7 @@ SHARES = (0.9, 0.75, 0.5, 0.25)
 _BADGES = {
     Status.PROVEN: ("✓", "proven", "a theorem, and tests that could refute it"),
     Status.PUBLISHED: ("?", "published", "a paper's claim, not proven here"),
+    Status.ASSUMED: ("!", "assumed", "holds if the named assumptions do, which could not be checked"),
     Status.REFUTED: ("✗", "refuted", "shown to be false"),
     Status.NONE: ("–", "none", "nothing is promised"),
 }
@@ -26,7 +27,10 @@ _SHARED_NOISE = (
     "All inputs met the same noise: each certificate alone holds as it says, but certificates may fail together, and shares of "
     "certified inputs vary more than those of independent ones."
 )
-_CLAIMED = "A paper claims the following; it is not proven here."
+_QUALIFIED = {
+    Status.PUBLISHED: "A paper claims the following; it is not proven here. ",
+    Status.ASSUMED: "This holds if the last assumptions below do; they could not be checked. ",
+}
 _PRIVACY_SILENCE = (
     "Nothing about what can be inferred from the population as a whole: a pattern that holds without a person's record may "
     "still be learned, and may still concern that person.",
@@ -76,7 +80,7 @@ def privacy_sentence(facts: RunFacts) -> str:
         "Adding or removing any one person's record changes the probability of any result of this training by at most a factor "
         f"of {factor_text(epsilon)}, plus {probability_text(facts.delta)}."
     )
-    return promise if status is Status.PROVEN else f"{_CLAIMED} {promise}"
+    return f"{_QUALIFIED.get(status, '')}{promise}"
 
 
 def robustness_sentence(facts: RunFacts) -> str:
@@ -97,7 +101,7 @@ def robustness_sentence(facts: RunFacts) -> str:
         f"For each certified input, no change smaller than its radius ({facts.settings.norm} norm) can change the answer of "
         "the smoothed classifier."
     )
-    return promise if status is Status.PROVEN else f"{_CLAIMED} {promise}"
+    return f"{_QUALIFIED.get(status, '')}{promise}"
 
 
 def _private_half(facts: RunFacts) -> Markup:
@@ -152,7 +156,9 @@ def _privacy_numbers(facts: RunFacts) -> Markup:
     privacy = section(facts.run, "privacy")
     if facts.promised_epsilon is None:
         return Markup()
-    label = "epsilon" if facts.privacy.status is Status.PROVEN else "epsilon, as claimed"
+    label = {Status.PUBLISHED: "epsilon, as claimed", Status.ASSUMED: "epsilon, under assumptions"}.get(
+        facts.privacy.status, "epsilon"
+    )
     rows: list[tuple[object, object]] = [(label, f"≤ {epsilon_text(facts.promised_epsilon)}")]
     rows.append(("delta", probability_text(facts.delta)))
     multiplier = number(privacy.get("noise_multiplier"))

@@ -102,7 +102,8 @@ def _guarantees(runs: Sequence[RunFacts], names: Sequence[str], *, norms: int) -
     ]
     head = ("run", "recipe", "data", "private", "epsilon", "delta", "robust", "radii by", "sigma")
     note = (
-        "Epsilon is shown only where it is a promise; “published” means that a paper claims it and nobody here has proven it."
+        "Epsilon is shown only where it is a promise; “published” means that a paper claims it and nobody here has proven it, "
+        "“assumed” that it holds if the assumptions named in the run do."
     )
     apart = missing(_APART) if norms > 1 else Markup()
     return section_of("guarantees", "Guarantees", table(head, rows), apart, element("p", note, class_="note"))

@@ -87,7 +87,7 @@ class RunFacts:
     def promises(self, guarantee: Guarantee) -> bool:
         """Whether a guarantee may be shown as a promise: claimed by its status, and undone by no verification or attack."""
         undone = self.refused or (guarantee.kind is Kind.ROBUSTNESS and self.contradicted)
-        return guarantee.status in (Status.PROVEN, Status.PUBLISHED) and not undone
+        return guarantee.status in (Status.PROVEN, Status.PUBLISHED, Status.ASSUMED) and not undone
 
     @property
     def promised_epsilon(self) -> float | None:

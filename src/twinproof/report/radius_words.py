@@ -11,7 +11,7 @@ from twinproof.guarantee import Status
 from twinproof.runs.certificates import CertificateSettings
 
 REFUTED_CLAIM, UNPROVEN_CLAIM = "claimed, refuted", "claimed, not proven"
-_CLAIMS = {Status.REFUTED: REFUTED_CLAIM, Status.PUBLISHED: UNPROVEN_CLAIM}
+_CLAIMS = {Status.REFUTED: REFUTED_CLAIM, Status.PUBLISHED: UNPROVEN_CLAIM, Status.ASSUMED: UNPROVEN_CLAIM}
 _LAWS = {"gaussian": "Gaussian", "laplace": "Laplace"}
 _PLACES = {
     "input": "at the input",

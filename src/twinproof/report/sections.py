@@ -169,7 +169,9 @@ def _epsilon_tile(facts: RunFacts) -> Markup:
     epsilon = facts.promised_epsilon
     if epsilon is None:
         return _tile("Epsilon", "none", "", "no privacy is promised")
-    note = "proven" if facts.privacy.status is Status.PROVEN else "as a paper claims, not proven"
+    note = {Status.PROVEN: "proven", Status.ASSUMED: "if its assumptions hold"}.get(
+        facts.privacy.status, "as a paper claims, not proven"
+    )
     return _tile("Epsilon", epsilon_text(epsilon), f"at delta {probability_text(facts.delta)}", note)
 
 
