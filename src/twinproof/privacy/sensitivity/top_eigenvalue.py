@@ -33,7 +33,10 @@ def proven_top_eigenvalue(gram: Array, entry_error: float, magnitude: float) -> 
         most c trace(M). Where no guess can be proven, ``magnitude`` is the answer.
     """
     size = len(gram)
-    guess = top_eigenvalue_guess(gram)
+    try:
+        guess = top_eigenvalue_guess(gram)
+    except LinAlgError:
+        return magnitude
     for raised in _RAISES:
         top = guess * (1 + raised)
         if top >= magnitude:
@@ -45,7 +48,10 @@ def proven_top_eigenvalue(gram: Array, entry_error: float, magnitude: float) -> 
 
 
 def top_eigenvalue_guess(gram: Array) -> float:
-    """The largest eigenvalue as an eigen-solver sees it: close, and as likely below the truth as above."""
+    """The largest eigenvalue as an eigen-solver sees it: close, and as likely below the truth as above.
+
+    LinAlgError where no solver finds it.
+    """
     size = len(gram)
     if size > _SMALL:
         start = np.random.default_rng(0).standard_normal(size)
@@ -53,7 +59,11 @@ def top_eigenvalue_guess(gram: Array) -> float:
             return float(eigsh(gram, k=1, which="LA", v0=start, tol=1e-10, return_eigenvectors=False)[0])
         except ArpackError:
             pass  # no convergence: the slow way is the safe one
-    return float(eigvalsh(gram, subset_by_index=[size - 1, size - 1])[0])
+    try:
+        return float(eigvalsh(gram, subset_by_index=[size - 1, size - 1])[0])
+    except LinAlgError:
+        # LAPACK finds no single eigenvalue of some small integer matrices, and all of them together.
+        return float(eigvalsh(gram)[-1])
 
 
 def _has_cholesky(gram: Array, top: float) -> bool:
