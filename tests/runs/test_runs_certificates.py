@@ -76,6 +76,11 @@ def test_robustness_at_a_size(prediction: int, radius: float, size: float, robus
     assert Certificate(0, 0, prediction, 10, 1, radius).robust_at(size) is robust
 
 
+def test_robustness_at_a_size_is_said_as_the_theorem_says_it() -> None:
+    """The theorem is strict: a change of exactly the radius may change the answer."""
+    assert "smaller than ``size``" in (Certificate.robust_at.__doc__ or "")
+
+
 @pytest.mark.parametrize(
     ("changes", "more"),
     [({}, False), ({"statistic": "scores"}, True), ({"runner_up": "union"}, True), ({"norm": "linf", "bound": "hgm"}, False)],

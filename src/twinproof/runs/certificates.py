@@ -47,7 +47,7 @@ class Certificate:
         return self.prediction == self.label
 
     def robust_at(self, size: float) -> bool:
-        """Whether no change of up to ``size`` can change the answer: false for an abstention, even at size 0."""
+        """Whether no change smaller than ``size`` can change the answer: false for an abstention, even at size 0."""
         return self.prediction != ABSTAIN and self.radius >= size
 
     def row(self, *, more: bool = False) -> list[str]:
