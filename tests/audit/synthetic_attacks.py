@@ -188,7 +188,7 @@ def at_size(size: float, reach: float, lines: list[Row], certified: list[dict[st
     misled = {row["index"] for row in lines if row["size"] == size and row["prediction"] not in (-1, row["label"])}
     flips = len(covered & misled)
     each_fails = ALPHA + 3 * ALPHA
-    tail = len(covered) * each_fails / max(1, flips) if shared else float(stats.binom.sf(flips - 1, len(covered), each_fails))
+    tail = ATTACKED * each_fails / max(1, flips) if shared else float(stats.binom.sf(flips - 1, ATTACKED, each_fails))
     chance = tail if flips else 1.0
     lowest = {name: paper[name]["value"] for name in ("network", "smoothed", "certified")}
     difference = {name: lowest[name] - worst[name]["value"] for name in targets}

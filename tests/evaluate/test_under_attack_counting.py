@@ -82,6 +82,17 @@ def test_what_alpha_explains_is_no_crossing() -> None:
     assert (made.inputs, made.flips, made.certified.value) == (400, 40, 1.0)
 
 
+def test_chance_is_counted_over_all_inputs_not_over_those_that_got_a_certificate() -> None:
+    """Ten inputs of 10,000 got a false certificate of this size: what alpha 0.001 allows, though all ten of them fail."""
+    certificates = [Certificate(index, 3, 3, 990, 3, 0.5 if index < 10 else 0.4, 1000) for index in range(10_000)]
+    lines = {index: replace(MISLED, index=index) for index in range(10_000)}
+    for independent in (True, False):
+        line = CertifiedLine(certificates, 0.001, "here", independent=independent)
+        made = held_against(line, [lines], 0.5, 0.0)
+        assert (made.flips, made.crossing) == (10, False)
+        assert made.probability == pytest.approx(0.5421 if independent else 1.0, abs=1e-3)
+
+
 def test_the_probability_is_the_binomial_tail() -> None:
     generator = np.random.default_rng(0)
     drawn = generator.binomial(400, 0.002, size=200_000)

@@ -159,7 +159,8 @@ def _held(table: AttackTable, here: list[int], line: CertifiedLine, reach: float
     covered = line.correct[:both] & (line.radius[:both] >= reach)
     flips = int((table.misled[here][:, :both].any(axis=0) & covered).sum())
     chance = min(1.0, line.alpha + len(here) * float(settings["alpha"]))
-    probability = _at_least(flips, int(covered.sum()), chance, independent=line.independent)
+    # All inputs: where the true radius is just below the size, every certificate of that size is false.
+    probability = chance_of(flips, both, chance, independent=line.independent)
     return {
         "certified": {**share(int(covered.sum()), both), "inputs": both},
         "flips": flips,
@@ -168,12 +169,12 @@ def _held(table: AttackTable, here: list[int], line: CertifiedLine, reach: float
     }
 
 
-def _at_least(flips: int, covered: int, chance: float, *, independent: bool) -> float:
+def chance_of(flips: int, inputs: int, chance: float, *, independent: bool) -> float:
     """A bound on the probability of so many flips: the binomial tail, or Markov's where certificates may fail together."""
     from scipy.special import betainc
 
     if flips == 0 or chance >= 1:
         return 1.0
     if not independent:
-        return min(1.0, covered * chance / flips)
-    return float(betainc(flips, covered - flips + 1, chance))
+        return min(1.0, inputs * chance / flips)
+    return float(betainc(flips, inputs - flips + 1, chance))

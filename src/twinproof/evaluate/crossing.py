@@ -80,8 +80,10 @@ def held_against(
     Guarantees
         Where every certificate and every answer keeps its promise, ``crossing`` is true with probability at most 1e-6.
         Proof: an input is flipped only if its certificate failed or one of its k answers did, so with probability at most
-        p = alpha + k * judge_alpha; inputs are independent, so the flips are dominated by a binomial count. Certificates that
-        share noise are not: then Markov's inequality on the mean number is all that is used.
+        p = alpha + k * judge_alpha; inputs are independent, so the flips are dominated by a binomial count over all inputs
+        that have both. Not over those with a certificate of this size: alpha bounds how often CERTIFY answers and is wrong,
+        and where an input's true radius lies just below the size, each certificate of that size fails. Certificates that
+        share noise are not independent: then Markov's inequality on the mean number is all that is used.
     """
     attacked = set().union(*entries)
     shared = [one for one in line.certificates if one.index in attacked]
@@ -92,14 +94,14 @@ def held_against(
         binomial_interval(len(covered), len(shared)),
         len(shared),
         flips,
-        _at_least(flips, len(covered), chance, independent=line.independent),
+        chance_of(flips, len(shared), chance, independent=line.independent),
     )
 
 
-def _at_least(flips: int, covered: int, chance: float, *, independent: bool) -> float:
-    """A bound on the probability of that many flips or more."""
-    if flips == 0:
+def chance_of(flips: int, inputs: int, chance: float, *, independent: bool) -> float:
+    """Bounds the probability of so many flips or more among ``inputs``, each flipped with probability ``chance`` at most."""
+    if flips == 0 or chance >= 1:
         return 1.0
     if not independent:
-        return min(1.0, covered * chance / flips)
-    return 1.0 if chance >= 1 else float(bdtrc(flips - 1, covered, chance))
+        return min(1.0, inputs * chance / flips)
+    return float(bdtrc(flips - 1, inputs, chance))
