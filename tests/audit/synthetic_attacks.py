@@ -208,7 +208,7 @@ def at_size(size: float, reach: float, lines: list[Row], certified: list[dict[st
 
 def attack_settings(root: Path) -> Row:
     return {
-        "format": 1,
+        "format": 2,
         "state": "complete",
         "model_sha256": sha256((root / "model.safetensors").read_bytes()),
         "norm": NORM,

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from planted_lies import Apply, Lie, truncate
 from safetensors.numpy import load_file, save
+from scipy import stats
 from synthetic_attacks import (
     ATTACKED,
     SIZES,
@@ -285,6 +286,24 @@ def test_an_honest_record_passes(tmp_path: Path, shared: bool, flips: int, origi
     verification = verify_run(tmp_path / "run", originals=originals)
     assert verification.problems == ()
     assert {"attack lines", "attacked inputs", "attack results", "audit"} <= {check.name for check in verification.checks}
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_chance_is_over_all_inputs_and_in_format_1_over_those_with_such_a_certificate(tmp_path: Path, shared: bool) -> None:
+    root = tmp_path / "run"
+    write_attacked_run(root, shared=shared)
+    record = json.loads((root / "attacks.json").read_text())
+    for size in record["results"]["sizes"]:
+        covered = round(size["certified"]["value"] * size["certified"]["inputs"])
+        assert covered < size["certified"]["inputs"]
+        if size["flips"]:
+            chance, flips = 4 * ALPHA, size["flips"]
+            tail = covered * chance / flips if shared else float(stats.binom.sf(flips - 1, covered, chance))
+            size["flips_probability"], size["crossing"] = tail, tail < 1e-6
+    for number, sound in ((1, True), (2, False)):
+        record["format"] = number
+        attacks(lambda kept: kept.update(record))(root)
+        assert (verify_run(root).problems == ()) is sound
 
 
 def test_the_honest_record_has_something_to_lie_about(honest: Path) -> None:

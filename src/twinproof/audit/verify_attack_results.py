@@ -159,8 +159,10 @@ def _held(table: AttackTable, here: list[int], line: CertifiedLine, reach: float
     covered = line.correct[:both] & (line.radius[:both] >= reach)
     flips = int((table.misled[here][:, :both].any(axis=0) & covered).sum())
     chance = min(1.0, line.alpha + len(here) * float(settings["alpha"]))
-    # All inputs: where the true radius is just below the size, every certificate of that size is false.
-    probability = chance_of(flips, both, chance, independent=line.independent)
+    # All inputs: where the true radius is just below the size, every certificate of that size is false. Format 1 counted only
+    # those with such a certificate.
+    trials = int(covered.sum()) if settings.get("format") == 1 else both
+    probability = chance_of(flips, trials, chance, independent=line.independent)
     return {
         "certified": {**share(int(covered.sum()), both), "inputs": both},
         "flips": flips,
