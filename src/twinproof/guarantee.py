@@ -6,8 +6,16 @@ The words of ``Status`` are the only ones used anywhere for how far a promise ma
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from decimal import ROUND_CEILING, Context, Decimal
 from enum import StrEnum
 from typing import Any
+
+WEAK_EPSILON = 8.0
+"""From here on a promise of privacy is called weak wherever it is printed."""
+EMPTY_EPSILON = 10.0
+"""From here on a promise of privacy is never shown in green, proven or not."""
+_CERTAIN = 100  # an epsilon at which the bound on guesses has been 100 % for long
+_EXACT = Context(prec=60)
 
 
 class Status(StrEnum):
@@ -18,6 +26,10 @@ class Status(StrEnum):
     ASSUMED = "assumed"  # the theorem holds if an assumption does that the card names and that we could not check
     REFUTED = "refuted"  # shown false by an audit or a counter-example
     NONE = "none"  # nothing is promised
+
+
+PROMISING = (Status.PROVEN, Status.ASSUMED, Status.PUBLISHED)
+"""Statuses that come with numbers: what else is printed with them depends on the status."""
 
 
 class Kind(StrEnum):
@@ -46,3 +58,41 @@ class Guarantee:
         record["assumptions"] = list(self.assumptions)
         record["values"] = dict(self.values)
         return record
+
+
+def right_guesses(epsilon: float, delta: float) -> str | None:
+    """How often a guess of one record's presence can be right, in percent (``95.3 %``); None where that rounds to 100 %.
+
+    Guarantees
+        Under (epsilon, delta)-differential privacy nobody who takes presence and absence of a record for equally likely is
+        right more often than (e^epsilon + delta) / (1 + e^epsilon), and the number is never below that. Proof: let p be the
+        probability of "present" where it is, and q that of "absent" where it is not. The promise, in both directions, says
+        p <= e^epsilon (1 - q) + delta and q <= e^epsilon (1 - p) + delta. Add both: (p + q) (1 + e^epsilon) <= 2 (e^epsilon +
+        delta), and (p + q) / 2 is how often the guess is right (Kairouz, Oh and Viswanath 2015).
+    """
+    if not epsilon < _CERTAIN:
+        return None
+    factor = _EXACT.exp(Decimal(epsilon))
+    share = _EXACT.divide(_EXACT.add(factor, Decimal(delta)), _EXACT.add(factor, Decimal(1)))
+    for step in ("0.1", "0.01"):
+        percent = _EXACT.multiply(share, Decimal(100)).quantize(Decimal(step), rounding=ROUND_CEILING)
+        if percent < 100:
+            return f"{percent} %"
+    return None
+
+
+def guessing_words(epsilon: float, delta: float) -> str:
+    """What a promise of privacy means for one record, in plain words that depend on epsilon."""
+    percent = right_guesses(epsilon, delta)
+    if percent is None:
+        meaning = "The bound on how often somebody can tell whether a given record was used rounds to 100 %: it says nothing."
+    else:
+        meaning = (
+            "Somebody who would guess right half of the time whether a given record was used is right at most "
+            f"{percent} of the time after seeing the model."
+        )
+    return f"{meaning} {WEAK_WORDS}" if epsilon >= WEAK_EPSILON else meaning
+
+
+WEAK_WORDS = f"This is weak protection: epsilon is {WEAK_EPSILON:g} or more."
+"""The warning that belongs to every such promise."""

@@ -152,8 +152,20 @@ def test_train_answers_with_the_promised_keys(call: Any, tmp_path: Path) -> None
     answer = call("train", *QUICK, "--epsilon", "2", "--out", tmp_path / "run", "--json").json()
     assert answer["run"] == str(tmp_path / "run")
     assert 0 < answer["epsilon"] <= 2
+    assert answer["warning"] == ""
     assert (answer["delta"], answer["status"]) == (1e-4, "proven")
     assert 0 <= answer["accuracy"] <= 1
+
+
+def test_a_large_epsilon_is_called_weak(call: Any, tmp_path: Path) -> None:
+    answer = call("train", *QUICK, "--epsilon", "50", "--out", tmp_path / "run", "--json").json()
+    assert answer["status"] == "proven"
+    assert "weak" in answer["warning"]
+    promise = json.loads((tmp_path / "run" / "run.json").read_text())["guarantees"]["privacy"]["promise"]
+    assert "rounds to 100 %: it says nothing. This is weak protection" in promise
+    assert "almost the same" not in promise
+    shown = call("epsilon", "--noise-multiplier", "0.4", "--delta", "1e-5").out
+    assert "This is weak protection" in shown
 
 
 def test_a_refuted_promise_is_answered_without_an_epsilon(call: Any, tmp_path: Path) -> None:

@@ -29,9 +29,9 @@ def facts(
 @pytest.mark.parametrize(
     ("status", "words", "epsilon_shown"),
     [
-        (Status.PROVEN, "Adding or removing", True),
-        (Status.PUBLISHED, "not proven here. Adding or removing", True),
-        (Status.ASSUMED, "could not be checked. Adding or removing", True),
+        (Status.PROVEN, "Replacing any one", True),
+        (Status.PUBLISHED, "not proven here. Replacing any one", True),
+        (Status.ASSUMED, "could not be checked. Replacing any one", True),
         (Status.REFUTED, "shown to be false", False),
         (Status.NONE, "No privacy is promised", False),
     ],
@@ -43,6 +43,42 @@ def test_privacy_follows_its_status(tmp_path: Path, status: Status, words: str, 
     assert f"</span>{status}</span>" in card  # the badge says the word, not only a colour
     assert ("≤ 3.000" in card) == epsilon_shown
     assert ("Nobody." in card) == (not epsilon_shown)
+
+
+@pytest.mark.parametrize(
+    ("status", "epsilon", "word", "colour"),
+    [
+        (Status.PROVEN, 3.0, "proven", "proven"),
+        (Status.PROVEN, 9.999, "proven", "proven"),
+        (Status.PROVEN, 10.0, "proven, weak", "weak"),
+        (Status.PROVEN, 50.0, "proven, weak", "weak"),
+        (Status.ASSUMED, 0.1, "assumed", "assumed"),
+        (Status.ASSUMED, 50.0, "assumed, weak", "weak"),
+        (Status.NONE, 50.0, "none", "none"),
+    ],
+)
+def test_only_a_proof_of_something_is_green(tmp_path: Path, status: Status, epsilon: float, word: str, colour: str) -> None:
+    run = with_epsilon(tmp_path, epsilon, status)
+    card = guarantee_card(run)
+    assert f"</span>{word}</span>" in card
+    assert f'class="badge {colour}"' in card
+    assert f'class="half {colour}"' in card
+    assert ("weak protection" in privacy_sentence(run)) == (epsilon >= 8 and status is not Status.NONE)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "words"), [(3.0, "95.3 %"), (8.0, "99.97 %"), (9.3, "says nothing"), (50.0, "says nothing")]
+)
+def test_plain_words_follow_epsilon(tmp_path: Path, epsilon: float, words: str) -> None:
+    sentence = privacy_sentence(with_epsilon(tmp_path, epsilon, Status.PROVEN))
+    assert words in sentence
+    assert "almost the same" not in sentence
+
+
+def with_epsilon(root: Path, epsilon: float, status: Status) -> RunFacts:
+    record = run_record(guarantees={"privacy": privacy_promise(status).as_dict(), "robustness": robustness_promise().as_dict()})
+    record["privacy"] = {**record["privacy"], "epsilon": epsilon}
+    return load_facts(write_run(root / "run", record, make_certificates(LABELS)))
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """Epsilon once more, from nothing but the ledger, with two accountants that share no theory.
 
 The accountants are those of the ``dp-accounting`` library, called directly: privacy loss distributions (tight, numerical) and
-Renyi divergences (looser, analytical). Both give upper bounds for add-or-remove-one neighbours. Laplace mechanisms are private
+Renyi divergences (looser, analytical). Both give upper bounds for neighbours of which one lacks a record, added,
+removed or replaced by nothing: the events are the same (docs/formats/run.md). Laplace mechanisms are private
 at delta 0 as well: what they cost there, added to what all others cost, is one more bound, and the least one counts.
 """
 

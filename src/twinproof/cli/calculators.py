@@ -11,6 +11,7 @@ import typer
 
 from twinproof.cli.options import Json
 from twinproof.errors import ConfigError
+from twinproof.guarantee import guessing_words
 from twinproof.rounding import format_up, round_down, round_up
 
 if TYPE_CHECKING:
@@ -45,7 +46,8 @@ def epsilon(
 ) -> None:
     """Calculates the epsilon of DP-SGD.
 
-    Poisson sampling, add-or-remove-one neighbours; rounded up.
+    Poisson sampling; neighbours differ in one record, replaced by nothing (the number of records is public); rounded up.
+    Adding or removing one record, where the sampling rate is fixed, costs the same.
 
     Example: twinproof epsilon --noise-multiplier 1.1 --sample-rate 0.0042667 --steps 2350 --delta 1e-5
     """
@@ -56,7 +58,8 @@ def epsilon(
     if as_json:
         print_json({"epsilon": spent.epsilon, "epsilon_rdp": spent.epsilon_rdp, "delta": delta})
     else:
-        print_rows([("epsilon (PLD)", format_up(spent.epsilon)), ("epsilon (RDP)", format_up(spent.epsilon_rdp))])
+        rows = [("epsilon (PLD)", format_up(spent.epsilon)), ("epsilon (RDP)", format_up(spent.epsilon_rdp))]
+        print_rows([*rows, ("meaning", guessing_words(spent.epsilon, delta))])
 
 
 def sigma(

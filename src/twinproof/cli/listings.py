@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 def recipes(as_json: Json = False) -> None:
     """Lists the recipes and their guarantees.
 
+    Privacy is (epsilon, delta)-differential privacy for one record replaced by nothing; the number of records is public.
+
     Example: twinproof recipes
     """
     from twinproof.cli.output import print_json, print_rows

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from twinproof.cli.output import print_rows
-from twinproof.guarantee import Status
+from twinproof.guarantee import PROMISING, WEAK_EPSILON, WEAK_WORDS
 from twinproof.rounding import format_down, format_up
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _METHOD = ("law", "place", "bound", "statistic", "confidence", "runner_up", "ope
 def training_answer(run: Run) -> dict[str, Any]:
     """The answer of ``train --json``; epsilon and delta are null where the status is ``none`` or ``refuted``."""
     # An epsilon that is no promise (r unpaid, a known seed) would be read as one, whatever stands beside it.
-    promised = run.guarantee.status in (Status.PROVEN, Status.PUBLISHED, Status.ASSUMED)
+    promised = run.guarantee.status in PROMISING
     privacy = (run.record["privacy"] or {}) if promised else {}
     return {
         "run": str(run.root),
@@ -32,6 +32,7 @@ def training_answer(run: Run) -> dict[str, Any]:
         "delta": privacy.get("delta"),
         "status": str(run.guarantee.status),
         "reason": run.guarantee.reason,
+        "warning": WEAK_WORDS if (privacy.get("epsilon") or 0) >= WEAK_EPSILON else "",
         "accuracy": run.record["accuracy"]["value"],
         "accuracy_interval": [run.record["accuracy"]["low"], run.record["accuracy"]["high"]],
         "seconds": run.training_seconds,

@@ -36,9 +36,9 @@ def private_scaling(values: NDArray[np.float64], names: tuple[str, ...], noise_m
     """Bounds of every feature, estimated from the training records ``values`` (records, features).
 
     Guarantees
-        The bounds are a post-processing of one Gaussian mechanism with noise multiplier ``noise_multiplier`` under
-        add-or-remove-one neighbours. A record adds one count to one bin of each of the d histograms, so two neighbours differ
-        by d ones, at l2 distance sqrt(d); the noise has standard deviation ``noise_multiplier * sqrt(d)``. Bins, threshold and
+        The bounds are a post-processing of one Gaussian mechanism with noise multiplier ``noise_multiplier`` for one record
+        replaced by nothing. A record adds one count to one bin of each of the d histograms, so two neighbours differ by d
+        ones, at l2 distance sqrt(d); the noise has standard deviation ``noise_multiplier * sqrt(d)``. Bins, threshold and
         fallback depend on d and the noise multiplier only. Counts are integers, so rounding the noisy counts to integers is
         post-processing too, and no low-order bits of floating-point noise leave. All that is used of a count is one
         comparison, which float64 quantiles get wrong with probability below 2^-49; the answer is within total variation

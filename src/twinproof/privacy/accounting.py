@@ -1,4 +1,8 @@
-"""What a sequence of privacy-spending events costs: epsilon at a given delta, under add-or-remove-one neighbours.
+"""What a sequence of privacy-spending events costs: epsilon at a given delta, for one record replaced by nothing.
+
+Neighbours have the same number N of records, which is public, and differ in one, which one of them replaces by a null record.
+The accountants' add-or-remove-one proves this: a null record adds zero to every sum, drawn or not, and rate, divisor and noise
+depend on N alone. So each event has the laws that it has with and without that record, at the same rate and noise.
 
 All accounting is dp-accounting's. The reported epsilon is its privacy-loss-distribution (PLD) bound, which is pessimistic at
 every grid step; the Renyi (RDP) bound is computed beside it as a cross-check by other mathematics and other code.
@@ -225,14 +229,14 @@ def epsilon_pld(events: Sequence[Event], delta: float) -> float:
     """Epsilon by privacy loss distributions, pessimistic discretisation; never below the truth.
 
     Guarantees
-        Any mechanism made of these events on data sets that differ by one added or removed record is (epsilon, delta)
-        differentially private. Proof: dp-accounting's PLDs are built pessimistically and composed exactly on the grid
-        (Koskela et al. 2020; Doroshenko et al. 2022), and rounding in their composition is taken off delta, which covers it
-        for delta >= 2e-12. A Laplace mechanism on several outputs is counted as one output that moves by all their movements
-        together, which is never better (``laplace_delta``); and as the grid rounds losses up, the epsilon is never taken above
-        that of the Laplace mechanisms at delta 0, the sum of 1 / multiplier, plus what the others cost at ``delta`` (basic
-        composition). Tests: reference values, the exact Gaussian at rate 1, the exact Laplace profile, RDP above PLD, monotone
-        in every argument.
+        Any mechanism made of these events on data sets of one public size that differ in one record, replaced by nothing, is
+        (epsilon, delta)-differentially private. Proof: the pair is that of add-or-remove-one (above); dp-accounting's PLDs are
+        built pessimistically and composed exactly on the grid (Koskela et al. 2020; Doroshenko et al. 2022), and rounding in
+        their composition is taken off delta, which covers it for delta >= 2e-12. A Laplace mechanism on several outputs is
+        counted as one output that moves by all their movements together, which is never better (``laplace_delta``); and as the
+        grid rounds losses up, the epsilon is never taken above that of the Laplace mechanisms at delta 0, the sum of 1 /
+        multiplier, plus what the others cost at ``delta`` (basic composition). Tests: reference values, the exact Gaussian at
+        rate 1, the exact Laplace profile, RDP above PLD, monotone in every argument.
     """
     rough = epsilon_rdp(events, delta)
     if rough > _COUNTED_UP_TO:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from twinproof.data.record import Dataset
-from twinproof.guarantee import Guarantee, Kind, Status
+from twinproof.guarantee import Guarantee, Kind, Status, guessing_words
 from twinproof.layers.models.with_noise import RedistributionKind
 from twinproof.privacy.accounting import Spending
 from twinproof.recipes.config import TrainConfig
@@ -18,7 +18,8 @@ _THEOREM = (
     "(Abadi et al. 2016; Doroshenko et al. 2022); cross-checked by Renyi accounting (Mironov 2017)"
 )
 _ASSUMPTIONS = (
-    "Neighbours differ by one added or removed training record; if a person has several records, the promise is weaker.",
+    "Neighbours differ in one training record, which one of them replaces by nothing: the number of records is public. If a "
+    "person has several records, the promise is weaker.",
     "The number of training records, the class names, the input's shape and the test set are public.",
     "The noise key came from the operating system's entropy, was kept secret and was deleted when training ended.",
     "Only the files outside private/ are released; training time and memory use are not observed by the adversary.",
@@ -26,7 +27,7 @@ _ASSUMPTIONS = (
     "Secret bits come from SHAKE-256, on a GPU from ChaCha20 under keys from it; both are taken as pseudorandom functions.",
     "Gaussian draws are made in float64 by inversion and rounded to a grid; their law is taken as exactly Gaussian.",
     "A record's gradient is computed alike in every row of a pass: bit for bit on a CPU, up to float rounding on a GPU.",
-    # It belongs to rows of a pass, so that one record more moves it from record to record: known noise would not be covered.
+    # It belongs to rows of a pass, so that a record less moves it from record to record: known noise would not be covered.
     "Noise on copies of a record and inside the network comes from torch's generators, in states that the key decides for each "
     "pass; it is taken as truly random and unknown to the adversary.",
 )
@@ -84,8 +85,8 @@ def privacy_guarantee(
             reason="noise is reproducible from a known seed",
         )
     promise = (
-        f"Whoever sees this model learns almost the same about any one training record as if it had not been there: "
-        f"({format_up(spent.epsilon, 4)}, {spent.delta:g})-differential privacy, add-or-remove-one."
+        f"({format_up(spent.epsilon, 4)}, {spent.delta!r})-differential privacy, for one training record replaced by nothing. "
+        f"{guessing_words(spent.epsilon, spent.delta)}"
     )
     scaling = () if dataset.scaling is None else (_scaling_assumption(dataset.scaling.source),)
     shares = () if config.noise_layer is None else (_redistribution_assumption(config.noise_layer),)

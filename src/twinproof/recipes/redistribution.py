@@ -202,7 +202,7 @@ def private_mean(parts: Iterable[Tensor], plan: Plan, key: Key, coordinates: int
     """The sum of clipped vectors with noise, over the declared number of records.
 
     Guarantees
-        One Gaussian mechanism of the plan's noise multiplier under add-or-remove-one neighbours, provided that each row of
+        One Gaussian mechanism of the plan's noise multiplier for one record replaced by nothing, provided that each row of
         ``parts`` depends on one record only (``influences`` with ``alone``). Every record adds a vector
         of l2 norm at most ``plan.clip_norm``, rounding included (``clipped_steps``); the noise has deviation noise_multiplier
         * clip_norm and is rounded to the same grid, as in ``PrivateExecution`` (docs/decisions/0003). Sums of whole grid

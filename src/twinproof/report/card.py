@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from twinproof.evaluate.certified import radius_at_accuracy
-from twinproof.guarantee import Guarantee, Kind, Status
+from twinproof.guarantee import Guarantee, Kind, Status, guessing_words
 from twinproof.report.facts import RunFacts, number, section
 from twinproof.report.markup import Markup, definitions, element, join, listing
 from twinproof.report.numbers import epsilon_text, factor_text, probability_text, radius_text, setting_text, share_text
@@ -31,12 +31,14 @@ _QUALIFIED = {
     Status.PUBLISHED: "A paper claims the following; it is not proven here. ",
     Status.ASSUMED: "This holds if the last assumptions below do; they could not be checked. ",
 }
+_WEAK = "weak"
 _PRIVACY_SILENCE = (
     "Nothing about what can be inferred from the population as a whole: a pattern that holds without a person's record may "
     "still be learned, and may still concern that person.",
     "Nothing if the training was repeated, or its settings were tuned, on the same records outside this run's ledger: every "
     "look spends.",
-    "One record is protected at a time: who contributed several has a weaker promise. The test set has none; it is public.",
+    "One record is protected at a time: who contributed several has a weaker promise. The test set and the number of training "
+    "records have none; they are public.",
 )
 _ROBUST_SILENCE = (
     "Only changes measured in the {norm} norm, smaller than the radius; nothing about larger changes or about changes of "
@@ -52,14 +54,19 @@ def guarantee_card(facts: RunFacts) -> Markup:
     return element("section", element("h2", "What is guaranteed"), halves, id="guarantee")
 
 
-def badge(status: Status, *, refused: bool = False, contradicted: bool = False) -> Markup:
-    """The status as a sign and a word in its colour: the colour is never the only cue."""
+def badge(status: Status, *, refused: bool = False, contradicted: bool = False, weak: bool = False) -> Markup:
+    """The status as a sign and a word in its colour: the colour is never the only cue.
+
+    A proof of a promise that says next to nothing (``weak``) is not shown in the colour of proofs.
+    """
     sign, word, meaning = _BADGES[status]
+    if weak:
+        sign, word, meaning = "!", f"{word}, {_WEAK}", f"{meaning}, but epsilon is too large to mean much"
     if refused:
         sign, word, meaning = "✗", "check failed", "the run failed its verification"
     elif contradicted and status is not Status.REFUTED:
         sign, word, meaning = "✗", "contradicted", "an attack stands against the certificates"
-    colour = Status.REFUTED if refused or contradicted else status
+    colour = Status.REFUTED if refused or contradicted else _WEAK if weak else status
     return element(
         "span", element("span", sign, aria_hidden="true", class_="sign"), word, class_=f"badge {colour}", title=meaning
     )
@@ -74,11 +81,11 @@ def privacy_sentence(facts: RunFacts) -> str:
         return "No privacy is promised: whoever sees the model may learn about single training records."
     if facts.refused:
         return _REFUSED
-    if epsilon is None:
+    if epsilon is None or facts.delta is None:
         return facts.privacy.promise or "A promise is recorded, but not its numbers."
     promise = (
-        "Adding or removing any one person's record changes the probability of any result of this training by at most a factor "
-        f"of {factor_text(epsilon)}, plus {probability_text(facts.delta)}."
+        "Replacing any one person's record by nothing changes the probability of any result of this training by at most a "
+        f"factor of {factor_text(epsilon)}, plus {probability_text(facts.delta)}. {guessing_words(epsilon, facts.delta)}"
     )
     return f"{_QUALIFIED.get(status, '')}{promise}"
 
@@ -131,6 +138,8 @@ def _half(
     """One half of the card; where nothing is promised it says so to nobody and needs no list of limits."""
     promised = facts.promises(promise)
     contradicted = promise.kind is Kind.ROBUSTNESS and facts.contradicted
+    weak = promise.kind is Kind.PRIVACY and facts.says_little
+    shown = badge(promise.status, refused=facts.refused, contradicted=contradicted, weak=weak)
     rows: list[tuple[object, object]] = [("To whom", whom if promised else "Nobody.")]
     if promise.reason:
         rows.append(("Why this status", promise.reason))
@@ -144,11 +153,11 @@ def _half(
         rows.append(("As recorded" if promised else "Claim as recorded", promise.promise))
     return element(
         "article",
-        element("header", element("h3", title), badge(promise.status, refused=facts.refused, contradicted=contradicted)),
+        element("header", element("h3", title), shown),
         element("p", sentence.replace("e-", "e\u2060-\u2060"), class_="promise"),  # no line break inside 1e-5
         numbers if promised else Markup(),
         definitions(rows, "terms"),
-        class_=f"half {Status.REFUTED if facts.refused or contradicted else promise.status}",
+        class_=f"half {Status.REFUTED if facts.refused or contradicted else _WEAK if weak else promise.status}",
     )
 
 

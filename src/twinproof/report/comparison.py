@@ -91,7 +91,7 @@ def _guarantees(runs: Sequence[RunFacts], names: Sequence[str], *, norms: int) -
             name,
             setting_text(run.run.get("recipe")),
             setting_text(run.data.get("name")),
-            badge(run.privacy.status, refused=run.refused),
+            badge(run.privacy.status, refused=run.refused, weak=run.says_little),
             epsilon_text(run.promised_epsilon),
             probability_text(run.delta if run.promised_epsilon is not None else None),
             badge(run.robustness.status, refused=run.refused),

@@ -13,7 +13,7 @@ from twinproof.evaluate.certified import CertifiedSummary, certified_curve, defa
 from twinproof.evaluate.intervals import Interval
 from twinproof.evaluate.refuted_bounds import already_refuted
 from twinproof.files import sha256_file
-from twinproof.guarantee import Guarantee, Kind, Status
+from twinproof.guarantee import EMPTY_EPSILON, PROMISING, Guarantee, Kind, Status
 from twinproof.report.attack_facts import AttackFacts, load_attacks
 from twinproof.report.audit_facts import AuditFacts, load_audit
 from twinproof.report.numbers import radius_number
@@ -87,7 +87,12 @@ class RunFacts:
     def promises(self, guarantee: Guarantee) -> bool:
         """Whether a guarantee may be shown as a promise: claimed by its status, and undone by no verification or attack."""
         undone = self.refused or (guarantee.kind is Kind.ROBUSTNESS and self.contradicted)
-        return guarantee.status in (Status.PROVEN, Status.PUBLISHED, Status.ASSUMED) and not undone
+        return guarantee.status in PROMISING and not undone
+
+    @property
+    def says_little(self) -> bool:
+        """Whether privacy is promised with an epsilon so large that the promise is not shown as a proof."""
+        return self.promised_epsilon is not None and self.promised_epsilon >= EMPTY_EPSILON
 
     @property
     def promised_epsilon(self) -> float | None:
