@@ -208,7 +208,7 @@ SETTING_LIES = [
     Lie("another certificate norm", attacks(lambda r: r.update(certificate_norm="linf")), "attacks.json", "stale: another"),
     Lie("another bound", attacks(lambda r: r.update(bound="hgm")), "attacks.json", "stale: another smoothed"),
     Lie("another law", attacks(lambda r: r.update(law="laplace")), "attacks.json", "stale: another smoothed"),
-    Lie("another place", attacks(lambda r: r.update(place="first-layer")), "attacks.json", "law and place"),
+    Lie("another place", attacks(lambda r: r.update(place="first-layer")), "attacks.json", "another smoothed classifier"),
     Lie("a bound of no law", attacks(lambda r: r.update(law="laplace", bound="hgm")), "attacks.json", "not proven for this"),
     Lie("a smaller norm", attacks(lambda r: r.update(operator_norm=0.99)), "attacks.json", "not that of the input itself"),
     Lie("tau understated", attacks(lambda r: r.update(tau=r["tau"] * 0.99)), "attacks.json", "tau is understated"),

@@ -58,6 +58,7 @@ from twinproof.audit.verify_run_json import (
     steps_problems,
     top_problems,
 )
+from twinproof.audit.verify_with_network import verify_network
 from twinproof.errors import RunError
 from twinproof.rounding import format_up, round_up
 
@@ -91,6 +92,7 @@ def verify_run(root: Path, *, originals: Originals | None = None, network: nn.Mo
     attacks = _verify_attacks(folder, around, findings)
     _verify_noise(folder, run, settings, attacks, findings, network)
     _verify_model(folder, ledger, {SETTINGS_FILE: settings, ATTACKS_FILE: attacks}, findings)
+    verify_network(folder, run, network, findings)
     return Verification(
         run=shown(str(root)),
         problems=tuple(dict.fromkeys(findings.problems)),
