@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import errno
+import os
+
 import pytest
 
 from twinproof.errors import (
@@ -10,9 +14,13 @@ from twinproof.errors import (
     DataError,
     MissingExtra,
     ModelError,
+    OutOfMemory,
     RunError,
+    SystemFault,
     TwinproofError,
     UserError,
+    fault_of,
+    system_faults,
 )
 
 KEYS = ["what", "where", "got", "wanted", "fix"]
@@ -22,7 +30,7 @@ def full(kind: type[TwinproofError]) -> TwinproofError:
     return kind("it broke", where="here", got=3.5, wanted="4", fix="add a half")
 
 
-@pytest.mark.parametrize("kind", [ConfigError, DataError, ModelError, RunError, UserError, CheckFailed])
+@pytest.mark.parametrize("kind", [ConfigError, DataError, ModelError, RunError, UserError, CheckFailed, SystemFault])
 def test_every_error_has_the_five_fields(kind: type[TwinproofError]) -> None:
     error = full(kind)
     assert list(error.as_dict()) == KEYS
@@ -52,3 +60,69 @@ def test_a_missing_extra_names_itself() -> None:
     assert "twinproof[tables]" in error.fix
     assert "pyarrow" in str(error)
     assert "reading Parquet" in error.what
+
+
+def test_exit_codes() -> None:
+    assert [kind.exit_code for kind in (CheckFailed, RunError, SystemFault, OutOfMemory)] == [1, 2, 3, 3]
+
+
+@pytest.mark.parametrize("kind", [RunError, SystemFault])
+def test_all_fields_travel_between_processes(kind: type[TwinproofError]) -> None:
+    error = copy.copy(full(kind))  # the way of a process pool: __reduce__
+    assert (type(error), error.as_dict(), str(error)) == (kind, full(kind).as_dict(), str(full(kind)))
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (errno.ENOSPC, "free some space"),
+        (errno.EDQUOT, "quota"),
+        (errno.EROFS, "mount it writable"),
+        (errno.EACCES, "permission"),
+        (errno.EPERM, "permission"),
+        (errno.ENOENT, "bring it back"),
+        (errno.EIO, "check the disk"),
+        (errno.EMFILE, "ulimit -n"),
+        (errno.ENODEV, "see what it reports"),
+    ],
+)
+def test_the_systems_codes_have_their_own_advice(code: int, words: str) -> None:
+    fault = fault_of(OSError(code, os.strerror(code), "runs/x"))
+    assert isinstance(fault, SystemFault)
+    assert (fault.where, fault.got) == ("runs/x", os.strerror(code))
+    assert words in fault.fix
+
+
+@pytest.mark.parametrize("code", [errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR])
+def test_a_path_that_cannot_be_used_is_a_mistake(code: int) -> None:
+    assert isinstance(fault_of(OSError(code, os.strerror(code), "x")), RunError)
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("CUDA out of memory. Tried to allocate 2 GiB"), OSError(errno.ENOMEM, "no")]
+)
+def test_a_lack_of_memory_is_told_apart(error: Exception) -> None:
+    assert isinstance(fault_of(error), OutOfMemory)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("shapes differ"), ValueError("x"), KeyError("x")])
+def test_our_own_mistakes_are_not_the_systems(error: Exception) -> None:
+    assert fault_of(error) is None
+
+
+def test_the_outermost_work_says_how_to_go_on() -> None:
+    @system_faults("run inner {name}")
+    def inner(name: str) -> None:
+        raise OSError(errno.ENOSPC, "full", name)
+
+    @system_faults("run outer {place}")
+    def outer(place: str) -> None:
+        inner("a")
+
+    with pytest.raises(SystemFault) as raised:
+        inner("a")
+    assert raised.value.fix == "free some space on that disk; then run inner a"
+    with pytest.raises(SystemFault) as raised:
+        outer("b")
+    assert raised.value.fix == "free some space on that disk; then run outer b"
+    assert raised.value.where == "a"

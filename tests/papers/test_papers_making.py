@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from twinproof.data.record import Dataset
-from twinproof.errors import RunError
+from twinproof.errors import RunError, SystemFault
 from twinproof.papers import making
 from twinproof.papers import measure as measuring
 from twinproof.papers.cell import Cell
@@ -175,3 +175,19 @@ def test_times_are_noted_for_what_was_made_alone(tmp_path: Path, begun: list[str
     assert len((tmp_path / FILE).read_text().splitlines()) == 2
     make_cells(cells[:2], store, Effort(), name="again")
     assert [call["experiment"] for call in made_in(tmp_path, cells)] == ["table"], "a call that made nothing is no call"
+
+
+@pytest.mark.parametrize(("error", "kind"), [(OSError(28, "No space left"), SystemFault), (MemoryError(), RunError)])
+def test_a_full_disk_stops_all_cells_and_a_lack_of_memory_one(
+    error: Exception, kind: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[str] = []
+
+    def fail(cell: Cell, *_: object, **__: object) -> Measured:
+        begun.append(cell.name)
+        raise error
+
+    monkeypatch.setattr(measuring, "measure", fail)
+    with pytest.raises(kind):
+        make_cells(_cells("good", 3), CellStore(tmp_path), Effort(seeds=3))
+    assert len(begun) == (1 if kind is SystemFault else 3)

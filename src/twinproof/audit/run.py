@@ -19,7 +19,7 @@ from twinproof.audit.certificate_verdict import REFUTED_BELOW, verdict_of
 from twinproof.certify.of_run import smoothed_for_run
 from twinproof.certify.smoothed import Sampling, SmoothedClassifier
 from twinproof.data.record import Dataset
-from twinproof.errors import ConfigError, RunError
+from twinproof.errors import ConfigError, RunError, system_faults
 from twinproof.evaluate.refuted_bounds import already_refuted
 from twinproof.guarantee import Kind, Status
 from twinproof.progress import Progress, Silent
@@ -47,6 +47,7 @@ from twinproof.training.device import describe_device, resolve_device
 _BATCH = {"cpu": 16, "cuda": 128}
 
 
+@system_faults("run the same command again: it goes on where it stopped")
 def audit_run(
     run: Run,
     dataset: Dataset,

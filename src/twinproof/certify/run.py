@@ -22,7 +22,7 @@ from twinproof.certify.sampling import Sampling
 from twinproof.certify.smoothed import SmoothedClassifier
 from twinproof.data.fingerprint import fingerprint
 from twinproof.data.record import Dataset
-from twinproof.errors import ConfigError, RunError
+from twinproof.errors import ConfigError, RunError, system_faults
 from twinproof.files import canonical_json
 from twinproof.progress import Progress, Silent
 from twinproof.randomness import Key
@@ -59,6 +59,7 @@ class CertifiedRun:
     images_per_second: float
 
 
+@system_faults("run the same command again: it goes on where it stopped")
 def certify_run(
     run: Run,
     dataset: Dataset,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from twinproof.cli.options import Device, Json
+from twinproof.errors import system_faults
 
 if TYPE_CHECKING:
     from twinproof.audit.verification import Verification
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from twinproof.runs.run import Run
 
 
+@system_faults("run `twinproof demo` again: it starts in a new folder")
 def demo(
     out: Annotated[Path, typer.Option(help="New directory for the run.")] = Path("demo-run"),
     device: Device = None,

@@ -9,13 +9,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NoReturn
 
 from twinproof.cli.output import print_error
-from twinproof.errors import TwinproofError, UserError
+from twinproof.errors import TwinproofError
 
 if TYPE_CHECKING:
     from twinproof.progress import Progress
     from twinproof.training.distributed.ranks import Ranks
 
-_FAILED = 2
 # Before anything loads torch: what breaks when a rank is lost is told in our words, not as its traces of C++ frames.
 if "RANK" in os.environ:
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
@@ -38,7 +37,7 @@ def launched_ranks(*, as_json: bool) -> Iterator[Ranks]:
     except TwinproofError as error:
         if not getattr(error, "told", False):
             print_error(error, as_json=as_json)
-        _end_now(_FAILED if isinstance(error, UserError) else 1)
+        _end_now(error.exit_code)
 
 
 def leave(code: int) -> NoReturn:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from twinproof.errors import RunError
 from twinproof.evaluate.protocols import Entry
-from twinproof.files import write_atomic, write_json
+from twinproof.files import make_folder_below, write_atomic, write_json
 from twinproof.runs.attacks import (
     ATTACKS_JSON,
     AttackLine,
@@ -45,7 +45,8 @@ class AttackWork:
         return self.root / _PLAN
 
     def crafted(self, entry: Entry) -> Path:
-        """The folder for the attacked inputs of ``entry``."""
+        """The folder for the attacked inputs of ``entry``, in a folder that is there."""
+        make_folder_below(self.root, self.root / entry.name)
         return self.root / entry.name / "inputs"
 
     def judged(self, entry: Entry, first: int) -> list[AttackLine] | None:
@@ -56,7 +57,7 @@ class AttackWork:
     def keep_judged(self, entry: Entry, first: int, lines: list[AttackLine]) -> None:
         """Makes the lines of a batch durable."""
         path = self._judged(entry, first)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder_below(self.root, path.parent)
         write_atomic(path, format_lines(lines).encode())
 
     def begin(self, settings: AttackSettings) -> None:

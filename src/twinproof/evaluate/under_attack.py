@@ -23,7 +23,7 @@ from twinproof.certify.radius import largest_radius
 from twinproof.certify.smoothed import Sampling, SmoothedClassifier
 from twinproof.data.fingerprint import fingerprint
 from twinproof.data.record import Dataset
-from twinproof.errors import ConfigError, RunError
+from twinproof.errors import ConfigError, RunError, system_faults
 from twinproof.evaluate.aims import aimed_classes
 from twinproof.evaluate.attack_results import attack_results
 from twinproof.evaluate.attack_work import AttackWork, earlier_attacks, take_up
@@ -76,6 +76,7 @@ class AttackedRun:
     lines: list[AttackLine]
 
 
+@system_faults("run the same command again: it goes on where it stopped")
 def attack_run(
     run: Run,
     dataset: Dataset,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from twinproof.files import canonical_json, write_atomic
+from twinproof.files import append_line, canonical_json, write_atomic
 from twinproof.runs.layout import read_json_lines
 
 FILE = "rounds.jsonl"
@@ -55,8 +55,7 @@ class RoundLog:
 
     def add(self, happened: Round) -> None:
         """Adds a round."""
-        with open(self._path, "a", encoding="utf-8") as handle:
-            handle.write(canonical_json(happened.as_dict()) + "\n")
+        append_line(self._path, canonical_json(happened.as_dict()))
 
 
 def read_rounds(private: Path) -> list[Round]:

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from twinproof.data.record import Dataset
+from twinproof.errors import system_faults
 from twinproof.federated.agreement import Agreement
 from twinproof.federated.coordinator import FederatedGradients
 from twinproof.federated.messages import Parties
@@ -73,6 +74,7 @@ class _Job:
         return self.key.stream(f"checkpoint of federation {self.agreement.sha256}", length=32).hex()
 
 
+@system_faults("run the same command again with --resume (from Python: resume=True)")
 def federate(
     agreement: Agreement,
     parties: Parties,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from twinproof.data.load import load
 from twinproof.data.record import Dataset
-from twinproof.errors import RunError, TwinproofError
+from twinproof.errors import OutOfMemory, RunError, SystemFault, TwinproofError, fault_of
 from twinproof.papers.cell import Cell
 from twinproof.papers.cell_store import RUN_AGAIN, CellStore, Measured
 from twinproof.papers.effort import Effort
@@ -22,7 +22,8 @@ from twinproof.progress import Progress, Silent
 from twinproof.training.distributed.rank_error import RankError
 from twinproof.training.distributed.ranks import ALONE, Ranks
 
-# What can befall one model and not the next: settings that do not fit, divergence, memory, the disk. Anything else is a bug.
+# What can befall one model and not the next: settings that do not fit, divergence, memory. A fault of the disk stops all;
+# anything else is a bug.
 _FAILURES = (TwinproofError, RuntimeError, MemoryError, OSError)
 _NAMED = 5  # failed cells whose error is told
 
@@ -44,7 +45,8 @@ def make_cells(
     Guarantees
         - A finished cell is never made twice, nor reused under other settings, however many repetitions were asked for then.
         - A repetition is begun when all cells of the one before have been begun: a call that is cut off leaves whole ones.
-        - A cell that fails takes no other with it: all others are made and kept, and the RunError at the end names it.
+        - A cell that fails takes no other with it: all others are made and kept, and the RunError at the end names it. A
+          fault of the disk stops the work with a ``SystemFault``: it would fail every cell.
         - A rank that is lost stops the others; every finished cell is kept, and those under way go on where they stopped.
     """
     progress = progress or Silent()
@@ -113,6 +115,9 @@ def _attempt(cell: Cell, store: CellStore, effort: Effort) -> Outcome:
     except RankError:
         raise  # the ranks have parted: that says nothing about this cell
     except _FAILURES as error:
+        fault = error if isinstance(error, SystemFault) else fault_of(error)
+        if isinstance(fault, SystemFault) and not isinstance(fault, OutOfMemory):
+            raise fault from error
         outcome = Failure(cell, f"{type(error).__name__}: {error}")
     # The next cell of this process starts with as much as this one; only here is the error, with all that it holds, gone.
     free_device_memory()

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from twinproof.files import write_atomic
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -24,9 +27,11 @@ _DOTS = 110
 
 
 def write_picture(make: Callable[[], Figure], path: Path) -> None:
-    """Draws and saves; the kind of file follows from the name (``.svg`` or ``.png``)."""
+    """Draws and saves in one step; the kind of file follows from the name (``.svg`` or ``.png``)."""
     import matplotlib as mpl
 
     with mpl.rc_context(dict(_SETTINGS)):
         path.parent.mkdir(parents=True, exist_ok=True)
-        make().savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None, dpi=_DOTS)
+        content, kind = BytesIO(), path.suffix.removeprefix(".")
+        make().savefig(content, format=kind, metadata={"Date": None} if kind == "svg" else None, dpi=_DOTS)
+    write_atomic(path, content.getvalue())

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from twinproof.errors import ConfigError, DataError
+from twinproof.errors import ConfigError, DataError, system_faults
 from twinproof.files import make_folder, write_atomic
 from twinproof.papers.catalogue.experiments import find_experiment
 from twinproof.papers.cell_store import CELLS, CellStore, Measured
@@ -39,6 +39,7 @@ class Reproduced:
     results: dict[str, Any]
 
 
+@system_faults("run the same command again: it goes on where it stopped")
 def reproduce(
     name: str,
     out: Path,

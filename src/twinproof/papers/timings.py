@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
-from twinproof.files import canonical_json
+from twinproof.files import append_line, canonical_json
 from twinproof.papers.cell import Cell
 from twinproof.runs.environment import utc_now
 
@@ -31,8 +31,7 @@ class Call:
         """Notes that ``cell`` is ready."""
         line = canonical_json({**self._known, "cell": cell.name, "after": round(time.monotonic() - self._start, 1)})
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        with open(self._path, "a", encoding="utf-8") as handle:
-            handle.write(line + "\n")
+        append_line(self._path, line)
 
 
 def made_in(root: Path, cells: Collection[Cell]) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from twinproof.errors import RunError
-from twinproof.files import canonical_json, sync_folder
+from twinproof.files import canonical_json, naming, sync_folder
 from twinproof.privacy.accounting import Event, GaussianEvent, LaplaceEvent, PoissonGaussianEvent
 
 FORMAT = 2
@@ -93,7 +93,7 @@ class Ledger:
                 wanted=f"one of {', '.join(KINDS)}, and nothing after 'close'",
             )
         entry = Entry(len(self.entries), kind, body, self._last_hash)
-        with open(self._path, "ab") as handle:
+        with naming(self._path), open(self._path, "ab") as handle:
             self._refuse_other_writers(handle.tell())
             handle.write(entry.line())
             handle.flush()
@@ -122,7 +122,7 @@ class Ledger:
             os.truncate(self._path, self._path.stat().st_size - len(tail))
             return
         self.entries.append(_checked_entry(self._path, len(self.entries), tail, self._last_hash))
-        with open(self._path, "ab") as handle:
+        with naming(self._path), open(self._path, "ab") as handle:
             handle.write(b"\n")
             handle.flush()
             os.fsync(handle.fileno())

@@ -10,7 +10,7 @@ from torch import nn
 from twinproof.data.record import Dataset
 from twinproof.errors import RunError
 from twinproof.evaluate.accuracy import clean_accuracy
-from twinproof.files import canonical_json, write_atomic
+from twinproof.files import append_line, canonical_json, write_atomic
 from twinproof.privacy.accounting import PoissonGaussianEvent, epsilon_pld
 from twinproof.recipes.config import ResolvedConfig
 from twinproof.recipes.resolve import spent_on_data, spent_on_redistribution
@@ -68,8 +68,7 @@ class Reporter:
                 wanted="finite weights",
                 fix="start a new run with a smaller learning_rate",
             )
-        with open(self._layout.metrics, "a", encoding="utf-8") as handle:
-            handle.write(canonical_json(line) + "\n")
+        append_line(self._layout.metrics, canonical_json(line))
 
     def diagnose(self, seen: StepDiagnostics) -> None:
         """Remembers what a step saw of the training records, for the owner."""

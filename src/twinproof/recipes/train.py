@@ -13,7 +13,7 @@ from torch import nn
 
 from twinproof.data.load import load
 from twinproof.data.record import Dataset
-from twinproof.errors import RunError
+from twinproof.errors import RunError, system_faults
 from twinproof.files import make_folder
 from twinproof.privacy.ledger import Ledger
 from twinproof.progress import Progress, Silent
@@ -84,6 +84,7 @@ class Job:
         return self.key.stream(f"checkpoint of settings {self.digest}", length=32).hex()
 
 
+@system_faults("run the same command again with --resume (from Python: resume=True)")
 def train(
     settings: Mapping[str, Any] | TrainConfig | None,
     out: Path | str,

@@ -7,7 +7,7 @@ from pathlib import Path
 from twinproof.audit.verify import verify_run
 from twinproof.audit.verify_originals import Originals
 from twinproof.data.record import Dataset
-from twinproof.errors import UserError
+from twinproof.errors import UserError, system_faults
 from twinproof.recipes.run_data import load_run_data
 from twinproof.report.write import ReportFiles, write_report
 from twinproof.runs.layout import read_run_json
@@ -15,6 +15,7 @@ from twinproof.runs.record import COMPLETE
 from twinproof.runs.run import Run
 
 
+@system_faults("run the same command again")
 def report_run(root: Path, *, source: str | None = None, data_root: Path | None = None) -> ReportFiles:
     """Verifies the run and writes its report. Examples need the test data; without them the report says so."""
     complete = read_run_json(root).get("state") == COMPLETE

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from twinproof.data.record import Dataset
-from twinproof.errors import ConfigError
+from twinproof.errors import ConfigError, system_faults
 from twinproof.files import make_folder, write_atomic, write_json
 from twinproof.report.comparison import comparison_page, differences, distinct_names
 from twinproof.report.facts import load_facts
@@ -25,6 +25,7 @@ class ReportFiles:
     json: Path
 
 
+@system_faults("write the report again")
 def write_report(root: Path, *, dataset: Dataset | None = None, verification: Mapping[str, Any] | None = None) -> ReportFiles:
     """Writes ``report.html`` and ``report.json`` into the run in ``root``.
 
@@ -41,6 +42,7 @@ def write_report(root: Path, *, dataset: Dataset | None = None, verification: Ma
     return _write(layout.report_html, layout.report_json, page, record)
 
 
+@system_faults("run the same command again")
 def write_comparison(roots: Sequence[Path], out: Path) -> ReportFiles:
     """Writes a comparison of several runs to ``out`` (an ``.html`` file, or a folder) and its twin beside it."""
     if not roots:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from twinproof.errors import RunError
-from twinproof.files import write_json
+from twinproof.files import naming, write_json
 from twinproof.rounding import format_down
 from twinproof.runs.layout import FORMAT, RunLayout, refuse_unknown_format
 
@@ -192,13 +192,15 @@ class CertificateWriter:
 
     def append(self, certificates: list[Certificate]) -> None:
         """Adds lines and flushes them to the disk."""
-        self._writer.writerows(certificate.row(more=self._more) for certificate in certificates)
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        with naming(Path(self._file.name)):
+            self._writer.writerows(certificate.row(more=self._more) for certificate in certificates)
+            self._file.flush()
+            os.fsync(self._file.fileno())
 
     def close(self) -> None:
         """Closes the file."""
-        self._file.close()
+        with naming(Path(self._file.name)):
+            self._file.close()
 
 
 def _cut_behind(path: Path, lines: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from collections.abc import Iterator
@@ -17,7 +18,8 @@ def exclusive(root: Path, *, waits: bool = False) -> Iterator[None]:
 
     Guarantees
         While one process is inside, another one that asks gets a ``RunError`` at once and touches nothing, or ``waits`` until
-        it may go in. The lock lies on the directory itself, so that no file is left behind.
+        it may go in. The lock lies on the directory itself, so that no file is left behind. A directory that vanishes while
+        it is held ends the work as a fault of the system, whatever else it broke.
     """
     handle = os.open(root, os.O_RDONLY)
     try:
@@ -31,6 +33,16 @@ def exclusive(root: Path, *, waits: bool = False) -> Iterator[None]:
                 wanted="one process at a time",
                 fix="wait for it to end",
             ) from error
-        yield
+        try:
+            yield
+        except RunError as error:
+            _check_there(root, error)
+            raise
+        _check_there(root)
     finally:
         os.close(handle)
+
+
+def _check_there(root: Path, error: RunError | None = None) -> None:
+    if not root.is_dir():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(root)) from error

@@ -12,7 +12,7 @@ from typing import Any
 from twinproof.data.fingerprint import fingerprint
 from twinproof.data.record import Split
 from twinproof.errors import RunError
-from twinproof.files import write_atomic, write_json
+from twinproof.files import append_line, write_atomic, write_json
 from twinproof.randomness import Key
 from twinproof.runs.layout import read_json_lines
 
@@ -117,8 +117,7 @@ def load_times(folder: Path) -> dict[str, Any]:
 
 def append_diagnostics(folder: Path, line: Mapping[str, Any]) -> None:
     """Adds a line of sensitive numbers (batch sizes, clipping, broken gradients)."""
-    with open(folder / _DIAGNOSTICS, "a", encoding="utf-8") as handle:
-        handle.write(json.dumps(dict(line)) + "\n")
+    append_line(folder / _DIAGNOSTICS, json.dumps(dict(line)))
 
 
 def rewind_diagnostics(folder: Path, steps: int) -> None:
