@@ -32,13 +32,17 @@ def _config_error(schema: type[BaseModel], error: ValidationError) -> ConfigErro
 def _wanted(schema: type[BaseModel], key: str, kind: str, message: str) -> str:
     if kind != "extra_forbidden":
         return message.removeprefix("Value error, ")
-    fields = _fields_around(schema, key)
-    near = difflib.get_close_matches(key.split(".")[-1], fields, n=1)
+    section, name = _section_around(schema, key), key.split(".")[-1]
+    renamed: Mapping[str, str] = getattr(section, "RENAMED", {})
+    if name in renamed:
+        return f"its new name: {renamed[name]}"
+    fields = list(section.model_fields)
+    near = difflib.get_close_matches(name, fields, n=1)
     return f"a known key (did you mean {near[0]!r}?)" if near else f"one of {', '.join(fields)}"
 
 
-def _fields_around(schema: type[BaseModel], key: str) -> list[str]:
-    """The keys that stand beside ``key``, down in the nested section it names."""
+def _section_around(schema: type[BaseModel], key: str) -> type[BaseModel]:
+    """The section that ``key`` stands in."""
     for part in key.split(".")[:-1]:
         annotation = schema.model_fields[part].annotation if part in schema.model_fields else None
         # A section may be optional: ``Section | None`` holds the section among its arguments.
@@ -46,7 +50,7 @@ def _fields_around(schema: type[BaseModel], key: str) -> list[str]:
         if not sections:
             break
         schema = sections[0]
-    return list(schema.model_fields)
+    return schema
 
 
 def _is_section(annotation: Any) -> bool:

@@ -35,9 +35,9 @@ def test_images_keep_their_pixels() -> None:
 
 def test_features_need_ranges_and_take_declared_ones() -> None:
     arrays = {"x": np.random.default_rng(1).normal(size=(80, 2)), "y": np.arange(80) % 2}
-    with pytest.raises(ConfigError, match="ranges"):
-        from_arrays("lab", arrays)
-    dataset = from_arrays("lab", arrays, ranges={"*": (-4.0, 4.0)}, classes=("no", "yes"))
+    with pytest.raises(ConfigError, match="features need bounds"):
+        from_arrays("lab", arrays, public_fraction=0.2)
+    dataset = from_arrays("lab", arrays, public_fraction=0.2, ranges={"*": (-4.0, 4.0)}, classes=("no", "yes"))
     assert dataset.classes == ("no", "yes")
     assert dataset.scaling is not None
     assert dataset.scaling.source == "declared"

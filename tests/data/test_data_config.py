@@ -11,7 +11,7 @@ from twinproof.errors import ConfigError
 def test_defaults_and_ranges() -> None:
     config = parse_data_config({"source": "table.csv", "ranges": {"age": [0, 120]}, "classes": ["no", "yes"]})
     assert config == DataConfig(source="table.csv", ranges={"age": (0.0, 120.0)}, classes=("no", "yes"))
-    assert (config.test, config.test_fraction, config.label, config.ranges_noise) == (None, 0.2, None, 20.0)
+    assert (config.test, config.public_fraction, config.label, config.ranges_noise) == (None, None, None, 20.0)
 
 
 @pytest.mark.parametrize(
@@ -19,8 +19,9 @@ def test_defaults_and_ranges() -> None:
     [
         ({}, "source", "required"),
         ({"source": ""}, "source", "1 character"),
-        ({"source": "a", "test_fraction": 0}, "test_fraction", "greater than 0"),
-        ({"source": "a", "test_fraction": 1.0}, "test_fraction", "less than 1"),
+        ({"source": "a", "public_fraction": 0}, "public_fraction", "greater than 0"),
+        ({"source": "a", "public_fraction": 1.0}, "public_fraction", "less than 1"),
+        ({"source": "a", "test_fraction": 0.2}, "test_fraction", "its new name: public_fraction"),
         ({"source": "a", "classes": ["only"]}, "classes", "two or more"),
         ({"source": "a", "classes": ["b", "b"]}, "classes", "different"),
         ({"source": "a", "ranges": "train"}, "ranges", "'test', 'private'"),
@@ -45,9 +46,9 @@ def test_a_problem_names_its_key(values: dict[str, Any], key: str, wanted: str) 
 
 def test_all_problems_at_once() -> None:
     with pytest.raises(ConfigError, match="3 settings") as caught:
-        parse_data_config({"source": "a", "test_fraction": 7, "ranges": 5, "speed": 1})
-    assert caught.value.where == "test_fraction, ranges, speed"
-    assert "test_fraction = 7; ranges = 5; speed = 1" in caught.value.got
+        parse_data_config({"source": "a", "public_fraction": 7, "ranges": 5, "speed": 1})
+    assert caught.value.where == "public_fraction, ranges, speed"
+    assert "public_fraction = 7; ranges = 5; speed = 1" in caught.value.got
 
 
 def test_settings_without_effect_are_refused_together() -> None:

@@ -38,7 +38,7 @@ def test_train_and_test_folders(tmp_path: Path, channels: int) -> None:
 
 def test_class_folders_split_by_content_or_tested_elsewhere(tmp_path: Path) -> None:
     write_image_folder(tmp_path / "all", count=30)
-    data = load_folder(tmp_path / "all", test_fraction=0.3)
+    data = load_folder(tmp_path / "all", public_fraction=0.3)
     assert len(data.train) + len(data.test) == 60
     write_image_folder(tmp_path / "held", count=2)
     data = load_folder(tmp_path / "all", test=str(tmp_path / "held"))

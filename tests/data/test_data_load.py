@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -110,6 +111,35 @@ def test_settings_of_a_set_with_its_own() -> None:
     assert caught.value.where == "test, classes"
 
 
+def test_own_data_without_a_test_part_need_a_decision(table: Path) -> None:
+    config: dict[str, Any] = {"source": str(table), "ranges": {"*": (-4.0, 100.0)}}
+    with pytest.raises(ConfigError, match="nobody said which records may become public") as caught:
+        load(DataConfig(**config))
+    assert "--test FILE" in caught.value.fix
+    assert "--public-fraction" in caught.value.fix
+    assert all(name in caught.value.fix for name in ("no privacy", "certificates.csv", "attacks.safetensors", "the report"))
+    data = load(DataConfig(**config, public_fraction=0.25))
+    assert len(data.test) == pytest.approx(1000, abs=120)
+    assert not data.public
+    # What is public as a whole needs no decision: a known set, or data that are named as public ones.
+    assert load("digits").public
+    assert len(load("digits").test) == 400
+    assert len(load(DataConfig(**config), public_fraction=0.25).test) == len(data.test)
+
+
+@pytest.mark.parametrize("way", ["the path", "a relative path", "a link", "a hard link"])
+def test_the_training_file_is_not_a_test_file(table: Path, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    other = table.with_name("test.csv")
+    monkeypatch.chdir(table.parent)
+    if way == "a link":
+        other.symlink_to(table)
+    elif way == "a hard link":
+        other.hardlink_to(table)
+    test = {"the path": str(table), "a relative path": table.name}.get(way, str(other))
+    with pytest.raises(ConfigError, match="the test file is the training file"):
+        load(DataConfig(source=str(table), test=test, ranges={"*": (-4.0, 100.0)}))
+
+
 def test_only_the_last_part_of_a_path_becomes_public(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "secret-project" / "scans"
     write_mnist(folder, side=9)
@@ -124,20 +154,20 @@ def test_only_the_last_part_of_a_path_becomes_public(tmp_path: Path, monkeypatch
 
 
 def test_same_settings_same_arrays(table: Path) -> None:
-    for config in (DataConfig(source="digits"), DataConfig(source=str(table), ranges="test")):
+    for config in (DataConfig(source="digits"), DataConfig(source=str(table), ranges="test", public_fraction=0.2)):
         first = load(config)
         np.random.seed(1)  # no global state may matter
         assert same(first, load(config))
 
 
 def test_private_ranges_follow_the_key_and_are_replayed_for_free(table: Path) -> None:
-    config = DataConfig(source=str(table), ranges="private", ranges_noise=5.0)
+    config = DataConfig(source=str(table), ranges="private", ranges_noise=5.0, public_fraction=0.2)
     data = load(config, key=Key.from_seed(3))
     assert data.scaling is not None
     assert data.scaling.spending == RangeSpending(5.0)
     assert same(data, load(config, key=Key.from_seed(3)))
     stored = Scaling.from_dict(data.public_description()["scaling"])
-    for again in (config, DataConfig(source=str(table))):
+    for again in (config, DataConfig(source=str(table), public_fraction=0.2)):
         replayed = load(again, key=Key.from_seed(99), scaling=stored)
         assert same(data, replayed)
         assert replayed.scaling == data.scaling
@@ -157,7 +187,7 @@ def test_replay_estimates_nothing(table: Path, monkeypatch: pytest.MonkeyPatch) 
         raise AssertionError("estimated again")
 
     monkeypatch.setattr("twinproof.data.assemble.private_scaling", refuse)
-    config = DataConfig(source=str(table), ranges="private")
+    config = DataConfig(source=str(table), ranges="private", public_fraction=0.2)
     load(config, scaling=Scaling((0.0, -4.0), (100.0, 4.0), "declared"))
     with pytest.raises(AssertionError, match="estimated again"):
         load(config)

@@ -71,7 +71,7 @@ def test_features_need_ranges_and_get_them(tmp_path: Path) -> None:
 def test_x_and_y_are_split_or_tested_elsewhere(tmp_path: Path) -> None:
     images = np.random.default_rng(1).integers(0, 256, (200, 4, 4), dtype=np.uint8)
     path = write_npz(tmp_path / "a.npz", x=images, y=np.arange(200) % 2)
-    data = load_npz(path, test_fraction=0.25)
+    data = load_npz(path, public_fraction=0.25)
     assert len(data.train) + len(data.test) == 200
     assert 20 < len(data.test) < 80
     for name, arrays in (
@@ -121,7 +121,9 @@ def test_broken_files(tmp_path: Path) -> None:
 def test_settings_that_do_not_apply(tmp_path: Path) -> None:
     path = write_npz(tmp_path / "a.npz", **four(IMAGES))
     with pytest.raises(ConfigError, match="two test parts"):
-        load_npz(path, test=str(path))
+        load_npz(path, test=str(write_npz(tmp_path / "b.npz", **four(IMAGES))))
+    with pytest.raises(ConfigError, match="two test parts"):
+        load_npz(path, public_fraction=0.2)
     with pytest.raises(ConfigError, match="does not apply"):
         load_npz(path, label="y")
     with pytest.raises(ConfigError, match="does not apply"):

@@ -19,7 +19,10 @@ RANGES = {"age": (0.0, 120.0), "height": (1.0, 2.0)}
 
 
 def load_table(path: Path, **settings: Any) -> Dataset:
-    return load(DataConfig(**({"source": str(path), "label": "ill", "ranges": RANGES, "test": str(path)} | settings)))
+    test = path.with_name(f"test-{path.name}")
+    if path.is_file():
+        test.write_bytes(path.read_bytes())
+    return load(DataConfig(**({"source": str(path), "label": "ill", "ranges": RANGES, "test": str(test)} | settings)))
 
 
 def write_parquet(path: Path, **columns: Any) -> Path:
@@ -59,7 +62,7 @@ def test_parquet_agrees_with_csv(tmp_path: Path) -> None:
 
 def test_parquet_with_whole_numbers_and_truth_values(tmp_path: Path) -> None:
     path = write_parquet(tmp_path / "a.pq", smoker=[True, False], label=[7, 3])
-    data = load_table(path, test=str(path), label=None, ranges={"*": (0, 1)})
+    data = load_table(path, label=None, ranges={"*": (0, 1)})
     assert data.classes == ("3", "7")
     assert data.train.inputs.tolist() == [[65535], [0]]
     assert data.train.labels.tolist() == [1, 0]

@@ -62,7 +62,7 @@ def test_a_file_is_below_sets_which_are_below_flags(tmp_path: Path) -> None:
 
 def test_all_problems_are_told_at_once() -> None:
     wrong = {
-        "data": {"test_fraction": 2, "ranges": "training"},
+        "data": {"public_fraction": 2, "ranges": "training"},
         "recipe": "dpsgd",
         "clip_norm": -1,
         "batch_size": "many",
@@ -73,7 +73,7 @@ def test_all_problems_are_told_at_once() -> None:
         parse_train_config(wrong)
     keys = {
         "data.source",
-        "data.test_fraction",
+        "data.public_fraction",
         "data.ranges",
         "clip_norm",
         "batch_size",

@@ -42,7 +42,7 @@ def write_patients(folder: Path) -> Path:
 
 
 def patients(path: Path, ranges: Any, **changes: Any) -> dict[str, Any]:
-    data = {"source": str(path), "label": "outcome", "ranges": ranges, "ranges_noise": RANGES_NOISE}
+    data = {"source": str(path), "label": "outcome", "ranges": ranges, "ranges_noise": RANGES_NOISE, "public_fraction": 0.2}
     return tiny(path, data=data, batch_size=200, **changes)
 
 

@@ -177,7 +177,7 @@ def image_data(labels: Sequence[int], channels: int = 1) -> Dataset:
     for row, label in enumerate(labels):
         inputs[row, :, 2 * label : 2 * label + 2, 2 * label : 2 * label + 2] = 255
     split = Split(inputs, np.asarray(labels, np.int64))
-    return Dataset("squares", InputKind.IMAGE, split, split, CLASSES, 255)
+    return Dataset("squares", InputKind.IMAGE, split, split, CLASSES, 255, public=True)
 
 
 def feature_data(labels: Sequence[int]) -> Dataset:
@@ -185,7 +185,7 @@ def feature_data(labels: Sequence[int]) -> Dataset:
     split = Split(generator.integers(0, 65536, (len(labels), 12)).astype(np.uint16), np.asarray(labels, np.int64))
     names = tuple(f"<b>feature {index}" for index in range(12))
     scaling = Scaling(low=(0.0,) * 12, high=(10.0,) * 12, source="declared")
-    return Dataset("table", InputKind.FEATURES, split, split, CLASSES, 65535, names, scaling)
+    return Dataset("table", InputKind.FEATURES, split, split, CLASSES, 65535, names, scaling, public=True)
 
 
 LABELS = tuple(index % len(CLASSES) for index in range(60))

@@ -355,6 +355,29 @@ def test_a_real_run_end_to_end(trained: Path, dataset: Dataset, tmp_path: Path) 
     assert json.loads(files.json.read_text())["attacks"]["results"] == made.results
 
 
+def _report(root: Path, data: Dataset, *, examples: bool) -> tuple[str, dict[str, Any]]:
+    files = write_report(root, dataset=data, examples=examples)
+    return files.html.read_text(encoding="utf-8"), json.loads(files.json.read_text())
+
+
+@pytest.mark.parametrize("known", [image_data(LABELS), feature_data(LABELS)], ids=["images", "features"])
+def test_own_records_are_shown_only_on_request(tmp_path: Path, known: Dataset) -> None:
+    """Without the request a report is the same for any test inputs; with it, it is that of a known set."""
+    root = attacked_run(tmp_path / "run", known)
+    own = replace(known, public=False)
+    other = replace(own, test=Split(own.test.inputs ^ 1, own.test.labels))
+    page, twin = hidden = _report(root, own, examples=False)
+    check_page(page)
+    assert page.count("twinproof report RUN --examples") == 2, "test inputs and attacked inputs"
+    assert (twin["examples"], twin["attacks"]["examples"]) == ([], [])
+    assert _report(root, other, examples=False) == hidden
+    shown = _report(root, own, examples=True)
+    assert shown == _report(root, known, examples=False)
+    assert shown != _report(root, other, examples=True), "the comparison can fail"
+    assert shown[1]["examples"]
+    assert shown[1]["attacks"]["examples"]
+
+
 def test_features_get_a_table(tmp_path: Path) -> None:
     data = feature_data(LABELS)
     root = attacked_run(tmp_path / "run", data)

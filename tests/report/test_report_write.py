@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from report_runs import (
     write_run,
 )
 
-from twinproof.data.record import Dataset, Split
+from twinproof.data.record import Split
 from twinproof.errors import RunError
 from twinproof.evaluate.certified import certified_accuracy, radius_at_accuracy, summarize
 from twinproof.guarantee import Status
@@ -217,7 +218,7 @@ def test_training_inputs_never_reach_the_report(tmp_path: Path) -> None:
     """Two data sets that differ in every training record give the same bytes."""
     data = image_data(LABELS)
     other = Split(255 - data.train.inputs, data.train.labels[::-1].copy())
-    changed = Dataset(data.name, data.kind, other, data.test, data.classes, data.levels)
+    changed = replace(data, train=other)
     root = full_run(tmp_path)
     first = write_report(root, dataset=data)
     before = (first.html.read_bytes(), first.json.read_bytes())

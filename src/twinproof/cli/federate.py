@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from twinproof.cli.options import DataRoot, Device, Json
-from twinproof.cli.train import assignments, given_flags, read_toml
+from twinproof.cli.options import DataRoot, Device, Json, PublicFraction, Test
+from twinproof.cli.train import assignments, given_flags, read_toml, say_what_is_public
 
 
 def federate(
@@ -16,6 +16,8 @@ def federate(
     data: Annotated[
         str | None, typer.Option(help="A known data set (see `twinproof data`) or a path; digits if unset.")
     ] = None,
+    test: Test = None,
+    public_fraction: PublicFraction = None,
     parties: Annotated[int, typer.Option(help="Into how many parties of different sizes the records are dealt out.")] = 4,
     recipe: Annotated[str | None, typer.Option(help="A private one; see `twinproof recipes`.")] = None,
     epsilon: Annotated[float | None, typer.Option(help="Target epsilon; sets the noise.")] = None,
@@ -44,10 +46,12 @@ def federate(
     from twinproof.federated.on_one_machine import federate_shares
     from twinproof.recipes.config import parse_train_config
 
-    given = given_flags(data, device, recipe=recipe, epsilon=epsilon, delta=delta, sigma=sigma, seed=seed)
+    of_data = {"source": data, "test": test, "public_fraction": public_fraction}
+    given = given_flags(of_data, device, recipe=recipe, epsilon=epsilon, delta=delta, sigma=sigma, seed=seed)
     settings = parse_train_config({"data": {"source": "digits"}}, read_toml(config), assignments(set_ or []), given)
     dataset = load(settings.data, root=data_root)
     with Bars() as bars:
+        say_what_is_public(settings, bars)
         run = federate_shares(
             settings, dataset, out, parties=parties, flower=flower, timeout=timeout, resume=resume, progress=bars
         )

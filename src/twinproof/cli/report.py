@@ -13,6 +13,9 @@ from twinproof.cli.options import DataRoot, Json
 def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="One run, or several to compare.")],
     out: Annotated[Path | None, typer.Option(help="Where the comparison of several runs goes.")] = None,
+    examples: Annotated[
+        bool, typer.Option("--examples", help="Show raw test records of your own data; those of known sets are always shown.")
+    ] = False,
     data: Annotated[str | None, typer.Option(help="Where the data lie, if they moved.")] = None,
     data_root: DataRoot = None,
     as_json: Json = False,
@@ -35,7 +38,7 @@ def report(
     else:
         if out is not None:
             raise ConfigError("one run's report lies in the run", where="--out", got=out, wanted="no --out, or several runs")
-        files = report_run(runs[0], source=data, data_root=data_root)
+        files = report_run(runs[0], source=data, data_root=data_root, examples=examples)
     if as_json:
         print_json({"html": str(files.html), "json": str(files.json)})
     else:

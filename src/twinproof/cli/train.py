@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from twinproof.cli.options import DataRoot, Device, Json
+from twinproof.cli.options import DataRoot, Device, Json, PublicFraction, Test
 from twinproof.cli.ranks import bars_of, launched_ranks
 from twinproof.errors import ConfigError
+
+if TYPE_CHECKING:
+    from twinproof.progress import Progress
+    from twinproof.recipes.config import TrainConfig
 
 
 def train(
     out: Annotated[Path, typer.Option(help="New directory for the run.")],
     data: Annotated[str | None, typer.Option(help="A known data set (see `twinproof data`) or a path.")] = None,
+    test: Test = None,
+    public_fraction: PublicFraction = None,
     recipe: Annotated[str | None, typer.Option(help="See `twinproof recipes`.")] = None,
     epsilon: Annotated[float | None, typer.Option(help="Target epsilon; sets the noise.")] = None,
     delta: Annotated[float | None, typer.Option(help="Target delta, far below 1/records.")] = None,
@@ -39,6 +45,8 @@ def train(
 
     Example: twinproof train --data mnist --recipe dpcert-gaussian --epsilon 3 --delta 1e-5 --sigma 0.5 --out runs/mnist
 
+    Own data: twinproof train --data patients.csv --test public.csv --set data.label=outcome --out runs/patients
+
     By several processes or GPUs: torchrun --nproc-per-node 4 -m twinproof train --data mnist --out runs/mnist
     """
     from twinproof.cli.output import print_json
@@ -46,7 +54,8 @@ def train(
     from twinproof.recipes.config import parse_train_config
     from twinproof.recipes.train import train as train_run
 
-    flags = given_flags(data, device, recipe=recipe, epsilon=epsilon, delta=delta, sigma=sigma, seed=seed)
+    of_data = {"source": data, "test": test, "public_fraction": public_fraction}
+    flags = given_flags(of_data, device, recipe=recipe, epsilon=epsilon, delta=delta, sigma=sigma, seed=seed)
     with launched_ranks(as_json=as_json) as ranks:
         layers = [
             read_toml(config),
@@ -59,6 +68,7 @@ def train(
                 "no data are named", where="--data", got="nothing", wanted="a data set or a path", fix="e.g. --data digits"
             )
         with bars_of(ranks) as bars:
+            say_what_is_public(settings, bars)
             run = train_run(settings, out, resume=resume, data_root=data_root, progress=bars, ranks=ranks)
     if not ranks.is_first:
         return
@@ -68,11 +78,22 @@ def train(
         show_training(run)
 
 
-def given_flags(data: str | None, device: str | None, **named: Any) -> dict[str, Any]:
+def given_flags(data: dict[str, Any], device: str | None, **named: Any) -> dict[str, Any]:
     """The settings that were given as flags."""
+    of_data = {key: str(value) if isinstance(value, Path) else value for key, value in data.items() if value is not None}
     performance = None if device is None else {"device": device}
-    flags = {"data": None if data is None else {"source": data}, **named, "performance": performance}
+    flags = {"data": of_data or None, **named, "performance": performance}
     return {key: value for key, value in flags.items() if value is not None}
+
+
+def say_what_is_public(settings: TrainConfig | None, progress: Progress) -> None:
+    """Says what the test part gives away where the user decides on it."""
+    from twinproof.data.assemble import GIVEN_AWAY
+
+    if settings is None or (settings.data.test is None and settings.data.public_fraction is None):
+        return
+    which = settings.data.test or f"about {settings.data.public_fraction:.0%} of the records in {settings.data.source}"
+    progress.say(f"public: {which}; {GIVEN_AWAY}")
 
 
 def read_toml(path: Path | None) -> dict[str, Any]:

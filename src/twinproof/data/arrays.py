@@ -34,14 +34,17 @@ def from_arrays(
     *,
     classes: tuple[str, ...] | None = None,
     ranges: Ranges | None = None,
+    public_fraction: float | None = None,
     key: Key | None = None,
 ) -> Dataset:
-    """A data set from ``x_train``, ``y_train``, ``x_test``, ``y_test`` (or ``x`` and ``y``, split by content).
+    """A data set from ``x_train``, ``y_train``, ``x_test``, ``y_test``; or from ``x``, ``y`` and a ``public_fraction``.
 
-    ``classes`` and ``ranges`` are as in :class:`DataConfig`: names come from the declaration or the test records, feature
-    bounds from a declaration, the test records or a private estimate, which the ledger of a run will count.
+    The test part is public: its values and labels may appear in released files. Without ``x_test`` you have to say which
+    share of the records becomes public. ``classes`` and ``ranges`` are as in :class:`DataConfig`: names come from the
+    declaration or the test records, feature bounds from a declaration, the test records or a private estimate, which the
+    ledger of a run will count.
     """
-    config = parse_data_config({"source": name, "classes": classes, "ranges": ranges})
+    config = parse_data_config({"source": name, "classes": classes, "ranges": ranges, "public_fraction": public_fraction})
     train = records_of_arrays(arrays, ("_train", ""), name)
     test = records_of_arrays(arrays, ("_test",), name) if "x_test" in arrays or "y_test" in arrays else None
     return assemble(parts_of_arrays(name, train, test), config, key=key)

@@ -22,6 +22,12 @@ from twinproof.data.split import split_by_content
 from twinproof.errors import ConfigError
 from twinproof.randomness import Key
 
+GIVEN_AWAY = (
+    "the test records have no privacy; their raw values and labels may appear in certificates.csv, attacks.safetensors and the "
+    "report, and with data.ranges=test their smallest and largest values in run.json"
+)
+"""What it means for records to be the test part, in words for the user."""
+
 
 def assemble(parts: Parts, config: DataConfig, *, key: Key | None = None, scaling: Scaling | None = None) -> Dataset:
     """The finished data set; with ``scaling`` given, its bounds are used and nothing is estimated.
@@ -33,7 +39,7 @@ def assemble(parts: Parts, config: DataConfig, *, key: Key | None = None, scalin
     if parts.levels is None:
         for records in (parts.train, *([] if parts.test is None else [parts.test])):
             check_finite(records, parts.feature_names)
-    train, test = (parts.train, parts.test) if parts.test is not None else split_by_content(parts.train, config.test_fraction)
+    train, test = _train_and_test(parts, config)
     classes = config.classes or parts.classes or classes_of_test(test)
     levels, used = parts.levels, None
     if levels is None:
@@ -51,7 +57,37 @@ def assemble(parts: Parts, config: DataConfig, *, key: Key | None = None, scalin
         levels=levels,
         feature_names=parts.feature_names,
         scaling=used,
+        public=parts.public,
     )
+
+
+def _train_and_test(parts: Parts, config: DataConfig) -> tuple[Records, Records]:
+    """The private and the public records: as they lie apart, or divided by the share that somebody decided on.
+
+    Guarantees
+        No record of a user becomes public without a word from the user: a test part, or ``public_fraction``.
+    """
+    if parts.test is not None:
+        if config.public_fraction is not None:
+            raise ConfigError(
+                "there are two test parts",
+                where="data.public_fraction",
+                got=f"public_fraction = {config.public_fraction}, and {len(parts.test)} test records in {parts.test.where}",
+                wanted="one test part",
+                fix="leave out public_fraction",
+            )
+        return parts.train, parts.test
+    fraction = parts.public_fraction if config.public_fraction is None else config.public_fraction
+    if fraction is None:
+        raise ConfigError(
+            "these data have no test part, and nobody said which records may become public",
+            where="data.test, data.public_fraction",
+            got=f"{parts.name}: {len(parts.train)} records, all private",
+            wanted="public test records: accuracies, certificates and attacks are released for them",
+            fix="name a file of public records (--test FILE, data.test), or give a share of these records away "
+            f"(--public-fraction 0.2, data.public_fraction): {GIVEN_AWAY}",
+        )
+    return split_by_content(parts.train, fraction)
 
 
 def _resolve_scaling(parts: Parts, config: DataConfig, train: Records, test: Records, key: Key | None) -> Scaling:

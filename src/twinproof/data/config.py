@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -22,13 +22,20 @@ class DataConfig(BaseModel):
 
     ``ranges`` decides what the bounds of features may be taken from: declared numbers (free), the test records (declared
     public, free), or a private estimate from the training records, which the ledger counts.
+
+    ``test`` and ``public_fraction`` decide which records are public where the data bring no test part: a user's own records
+    become public only by one of these words.
     """
+
+    RENAMED: ClassVar[dict[str, str]] = {"test_fraction": "public_fraction (these records become public; it has no default)"}
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     source: str = Field(min_length=1, description="name of a known data set, or path of a file or folder")
-    test: str | None = Field(default=None, min_length=1, description="path of the test records, where they lie apart")
-    test_fraction: float = Field(default=0.2, gt=0, lt=1, description="share of records set aside where there is no test part")
+    test: str | None = Field(default=None, min_length=1, description="path of the test records, which are public")
+    public_fraction: float | None = Field(
+        default=None, gt=0, lt=1, description="share of the records that become the test part, and public"
+    )
     label: str | None = Field(default=None, min_length=1, description="label column of a table")
     classes: tuple[str, ...] | None = Field(default=None, description="declared class names, in the order of their numbers")
     ranges: Ranges | None = Field(default=None, description="bounds of the features: declared, 'test' or 'private'")

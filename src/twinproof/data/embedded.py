@@ -9,6 +9,7 @@ from twinproof.data.record import InputKind
 
 DIGITS_LEVELS = 16
 DIGITS_CLASSES = tuple(str(digit) for digit in range(10))
+TEST_SHARE = 0.2
 BREAST_CANCER_CLASSES = ("malignant", "benign")
 
 # Round numbers around the smallest and largest values that the published description of the set lists for each measurement.
@@ -61,6 +62,7 @@ def read_digits() -> Parts:
         test=None,
         levels=DIGITS_LEVELS,
         classes=DIGITS_CLASSES,
+        public_fraction=TEST_SHARE,
     )
 
 
@@ -80,4 +82,5 @@ def read_breast_cancer() -> Parts:
         classes=BREAST_CANCER_CLASSES,
         feature_names=names,
         bounds=BREAST_CANCER_BOUNDS,
+        public_fraction=TEST_SHARE,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from twinproof.data.assemble import assemble
@@ -17,30 +18,54 @@ from twinproof.randomness import Key
 
 
 def load(
-    config: DataConfig | str, *, root: Path | None = None, key: Key | None = None, scaling: Scaling | None = None
+    config: DataConfig | str,
+    *,
+    root: Path | None = None,
+    key: Key | None = None,
+    scaling: Scaling | None = None,
+    public_fraction: float | None = None,
 ) -> Dataset:
     """The data set that ``config`` names; a string stands for ``DataConfig(source=...)``.
 
     ``root`` (else TWINPROOF_DATA) is where standard sets are looked for. ``key`` feeds a private estimate of ranges; without it
     a fresh one is drawn. ``scaling`` replays bounds that were resolved earlier: nothing is estimated or spent again.
+    ``public_fraction`` is for records that are known to be public: the share that becomes the test part where the data and
+    ``config`` name none.
 
     Guarantees
         The same files and settings give equal arrays, apart from private ranges under another key.
     """
     if isinstance(config, str):
         config = parse_data_config({"source": config})
-    return assemble(_read(config, root), config, key=key, scaling=scaling)
+    parts = _read(config, root)
+    if public_fraction is not None and parts.test is None:
+        parts = replace(parts, public_fraction=public_fraction)
+    return assemble(parts, config, key=key, scaling=scaling)
 
 
 def _read(config: DataConfig, root: Path | None) -> Parts:
     source = SOURCES.get(config.source)
     if source is not None:
         refuse_settings(config, ("test", "label", "classes"), f"{source.name} has its own test part, labels and classes")
-        return source.read(data_root(root))
+        return replace(source.read(data_root(root)), public=True)
     path = Path(config.source).expanduser()
     if _looks_like_name(config.source) and not path.exists():
         raise _unknown_name(config.source)
+    if config.test is not None:
+        _refuse_one_place(path, Path(config.test).expanduser())
     return read_path(path, config)
+
+
+def _refuse_one_place(path: Path, test: Path) -> None:
+    """Refuses test records that lie where the training records lie, under whatever name (equal content: ``overlap``)."""
+    if path.exists() and test.exists() and path.samefile(test):
+        raise ConfigError(
+            "the test file is the training file",
+            where="data.test",
+            got=str(test),
+            wanted="other records: the test records are public, the training records are not",
+            fix="name other test records, or leave out `test` and set public_fraction",
+        )
 
 
 def _looks_like_name(source: str) -> bool:

@@ -47,7 +47,11 @@ class Records:
 
 @dataclass(frozen=True)
 class Parts:
-    """One data set as read. ``levels`` is None for raw features, which still have to be scaled between bounds."""
+    """One data set as read. ``levels`` is None for raw features, which still have to be scaled between bounds.
+
+    ``public_fraction`` is the share that becomes the test part where there is none and nobody decides otherwise: set only for
+    records that are public anyway. ``public`` says that all of them are, as those of a known set.
+    """
 
     name: str
     kind: InputKind
@@ -57,3 +61,5 @@ class Parts:
     classes: tuple[str, ...] | None = None
     feature_names: tuple[str, ...] = ()
     bounds: Mapping[str, tuple[float, float]] | None = None
+    public_fraction: float | None = None
+    public: bool = False

@@ -111,7 +111,14 @@ class Scaling:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Records for training (private) and testing (declared public), with what the public may know about them."""
+    """Records for training (private) and testing (declared public), with what the public may know about them.
+
+    ``public`` says that this is a known public set; the records of any other are shown to nobody unless somebody asks.
+
+    Guarantees
+        Whether a class has a training record makes no difference: only the test part is asked for all classes. A run that
+        needs a record of each class would tell, by being there, that somebody with a rare one took part.
+    """
 
     name: str
     kind: InputKind
@@ -121,6 +128,7 @@ class Dataset:
     levels: int
     feature_names: tuple[str, ...] = ()
     scaling: Scaling | None = None
+    public: bool = False
 
     def __post_init__(self) -> None:
         if len(self.classes) < 2 or len(set(self.classes)) != len(self.classes):
@@ -133,6 +141,7 @@ class Dataset:
             )
         for part, split in (("train", self.train), ("test", self.test)):
             self._check_split(f"{self.name}, {part} split", split)
+        self._check_test_classes()
         if self.train.inputs.shape[1:] != self.test.inputs.shape[1:]:
             raise DataError(
                 "train and test inputs differ in shape",
@@ -164,7 +173,7 @@ class Dataset:
         if split.inputs.dtype not in (np.uint8, np.uint16):
             raise DataError("inputs are not stored as levels", where=where, got=split.inputs.dtype, wanted="uint8 or uint16")
         if len(split) == 0:
-            raise DataError("there are no records", where=where, got=0, wanted="at least one record of each class")
+            raise DataError("there are no records", where=where, got=0, wanted="at least one record")
         if split.inputs.shape[0] != len(split):
             raise DataError(
                 "the number of inputs and labels differ",
@@ -189,12 +198,14 @@ class Dataset:
                 wanted=f"0..{len(self.classes) - 1} ({len(self.classes)} classes)",
                 fix="correct the label, or declare the classes",
             )
-        counts = np.bincount(split.labels, minlength=len(self.classes))
+
+    def _check_test_classes(self) -> None:
+        counts = np.bincount(self.test.labels, minlength=len(self.classes))
         if (counts == 0).any():
             raise DataError(
-                "a class has no record",
-                where=where,
+                "a class has no test record",
+                where=f"{self.name}, test split",
                 got=f"no record of class {self.classes[int(np.argmin(counts))]!r}",
-                wanted="at least one record of every class",
-                fix="add records of that class or leave the class out",
+                wanted="at least one test record of every class",
+                fix="add test records of that class or leave the class out",
             )

@@ -35,9 +35,9 @@ def split_by_content(records: Records, fraction: float) -> tuple[Records, Record
         raise DataError(
             "the split leaves one side without records",
             where=records.where,
-            got=f"{len(records)} records, test_fraction {fraction}",
+            got=f"{len(records)} records, public_fraction {fraction}",
             wanted="records for training and for testing",
-            fix="give more records, another test_fraction, or a separate test part",
+            fix="give more records, another public_fraction, or a separate test part",
         )
     return train, test
 

@@ -17,6 +17,7 @@ from twinproof.federated.shares import unequal_shares
 from twinproof.federated.train import federate
 from twinproof.progress import Progress
 from twinproof.recipes.config import TrainConfig
+from twinproof.recipes.overlap import check_test_part
 from twinproof.runs.run import Run
 
 
@@ -35,6 +36,7 @@ def federate_shares(
 
     ``timeout`` is how many seconds a party has for a round; None for as long as it takes (over Flower: ten minutes).
     """
+    check_test_part(dataset)
     shares, public = unequal_shares(dataset.train, parties), public_part(dataset)
     agreement = agree(settings, [DeclaredParty(name, len(share)) for name, share in shares.items()], public)
     if flower:

@@ -46,7 +46,9 @@ class TrainConfig(BaseModel):
     clip_rule: ClipRule = Field(default=ClipRule.FLAT, description="how a gradient is scaled to at most clip_norm")
     clip_r: float = Field(default=0.01, ge=1e-30, le=1e30, description="constant r of the psac rules")
     batch_size: int | None = Field(default=None, ge=1, description="expected records per step; also the constant divisor")
-    records: int | None = Field(default=None, ge=1, description="declared (public) number of training records")
+    records: int | None = Field(
+        default=None, ge=1, description="declared upper bound on the training records, public; default: their exact number"
+    )
     epochs: float = Field(default=40, gt=0, allow_inf_nan=False)
     steps: int | None = Field(default=None, ge=1, description="instead of epochs")
     learning_rate: float = Field(default=2.0, ge=0, allow_inf_nan=False)

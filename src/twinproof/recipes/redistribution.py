@@ -40,6 +40,8 @@ from twinproof.training.per_example.repeatable import repeatable_convolutions
 from twinproof.training.records import DeviceRecords, Pass
 
 _ROWS = 256
+# Named data are public as a whole; of a file without a test part this share is left out, as it always was.
+_UNUSED_SHARE = 0.2
 _TINY = torch.finfo(torch.float64).tiny
 
 
@@ -64,7 +66,8 @@ def public_records(config: ResolvedConfig, dataset: Dataset, data_root: Path | N
         return None
     if noise.public_data is None:
         return PublicRecords(dataset.test, dataset.levels)
-    public = load(_public_source(config.data, noise.public_data), root=data_root, scaling=dataset.scaling)
+    source = _public_source(config.data, noise.public_data)
+    public = load(source, root=data_root, scaling=dataset.scaling, public_fraction=_UNUSED_SHARE)
     if public.shape != dataset.shape or len(public.classes) != len(dataset.classes):
         raise DataError(
             "the public data do not fit the data of the run",
@@ -80,7 +83,11 @@ def public_records(config: ResolvedConfig, dataset: Dataset, data_root: Path | N
 
 def _public_source(data: DataConfig, source: str) -> DataConfig:
     """Files of the user's own are read as those of the run are; a known set has its own labels and classes."""
-    return DataConfig(source=source) if source in SOURCES else data.model_copy(update={"source": source, "test": None})
+    return (
+        DataConfig(source=source)
+        if source in SOURCES
+        else data.model_copy(update={"source": source, "test": None, "public_fraction": None})
+    )
 
 
 def refuse_network(config: ResolvedConfig, network: nn.Module) -> None:

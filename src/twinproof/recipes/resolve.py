@@ -105,6 +105,18 @@ def resolve(config: TrainConfig, dataset: Dataset) -> ResolvedConfig:
     return resolved.model_copy(update={"noise_multiplier": multiplier})
 
 
+def refuse_more_records(config: ResolvedConfig, dataset: Dataset) -> None:
+    """Refuses more training records than were declared: ``records`` is an upper bound, what is missing is never drawn."""
+    if len(dataset.train) > config.records:
+        raise ConfigError(
+            "there are more training records than declared",
+            where="records",
+            got=f"records = {config.records}, and {len(dataset.train)} training records",
+            wanted="an upper bound on the number of training records",
+            fix="declare a larger number, which becomes public; or leave it out: then the exact number does",
+        )
+
+
 def plan_of(config: ResolvedConfig) -> Plan:
     """The plan that resolved settings describe; ``performance`` is never looked at."""
     if config.noise_multiplier is None:

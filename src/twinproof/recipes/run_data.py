@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from twinproof.data.load import load
 from twinproof.data.record import Dataset
-from twinproof.recipes.stored_data import restore_config, stored_scaling
+from twinproof.recipes.stored_data import load_again, restore_config
 from twinproof.runs.private_files import load_source
 from twinproof.runs.run import Run
 
@@ -16,6 +15,6 @@ def load_run_data(run: Run, *, source: str | None = None, data_root: Path | None
     config = restore_config(run.record["config"], load_source(run.layout.private)).data
     if source is not None:
         config = config.model_copy(update={"source": source})
-    dataset = load(config, root=data_root, scaling=stored_scaling(run.record["data"]))
+    dataset = load_again(config, run.record, data_root)
     run.refuse_other_data(dataset)
     return dataset

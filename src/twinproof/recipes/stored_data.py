@@ -5,13 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from twinproof.data.config import DataConfig
+from twinproof.data.load import load
 from twinproof.data.own_files import public_name
-from twinproof.data.record import Scaling
+from twinproof.data.record import Dataset, Scaling
 from twinproof.data.sources import SOURCES
 from twinproof.recipes.config import ResolvedConfig, TrainConfig
 from twinproof.settings import parse_settings
 
 _PUBLIC_DATA = "public_data"  # the one setting outside ``data`` that may be a path
+_FORMER_FRACTION = "test_fraction"  # in runs of format 1: set aside where there was no test part, without being asked for
 
 
 def _last_part(path: str | None) -> str | None:
@@ -46,17 +49,15 @@ def _whole_path(path: str | None) -> str | None:
 
 def restore_config(stored: dict[str, Any], source: dict[str, Any] | None) -> ResolvedConfig:
     """The settings of a run, with the data's place as the owner's private folder (or the caller) tells it."""
-    if source is None:
-        return parse_settings(ResolvedConfig, stored)
-    restored = {**stored, "data": {name: value for name, value in source.items() if name != _PUBLIC_DATA}}
-    if _PUBLIC_DATA in source and stored.get("noise_layer") is not None:
+    data = stored["data"] if source is None else source
+    restored = {**stored, "data": {name: data[name] for name in data if name not in (_PUBLIC_DATA, _FORMER_FRACTION)}}
+    if source is not None and _PUBLIC_DATA in source and stored.get("noise_layer") is not None:
         restored["noise_layer"] = {**stored["noise_layer"], _PUBLIC_DATA: source[_PUBLIC_DATA]}
     return parse_settings(ResolvedConfig, restored)
 
 
-def stored_scaling(description: dict[str, Any]) -> Scaling | None:
-    """The bounds a run used, so that loading again neither estimates nor spends."""
-    scaling = description.get("scaling")
-    if scaling is None:
-        return None
-    return Scaling.from_dict(scaling)
+def load_again(data: DataConfig, record: dict[str, Any], data_root: Path | None) -> Dataset:
+    """The data of the run that ``record`` (run.json) describes: its bounds are used again, nothing is estimated or spent."""
+    scaling, former = record["data"].get("scaling"), record["config"]["data"].get(_FORMER_FRACTION)
+    bounds = None if scaling is None else Scaling.from_dict(scaling)
+    return load(data, root=data_root, scaling=bounds, public_fraction=former)

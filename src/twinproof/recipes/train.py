@@ -24,6 +24,7 @@ from twinproof.recipes.gradients import gradient_source, per_example_path
 from twinproof.recipes.guarantees import not_yet_certified
 from twinproof.recipes.noise_network import constraint_of, initial_network, run_network
 from twinproof.recipes.optimizer import optimizer_of
+from twinproof.recipes.overlap import check_test_part
 from twinproof.recipes.own import Own, describe_own_network
 from twinproof.recipes.passes_of_run import PassesOfRun, found_passes, kept_to, passes_of, refuse_other_passes
 from twinproof.recipes.prior_of_run import describe_prior, refuse_other_prior
@@ -31,7 +32,14 @@ from twinproof.recipes.ranks_of_run import agree_on_data, shared_ledger, tell, t
 from twinproof.recipes.redistribution import PublicRecords, public_records, redistribute, refuse_network
 from twinproof.recipes.registry import find_recipe
 from twinproof.recipes.reporter import Reporter
-from twinproof.recipes.resolve import REDISTRIBUTION, plan_of, resolve, spent_on_data, spent_on_redistribution
+from twinproof.recipes.resolve import (
+    REDISTRIBUTION,
+    plan_of,
+    refuse_more_records,
+    resolve,
+    spent_on_data,
+    spent_on_redistribution,
+)
 from twinproof.recipes.resumption import (
     clear_stillborn,
     load_ledger,
@@ -39,7 +47,7 @@ from twinproof.recipes.resumption import (
     refuse_other_settings,
     refuse_started,
 )
-from twinproof.recipes.stored_data import located, public_config, restore_config, stored_scaling
+from twinproof.recipes.stored_data import load_again, located, public_config, restore_config
 from twinproof.runs import private_files
 from twinproof.runs.environment import software_versions, utc_now
 from twinproof.runs.layout import RunLayout, read_run_json
@@ -152,7 +160,7 @@ def _follow(root: Path, given: TrainConfig | None, own: Own, data_root: Path | N
         return
     record = known.record
     config = kept_to(restore_config(record["config"], known.source), record["device"], known.passes)
-    dataset = own.dataset or load(config.data, root=data_root, scaling=stored_scaling(record["data"]))
+    dataset = own.dataset or load_again(config.data, record, data_root)
     digest = config_digest(record["config"])
     if given is not None:
         refuse_other_settings(root, resolve(given, dataset), record["config"])
@@ -179,7 +187,9 @@ def _prepare(root: Path, config: TrainConfig, own: Own, data_root: Path | None) 
     device = resolve_device(config.performance.device)
     key = Key.from_system() if config.seed is None else Key.from_seed(config.seed)
     dataset = own.dataset or load(config.data, root=data_root, key=key)
+    check_test_part(dataset)
     resolved = resolve(config, dataset)
+    refuse_more_records(resolved, dataset)
     public = public_records(resolved, dataset, data_root)
     network = run_network(resolved, own, dataset)
     refuse_network(resolved, network)
@@ -235,7 +245,7 @@ def _continue_job(root: Path, given: TrainConfig | None, own: Own, data_root: Pa
     layout, record = RunLayout(root), read_run_json(root)
     passes = passes_of(layout.private)
     config = kept_to(restore_config(record["config"], private_files.load_source(layout.private)), record["device"], passes)
-    dataset = own.dataset or load(config.data, root=data_root, scaling=stored_scaling(record["data"]))
+    dataset = own.dataset or load_again(config.data, record, data_root)
     refuse_other_prior(config, record)
     digest = config_digest(record["config"])
     ledger = load_ledger(layout, digest)

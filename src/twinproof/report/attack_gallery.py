@@ -12,7 +12,7 @@ from twinproof.evaluate.protocols import Protocol
 from twinproof.report.attack_examples import ATTACKED_RULE, AttackedExample
 from twinproof.report.attack_facts import AttackFacts
 from twinproof.report.attack_marks import PROTOCOL_NAMES
-from twinproof.report.examples import image_uri, in_user_units, misfit
+from twinproof.report.examples import WITHHELD, image_uri, in_user_units, misfit, withheld
 from twinproof.report.facts import RunFacts
 from twinproof.report.gallery import WITHOUT_DATA, drawable
 from twinproof.report.markup import Markup, element, join, table
@@ -31,6 +31,8 @@ def attacked_gallery(facts: RunFacts, attacks: AttackFacts, dataset: Dataset | N
         return join([title, element("p", _NOBODY_MISLED)])
     if dataset is None:
         return join([title, missing(WITHOUT_DATA)])
+    if withheld(facts, dataset):
+        return join([title, missing(WITHHELD)])
     problem = attacked_misfit(attacks, dataset)
     if problem is not None:
         return join([title, missing(f"No attacked inputs are shown, because {problem}.")])

@@ -10,6 +10,8 @@ from twinproof.report.attack_facts import AttackFacts
 from twinproof.report.attack_gallery import attacked_misfit
 from twinproof.report.audit_facts import AuditFacts
 from twinproof.report.crossing_box import crossing_evidence
+from twinproof.report.examples import withheld
+from twinproof.report.facts import RunFacts
 from twinproof.report.numbers import radius_number
 from twinproof.runs.audits import CertificateAudit
 
@@ -20,8 +22,9 @@ _ATTACK_SETTINGS = (
 _AUDIT_SETTINGS = ("state", "norm", "inputs", "attackable", "within", "outward", "steps", "draws", "votes", "false_flips")
 
 
-def attacks_twin(attacks: AttackFacts | None, dataset: Dataset | None) -> dict[str, Any] | None:
+def attacks_twin(facts: RunFacts, dataset: Dataset | None) -> dict[str, Any] | None:
     """The entry ``attacks`` of report.json; ``results`` are those of attacks.json, ``follows`` says whether they still hold."""
+    attacks = facts.attacks
     if attacks is None:
         return None
     return {
@@ -31,7 +34,7 @@ def attacks_twin(attacks: AttackFacts | None, dataset: Dataset | None) -> dict[s
         "crossing": attacks.crossing,
         "crossing_evidence": crossing_evidence(attacks, dataset).as_dict() if attacks.crossing else None,
         "certified_line": [{"size": size, **share.as_dict()} for size, share in attacks.certified_line()],
-        "examples": _examples(attacks, dataset),
+        "examples": [] if dataset is None or withheld(facts, dataset) else _examples(attacks, dataset),
     }
 
 
@@ -54,9 +57,9 @@ def _verdict(audit: CertificateAudit) -> dict[str, Any] | None:
     return None if audit.verdict is None else {**asdict(audit.verdict), "verdict": audit.verdict.words}
 
 
-def _examples(attacks: AttackFacts, dataset: Dataset | None) -> list[dict[str, Any]]:
+def _examples(attacks: AttackFacts, dataset: Dataset) -> list[dict[str, Any]]:
     """The attacked inputs that the page shows."""
-    if dataset is None or attacked_misfit(attacks, dataset) is not None:
+    if attacked_misfit(attacks, dataset) is not None:
         return []
     return [
         {

@@ -13,11 +13,18 @@ from numpy.typing import NDArray
 
 from twinproof.data.record import Dataset
 from twinproof.evaluate.certified import answered_correctly
+from twinproof.report.facts import RunFacts
 from twinproof.runs.certificates import ABSTAIN, Certificate
 
 RULE = (
     "Chosen by a rule that was fixed before anything was seen: among the correct answers the largest, the middle and the "
     "smallest radii; among the wrong answers the largest radii; the first abstentions. Ties go to the earlier test record."
+)
+
+
+WITHHELD = (
+    "Records of your own data are shown only if you ask for it: `twinproof report RUN --examples`. Whoever gets the report "
+    "then sees raw test records."
 )
 
 
@@ -71,6 +78,11 @@ def misfit(dataset: Dataset, records: Sequence[LabelledRecord]) -> str | None:
         if int(dataset.test.labels[record.index]) != record.label:
             return f"test record {record.index} of the data set {dataset.name!r} has another label than its certificate"
     return None
+
+
+def withheld(facts: RunFacts, dataset: Dataset) -> bool:
+    """Whether the records of ``dataset`` stay out of the report: a user's own, where nobody asked for examples."""
+    return not (dataset.public or facts.examples)
 
 
 def image_uri(stored: NDArray[Any], levels: int) -> str:

@@ -53,6 +53,8 @@ class RunFacts:
     audit: AuditFacts | None = None
     unusable: str = ""
     """Why certificates that are there cannot be summarised: a radius that no number of votes gives."""
+    examples: bool = False
+    """Whether the owner asked for raw test records of own data in the report."""
 
     @property
     def contradicted(self) -> bool:
@@ -143,7 +145,7 @@ class RunFacts:
         return certified_curve(self.certificates, radii)
 
 
-def load_facts(root: Path, verification: Mapping[str, Any] | None = None) -> RunFacts:
+def load_facts(root: Path, verification: Mapping[str, Any] | None = None, *, examples: bool = False) -> RunFacts:
     """Reads the run in ``root``; a RunError where a file that exists is broken, never for one that is not there."""
     run = read_run_json(root)
     settings, certificates = read_settings(root), tuple(read_certificates(root))
@@ -163,6 +165,7 @@ def load_facts(root: Path, verification: Mapping[str, Any] | None = None) -> Run
         attacks=load_attacks(root, settings, certificates),
         audit=load_audit(root),
         unusable=unusable,
+        examples=examples,
     )
 
 

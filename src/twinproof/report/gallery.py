@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from twinproof.data.record import Dataset, InputKind
-from twinproof.report.examples import RULE, ExampleGroup, choose_examples, feature_values, image_uri, misfit
+from twinproof.report.examples import (
+    RULE,
+    WITHHELD,
+    ExampleGroup,
+    choose_examples,
+    feature_values,
+    image_uri,
+    misfit,
+    withheld,
+)
 from twinproof.report.facts import RunFacts
 from twinproof.report.markup import Markup, element, table
 from twinproof.report.numbers import radius_text
@@ -26,6 +35,8 @@ def example_section(facts: RunFacts, dataset: Dataset | None) -> Markup:
         return section_of("examples", title, missing(NOT_CERTIFIED))
     if dataset is None:
         return section_of("examples", title, missing(WITHOUT_DATA))
+    if withheld(facts, dataset):
+        return section_of("examples", title, missing(WITHHELD))
     problem = misfit(dataset, facts.certificates)
     if problem is not None:
         return section_of("examples", title, missing(f"No examples are shown, because {problem}."))

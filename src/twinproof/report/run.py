@@ -16,8 +16,11 @@ from twinproof.runs.run import Run
 
 
 @system_faults("run the same command again")
-def report_run(root: Path, *, source: str | None = None, data_root: Path | None = None) -> ReportFiles:
-    """Verifies the run and writes its report. Examples need the test data; without them the report says so."""
+def report_run(root: Path, *, source: str | None = None, data_root: Path | None = None, examples: bool = False) -> ReportFiles:
+    """Verifies the run and writes its report. Examples need the test data; without them the report says so.
+
+    Test records of your own data, as they are and attacked, are shown only with ``examples``.
+    """
     complete = read_run_json(root).get("state") == COMPLETE
     dataset: Dataset | None = None
     if complete:
@@ -30,4 +33,4 @@ def report_run(root: Path, *, source: str | None = None, data_root: Path | None 
                 raise
     originals = None if dataset is None else Originals(dataset.test.inputs, dataset.test.labels)
     verification = verify_run(root, originals=originals).as_dict() if complete else None
-    return write_report(root, dataset=dataset, verification=verification)
+    return write_report(root, dataset=dataset, verification=verification, examples=examples)

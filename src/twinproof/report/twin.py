@@ -10,7 +10,7 @@ from twinproof.data.record import Dataset
 from twinproof.evaluate.certified import radius_at_accuracy
 from twinproof.report.attack_twin import attacks_twin, audit_twin
 from twinproof.report.card import SHARES, privacy_sentence, robustness_sentence
-from twinproof.report.examples import choose_examples, misfit
+from twinproof.report.examples import choose_examples, misfit, withheld
 from twinproof.report.facts import RunFacts
 from twinproof.report.numbers import epsilon_number, radius_number
 from twinproof.report.sections import radius_counts
@@ -49,7 +49,7 @@ def twin(facts: RunFacts, dataset: Dataset | None = None) -> dict[str, Any]:
         "histogram": _histogram(facts),
         "progress": [_progress(line.step, line.accuracy, line.epsilon) for line in facts.progress],
         "examples": _examples(facts, dataset),
-        "attacks": attacks_twin(facts.attacks, dataset),
+        "attacks": attacks_twin(facts, dataset),
         "audit": audit_twin(facts.audit),
         "verification": _outcome(facts),
         "versions": run.get("versions"),
@@ -101,7 +101,7 @@ def _progress(step: int, accuracy: float | None, epsilon: float | None) -> dict[
 
 
 def _examples(facts: RunFacts, dataset: Dataset | None) -> list[dict[str, Any]]:
-    if dataset is None or not facts.certificates or misfit(dataset, facts.certificates) is not None:
+    if dataset is None or withheld(facts, dataset) or not facts.certificates or misfit(dataset, facts.certificates) is not None:
         return []
     groups = choose_examples(facts.certificates)
     return [{"chosen_as": group.title, "index": member.index} for group in groups for member in group.certificates]

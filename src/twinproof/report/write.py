@@ -26,17 +26,24 @@ class ReportFiles:
 
 
 @system_faults("write the report again")
-def write_report(root: Path, *, dataset: Dataset | None = None, verification: Mapping[str, Any] | None = None) -> ReportFiles:
+def write_report(
+    root: Path,
+    *,
+    dataset: Dataset | None = None,
+    verification: Mapping[str, Any] | None = None,
+    examples: bool = False,
+) -> ReportFiles:
     """Writes ``report.html`` and ``report.json`` into the run in ``root``.
 
     ``dataset`` gives the example inputs, ``verification`` (the verifier's ``ok``, ``problems``, ``checks``) the line that says
-    whether the run was checked; both may be absent.
+    whether the run was checked; both may be absent. ``examples`` shows test records of a user's own data too.
 
     Guarantees
-        Reads only the run's released files and the test part of ``dataset``. The page loads nothing and runs nothing; all text
+        Reads only the run's released files and the test part of ``dataset``. Records of data that are not a known public set
+        appear only with ``examples``. The page loads nothing and runs nothing; all text
         from the run is escaped. The same run gives the same bytes. Both files are complete before either is replaced.
     """
-    facts = load_facts(root, verification)
+    facts = load_facts(root, verification, examples=examples)
     page, record = run_page(facts, dataset), twin(facts, dataset)
     layout = RunLayout(root)
     return _write(layout.report_html, layout.report_json, page, record)
