@@ -30,24 +30,41 @@ class Expected:
         return drawn * self.agreement.plan.clip_norm * (1 + _SLACK)
 
 
-def refusal(reply: Reply, expected: Expected) -> str | None:
-    """Why this reply must not be counted; None where it may.
+def refusal(reply: object, expected: Expected) -> str | None:
+    """Why this reply must not be counted; None where it may. Anything may come as a reply.
 
     Guarantees
         An update that passes is finite, has the right names and shapes in float64, is of this step and these weights, and its
-        norm is at most the party's cap times the clipping norm: that is all it can move the sum by, whoever made it.
+        norm is at most the party's cap times the clipping norm: that is all it can move the sum by, whoever made it. A reply
+        that cannot even be looked at is refused, and never ends the round.
     """
-    content = reply.content
-    if isinstance(content, Failure):
+    try:
+        return _refusal(reply, expected)
+    except Exception as error:  # noqa: BLE001 (objects from outside may raise anything when they are looked at)
+        return f"the reply cannot be checked: {type(error).__name__}"
+
+
+def sender_of(reply: object) -> str:
+    """Who sent a reply, by the name that the transport gives; ``unknown`` where there is none. Not yet fit to be shown."""
+    return reply.sender if type(reply) is Reply and type(reply.sender) is str else "unknown"
+
+
+def _refusal(reply: object, expected: Expected) -> str | None:
+    if type(reply) is not Reply or type(reply.sender) is not str:
+        return f"the reply is {shown(type(reply).__name__)}, not a reply with the name of its sender"
+    content: object = reply.content
+    if type(content) is Failure:
         return shown(content.reason)
     caps = expected.agreement.caps
     if reply.sender not in caps:
         return "the sender is not a party of the agreement"
-    if content.party != reply.sender:
+    if type(content) is not Update:
+        return f"the reply holds {shown(type(content).__name__)}, not an update"
+    if type(content.party) is not str or content.party != reply.sender:
         return f"the update says that it comes from {shown(content.party)}"
     if not _is_whole(content.step) or content.step != expected.step:
         return f"the update is of step {shown(content.step)}, not of step {expected.step}"
-    if content.weights_sha256 != expected.weights_sha256:
+    if type(content.weights_sha256) is not str or content.weights_sha256 != expected.weights_sha256:
         return "the update was computed at other weights than those of this round"
     if not _is_whole(content.drawn) or not 0 <= content.drawn <= caps[reply.sender]:
         return f"{shown(content.drawn)} records drawn, of at most {caps[reply.sender]} that a party of its size may draw"
@@ -65,6 +82,9 @@ def shown(value: object) -> str:
 
 
 def _sum_refusal(update: Update, expected: Expected) -> str | None:
+    sums: object = update.sums
+    if not isinstance(sums, Mapping):
+        return f"the sums are {shown(type(sums).__name__)}, not arrays by name"
     other = sorted(str(name) for name in set(update.sums) ^ set(expected.shapes))
     if other:
         return f"the sums are not those of the network's parameters: {', '.join(map(shown, other[:5]))}"

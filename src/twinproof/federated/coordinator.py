@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
@@ -10,13 +10,16 @@ from torch import Tensor, nn
 
 from twinproof.errors import RunError
 from twinproof.federated.agreement import Agreement
-from twinproof.federated.checks import Expected, refusal, shown
-from twinproof.federated.messages import Parties, Request, Update
+from twinproof.federated.checks import Expected, refusal, sender_of, shown
+from twinproof.federated.messages import Parties, Reply, Request, Update
 from twinproof.federated.rounds import Refusal, Round
 from twinproof.privacy.plan import PrivateExecution
 from twinproof.training.distributed.weights import weights_digest
 from twinproof.training.gradient_source import GradientSource
 from twinproof.training.per_example.path import trainable_parameters
+
+TRANSPORT = "transport"
+"""The name under which a failing way to the parties is noted among the refused."""
 
 
 class FederatedGradients(GradientSource):
@@ -29,6 +32,8 @@ class FederatedGradients(GradientSource):
           over the plan's divisor. Neither depends on how many parties answered: a missing one costs accuracy, not privacy.
         - Sums are added in the order of the agreement, whenever they arrived.
         - With fewer than ``fewest`` counted parties nothing is released: the run stops, and can be resumed.
+        - No reply ends a round, whatever it is: it is refused with a reason. A transport that fails is noted like a party that
+          is refused, and what arrived before counts.
     """
 
     def __init__(
@@ -69,21 +74,28 @@ class FederatedGradients(GradientSource):
         counted: dict[str, Update] = {}
         refused: list[Refusal] = []
         heard = set()
-        for reply in self._parties.ask(request):
-            heard.add(reply.sender)
-            reason = refusal(reply, expected)
-            if reason is None and reply.sender in counted:
+        for reply in self._replies(request, refused):
+            sender, reason = sender_of(reply), refusal(reply, expected)
+            heard.add(sender)
+            if reason is None and sender in counted:
                 reason = "a second update in one round"
             if reason is not None:
-                refused.append(Refusal(shown(reply.sender), reason))
+                refused.append(Refusal(shown(sender), reason))
             elif isinstance(reply.content, Update):
-                counted[reply.sender] = reply.content
+                counted[sender] = reply.content
         missing = tuple(party.name for party in self._agreement.parties if party.name not in heard)
         drawn = {name: update.drawn for name, update in counted.items()}
         self._tell(Round(step, drawn, tuple(refused), missing))
         if len(counted) < self._fewest:
             raise _too_few(step, counted, refused, missing, self._fewest)
         return counted
+
+    def _replies(self, request: Request, refused: list[Refusal]) -> Iterator[Reply]:
+        """What the transport gives, up to the point where it fails."""
+        try:
+            yield from self._parties.ask(request)
+        except Exception as error:  # noqa: BLE001 (the transport is not ours; what arrived before it failed counts)
+            refused.append(Refusal(TRANSPORT, f"it failed: {type(error).__name__}"))
 
 
 def _too_few(step: int, counted: dict[str, Update], refused: list[Refusal], missing: tuple[str, ...], fewest: int) -> RunError:

@@ -16,7 +16,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from twinproof.data.record import Dataset
-from twinproof.errors import UserError
+from twinproof.errors import TwinproofError
 from twinproof.federated.agreement import Agreement
 from twinproof.federated.flower_messages import (
     name_content,
@@ -168,7 +168,7 @@ def client_app(make_party: Callable[[Context], NamedParty]) -> ClientApp:
     def answered(message: Message, content: Callable[[], RecordDict]) -> Message:
         try:
             return Message(content(), reply_to=message)
-        except UserError as error:  # its first line names no value: what a party got may depend on its records
+        except TwinproofError as error:  # its first line names no value: what a party got may depend on its records
             _LOGGER.warning("%s", error)
             return Message(Error(_REFUSED, error.what), reply_to=message)
         except Exception as error:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from threading import Thread
 from typing import Protocol
 
-from twinproof.errors import UserError
+from twinproof.errors import TwinproofError
 from twinproof.federated.messages import Failure, Reply, Request, Update
 from twinproof.federated.timeouts import check_timeout
 
@@ -15,7 +15,7 @@ class Answering(Protocol):
     """Whoever answers requests: a ``Party``."""
 
     def answer(self, request: Request) -> Update:
-        """The update that is asked for; a UserError says why there is none."""
+        """The update that is asked for; an error says why there is none."""
 
 
 class NamedParty(Answering, Protocol):
@@ -57,5 +57,7 @@ class LocalParties:
 def _answered(name: str, party: Answering, request: Request) -> Reply:
     try:
         return Reply(name, party.answer(request))
-    except UserError as error:
+    except TwinproofError as error:  # its first line names no value: what a party got may depend on its records
         return Reply(name, Failure(error.what))
+    except Exception as error:  # noqa: BLE001 (one party's bug must not end the round of the others)
+        return Reply(name, Failure(f"the party failed: {type(error).__name__}"))

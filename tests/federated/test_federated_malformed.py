@@ -1,0 +1,269 @@
+"""Whatever comes instead of an update is refused by name, noted, and costs the other parties nothing."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from federations import NAMES, Bench, Scripted, agreed, bench, members, public, zeros
+
+from twinproof.errors import RunError
+from twinproof.federated import checks
+from twinproof.federated.coordinator import TRANSPORT
+from twinproof.federated.local import LocalParties
+from twinproof.federated.messages import Failure, Reply, Request, Update
+from twinproof.federated.rounds import Refusal, Round, RoundLog, read_rounds
+from twinproof.federated.train import federate
+
+
+class Hostile:
+    """An object that raises whatever is done with it."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError("boom")
+
+    def __repr__(self) -> str:
+        raise RuntimeError("boom")
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError("boom")
+
+    def __hash__(self) -> int:
+        raise RuntimeError("boom")
+
+
+class Name(str):
+    """Text that lies about being equal."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __hash__(self) -> int:
+        return hash("party-1")
+
+
+# Instead of any part of a reply.
+JUNK: list[Callable[[], Any]] = [
+    lambda: None,
+    lambda: "an update",
+    lambda: b"\x00\xff",
+    lambda: 10**400,
+    lambda: float("nan"),
+    list,
+    dict,
+    lambda: {"weight": None},
+    lambda: np.zeros(3),
+    lambda: np.array([1, None], dtype=object),
+    lambda: torch.zeros(2),
+    lambda: ValueError("no"),
+    lambda: Update,
+    lambda: Failure,
+    lambda: "\ud800\x1b[2J",
+    lambda: Name("party-1"),
+    Hostile,
+]
+FIELDS = ("party", "step", "drawn", "sums", "weights_sha256")
+SUMS: list[Callable[[np.ndarray[Any, Any]], Any]] = [
+    lambda array: array.astype(np.float32),
+    lambda array: array.astype(">f8"),
+    lambda array: array.astype(np.complex128),
+    lambda array: array.astype(object),
+    lambda array: array.astype(str),
+    lambda array: array.T[None],
+    lambda array: array.reshape(-1)[:-1],
+    lambda array: np.full_like(array, np.nan),
+    lambda array: np.full_like(array, np.inf),
+    lambda array: np.full_like(array, 1e308),
+    lambda array: np.ma.masked_array(array, mask=True),
+    lambda array: memoryview(array.tobytes()),
+    lambda array: array.tolist(),
+    lambda array: torch.from_numpy(array),
+]
+
+
+def malformed(honest: Update) -> Iterator[Any]:
+    """Every reply of the table: junk for the reply, its content, each field, and each sum."""
+    for junk in JUNK:
+        yield junk()
+        yield Reply("party-1", junk())
+        yield Reply(junk(), honest)
+        yield Reply("party-1", Failure(junk()))
+        for field in FIELDS:
+            yield Reply("party-1", replace(honest, **{field: junk()}))
+        yield Reply("party-1", replace(honest, sums={junk_key(junk()): np.zeros(2)}))
+        yield Reply("party-1", replace(honest, sums={**honest.sums, next(iter(honest.sums)): junk()}))
+    for change in SUMS:
+        for name, array in honest.sums.items():
+            yield Reply("party-1", replace(honest, sums={**honest.sums, name: change(array.copy())}))
+
+
+def junk_key(value: Any) -> Any:
+    try:
+        hash(value)
+    except Exception:  # noqa: BLE001 (not every junk can be a key)
+        return 0
+    return value
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> tuple[Bench, list[Any], list[Reply]]:
+    """A coordinator, the malformed replies of party-1 to its first request, and honest ones of the others."""
+    found = bench(agreed(), tmp_path)
+    request = found.request()
+    replies = list(malformed(zeros("party-1", found.agreement, request, found.model)))
+    others = [Reply(name, zeros(name, found.agreement, request, found.model)) for name in NAMES[1:]]
+    return found, replies, others
+
+
+def test_every_malformed_reply_is_refused_and_the_round_goes_on(
+    table: tuple[Bench, list[Any], list[Reply]], tmp_path: Path
+) -> None:
+    found, replies, others = table
+    assert len(replies) > 200
+    order = random.Random(0)
+    (tmp_path / "log").mkdir()
+    log = RoundLog(tmp_path / "log")
+    source = found.source(Scripted(lambda request: []))
+
+    def tell(happened: Round) -> None:
+        found.rounds.append(happened)
+        log.add(happened)
+
+    source._tell = tell
+    for number, reply in enumerate(replies):
+        arrived = [*others, reply]
+        order.shuffle(arrived)
+        source._parties = Scripted(lambda request, arrived=arrived: arrived)  # type: ignore[misc]
+        counted = source._round(0)
+        happened = found.rounds[-1]
+        assert set(counted) == set(NAMES[1:]), f"reply {number}"
+        (refused,) = happened.refused
+        assert refused.reason, f"reply {number}"
+        assert refused.reason.isprintable()
+        assert refused.party.isprintable()
+        assert len(refused.reason) < 400
+    noted = read_rounds(tmp_path / "log")
+    assert len(noted) == len(replies)
+    assert all(json.dumps(one.as_dict()) for one in noted)
+
+
+def test_without_the_guard_replies_would_end_the_round(table: tuple[Bench, list[Any], list[Reply]]) -> None:
+    """The planted bug: checks that look at a reply without a guard."""
+    found, replies, _ = table
+    request = found.request()
+    expected = checks.Expected(found.agreement, 0, request.weights_sha256, found.source(Scripted(lambda _: []))._shapes)
+    died = 0
+    for reply in replies:
+        try:
+            checks._refusal(reply, expected)
+        except Exception:  # noqa: BLE001 (any is one too many)
+            died += 1
+    assert died > 0
+
+
+def test_a_check_with_a_bug_refuses_and_does_not_count(
+    table: tuple[Bench, list[Any], list[Reply]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, _, others = table
+
+    def bug(reply: object, expected: object) -> None:
+        raise KeyError("x")
+
+    monkeypatch.setattr(checks, "_refusal", bug)
+    with pytest.raises(RunError, match="too few parties"):
+        found.source(Scripted(lambda request: others))._round(0)
+    assert {one.reason for one in found.rounds[-1].refused} == {"the reply cannot be checked: KeyError"}
+
+
+class FailingTransport:
+    """Gives some replies and then breaks, or breaks at once."""
+
+    def __init__(self, replies: Sequence[Reply], error: Exception, *, at_once: bool) -> None:
+        self._replies, self._error, self._at_once = replies, error, at_once
+
+    def ask(self, request: Request) -> Any:
+        if self._at_once:
+            raise self._error
+
+        def given() -> Iterator[Reply]:
+            yield from self._replies
+            raise self._error
+
+        return given()
+
+
+@pytest.mark.parametrize(
+    "error", [ConnectionResetError("gone"), TimeoutError(), ValueError("x"), RunError("no"), MemoryError()]
+)
+def test_what_arrived_before_the_transport_failed_counts(error: Exception, table: tuple[Bench, list[Any], list[Reply]]) -> None:
+    found, _, others = table
+    assert set(found.source(FailingTransport(others, error, at_once=False))._round(0)) == set(NAMES[1:])
+    happened = found.rounds[-1]
+    assert [(one.party, one.reason) for one in happened.refused] == [(TRANSPORT, f"it failed: {type(error).__name__}")]
+    assert happened.missing == ("party-1",)
+    with pytest.raises(RunError, match="too few parties") as stopped:
+        found.source(FailingTransport([], error, at_once=True))._round(0)
+    assert f"{TRANSPORT}: it failed" in stopped.value.got
+
+
+@pytest.mark.parametrize("answer", [None, "text", 7])
+def test_a_transport_that_gives_no_replies_at_all(answer: Any, table: tuple[Bench, list[Any], list[Reply]]) -> None:
+    found, _, _ = table
+
+    class Strange:
+        def ask(self, request: Request) -> Any:
+            return answer
+
+    with pytest.raises(RunError, match="too few parties"):
+        found.source(Strange())._round(0)
+    assert found.rounds[-1].refused
+
+
+class Failing:
+    """A party with a bug, which shows a value of its records in the text of its error."""
+
+    def answer(self, request: Request) -> Update:
+        raise KeyError("patient 17")
+
+
+class Empty:
+    """A party that answers nothing."""
+
+    def answer(self, request: Request) -> Any:
+        return None
+
+
+@pytest.mark.parametrize("timeout", [None, 30.0])
+def test_a_run_with_broken_parties_ends(timeout: float | None, tmp_path: Path) -> None:
+    """On 12d5acf the first of these parties ended the coordinator with a traceback."""
+    agreement = agreed()
+    found = {**members(agreement), "party-1": Failing(), "party-3": Empty()}
+    run = federate(agreement, LocalParties(found, timeout=timeout), public(), tmp_path / "run")
+    rounds = read_rounds(run.layout.private)
+    assert len(rounds) == agreement.config.steps
+    for happened in rounds:
+        assert {one.party: one.reason for one in happened.refused} == {
+            "party-1": "the party failed: KeyError",
+            "party-3": "the reply holds NoneType, not an update",
+        }
+        assert set(happened.drawn) == {"party-2", "party-4"}
+    assert "patient 17" not in (run.layout.private / "rounds.jsonl").read_text()
+
+
+def test_a_round_is_noted_before_the_run_stops(tmp_path: Path) -> None:
+    agreement = agreed()
+    with pytest.raises(RunError, match="too few parties"):
+        federate(agreement, FailingTransport([], OSError("unplugged"), at_once=True), public(), tmp_path / "run")
+    (happened,) = read_rounds(tmp_path / "run" / "private")
+    assert happened == Round(0, {}, (Refusal(TRANSPORT, "it failed: OSError"),), NAMES)
+    run = federate(agreement, LocalParties(members(agreement)), public(), tmp_path / "run", resume=True)
+    assert run.record["state"] == "complete"
