@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from twinproof.audit.verify import verify_run
-from twinproof.audit.verify_float_share import layer_error, relative_share, row_sums, share_problems
+from twinproof.audit.verify_float_share import layer_error, relative_share, share_problems
+from twinproof.audit.verify_layer_matrix import convolution, linear, row_sums
 from twinproof.audit.verify_noise import Noise
 from twinproof.certify import noise_site
 from twinproof.certify.method import Method
@@ -46,6 +47,15 @@ def _linear() -> nn.Module:
 
 def _convolution() -> nn.Module:
     return nn.Sequential(nn.Conv2d(1, 4, 3, stride=2, padding=1), nn.Flatten(), nn.Linear(16, 3))
+
+
+def _sums(layer: nn.Module, shape: tuple[int, ...], scales: Array) -> Array:
+    """Of the verifier's own matrix."""
+    weight = layer.get_parameter("weight").detach().double().numpy()
+    if not isinstance(layer, nn.Conv2d):
+        return row_sums(linear(weight, *shape).matrix(scales))
+    padding = (1, 1) if layer.padding == (1, 1) else (0, 0)
+    return row_sums(convolution(weight, shape, tuple(layer.stride), padding, groups=layer.groups).matrix(scales))
 
 
 LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int]] = {
@@ -80,14 +90,14 @@ def _exact_rows(layer: nn.Module, shape: tuple[int, ...], scales: Array) -> list
 def test_row_sums_are_those_of_the_matrix(name: str) -> None:
     layer, shape, scales = _layer(name)
     wanted = [float(sum(map(abs, row))) for row in _exact_rows(layer, shape, scales)]
-    np.testing.assert_allclose(row_sums(layer, shape, scales), wanted, rtol=1e-13)
+    np.testing.assert_allclose(_sums(layer, shape, scales), wanted, rtol=1e-13)
 
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_the_layer_that_is_computed_errs_by_no_more_than_the_share_and_does_err(name: str) -> None:
     """The certifier's own product against rational arithmetic, before it is rounded to the grid."""
     layer, shape, scales = _layer(name)
-    rows, sums = _exact_rows(layer, shape, scales), row_sums(layer, shape, scales)
+    rows, sums = _exact_rows(layer, shape, scales), _sums(layer, shape, scales)
     whitened = WhitenedLayer(layer, shape, scales, Law.GAUSSIAN, SIGMA, 255)
     share, errs = relative_share(math.prod(shape)), 0
     for stored in np.random.default_rng(2).integers(0, 256, (20, math.prod(shape))):
@@ -111,7 +121,7 @@ def test_what_the_certifier_pays_is_never_below_what_is_demanded(law: Law, name:
         layer.get_parameter("weight").mul_(weights)
     made = WhitenedLayer(layer, shape, scales, law, SIGMA, 255)
     rounding = made.noise.grid * (math.sqrt(len(scales)) if law is Law.GAUSSIAN else len(scales))
-    error = layer_error(str(law), math.prod(shape), row_sums(layer, shape, scales))
+    error = layer_error(str(law), math.prod(shape), _sums(layer, shape, scales))
     assert list(share_problems(_record(made.slack), rounding, error)) == []
     assert [problem.what for problem in share_problems(_record(rounding), rounding, error)] == [FLOAT_SHARE]
 

@@ -122,9 +122,8 @@ NORM_LIES = [
         TIGHT,
         Lie("norm of the layer lowered by one percent", scaled(TIGHT, "operator_norm", 0.99), SETTINGS, "weights of the first"),
     ),
-    (TIGHT, Lie("and an input shows it", scaled(TIGHT, "operator_norm", 0.99), SETTINGS, "an input reaches")),
     (LINF, Lie("linf norm lowered by one percent", scaled(LINF, "operator_norm", 0.99), SETTINGS, "weights of the first")),
-    (CONVOLVED, Lie("l1 norm lowered", scaled(CONVOLVED, "operator_norm", 0.999), SETTINGS, "an input reaches")),
+    (CONVOLVED, Lie("l1 norm lowered", scaled(CONVOLVED, "operator_norm", 0.999), SETTINGS, "weights of the first")),
     (LAPLACE, Lie("Laplace norm lowered", scaled(LAPLACE, "operator_norm", 0.999), SETTINGS, "weights of the first")),
     (AT_INPUT, Lie("sqrt(d) forgotten", scaled(AT_INPUT, "operator_norm", 0.25), SETTINGS, "not that of the input itself")),
     (LAPLACE_INPUT, Lie("l2 taken for l1", scaled(LAPLACE_INPUT, "operator_norm", 0.25), SETTINGS, "not that of the input")),
@@ -236,10 +235,10 @@ PROMISE_LIES = [
             "a network without bound",
             reconfigure(lambda c: c.update(width=2**15)),
             "model.safetensors",
-            "not those of the network",
+            "not that of the network mlp",
         ),
     ),
-    (TIGHT, Lie("a width of no network", reconfigure(lambda c: c.update(width=2**40)), RUN, "of this width")),
+    (TIGHT, Lie("a width of no network", reconfigure(lambda c: c.update(width=2**40)), "model.safetensors", "not that of")),
     (
         TIGHT,
         Lie(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,8 +16,10 @@ from torch import nn
 from twinproof.attacks.without_noise import without_noise
 from twinproof.audit.run import audit_run
 from twinproof.audit.verify import verify_run
+from twinproof.audit.verify_layer_matrix import column_sums, convolution
 from twinproof.audit.verify_noise import Noise, noise_problems
-from twinproof.audit.verify_two_noises import TwoNoises, column_sums, two_noises_problems
+from twinproof.audit.verify_operator_norm import least_provable
+from twinproof.audit.verify_two_noises import TwoNoises, two_noises_problems
 from twinproof.certify import run as certify_module
 from twinproof.certify.method import Method
 from twinproof.certify.run import certify_run
@@ -100,9 +101,10 @@ def _facts() -> tuple[Noise, TwoNoises]:
     torch.manual_seed(1)
     layer, scales, shape = nn.Conv2d(1, 3, 3, padding=1, dtype=torch.float64), np.linspace(0.5, 2, 48), SHAPE
     found = rates(layer, shape, "linf", 0.1, 0.3, scales)
-    columns = column_sums(layer, shape, scales)
+    matrix = convolution(layer.weight.detach().numpy(), shape, (1, 1), (1, 1)).matrix(scales)
+    columns = column_sums(matrix)
     np.testing.assert_allclose(columns, outgoing_sums(layer, shape, scales), rtol=1e-10)
-    drawn = TwoNoises(0.1, 0.3, found.hidden * 0.3, columns, 48)
+    drawn = TwoNoises(0.1, 0.3, columns, 48, lambda claimed: least_provable(matrix, "linf", "l1", claimed))
     grid = 2.0**-11
     tau = 64 * (72 * 0.1 * 255 / grid * 2.0**-64 + 2.0**-49) + 2.0**-36
     noise = Noise(
@@ -152,13 +154,21 @@ def test_what_float64_errs_in_the_layer_must_be_paid_too(weights: float) -> None
     assert not understated(rounding + error)
 
 
+def _both_charges(drawn: TwoNoises) -> float:
+    """What the noise of the input and that behind the layer charge together, the latter by the certifier's own bound."""
+    torch.manual_seed(1)
+    layer = nn.Conv2d(1, 3, 3, padding=1, dtype=torch.float64)
+    found = rates(layer, SHAPE, "linf", 0.1, 0.3, np.linspace(0.5, 2, 48))
+    assert found.input == pytest.approx(drawn.known_costs("linf")[0])
+    return found.input + found.hidden
+
+
 def test_the_composition_must_be_charged_in_full() -> None:
     """The single-pass norm under the name of the composition: smaller than the sum that its theorem asks for."""
     noise, drawn = _facts()
     problems = list(two_noises_problems(replace(noise, bound="composition"), drawn))
     assert len(problems) == 2
-    alone, hidden, _ = drawn.costs("linf")
-    honest = 0.1 * math.nextafter(alone + hidden, math.inf) * (1 + 1e-12)
+    honest = 0.1 * _both_charges(drawn) * (1 + 1e-12)
     assert not list(
         two_noises_problems(replace(noise, bound="composition", operator_norm=honest, slackless_norm=honest), drawn)
     )
@@ -166,8 +176,7 @@ def test_the_composition_must_be_charged_in_full() -> None:
 
 def _as_published(noise: Noise, drawn: TwoNoises, stated: float) -> Noise:
     """The record of the bound that StoBatch publishes, for noise that is said to be ``stated`` times what is drawn."""
-    alone, hidden, _ = drawn.costs("linf")
-    claimed = 0.1 * (alone + hidden) / stated * (1 + 1e-12)
+    claimed = 0.1 * _both_charges(drawn) / stated * (1 + 1e-12)
     return replace(noise, bound="published", operator_norm=claimed, slackless_norm=claimed)
 
 

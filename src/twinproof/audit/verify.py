@@ -226,7 +226,9 @@ def _verify_noise(
     if isinstance(site, Problem):
         findings.check("noise of the network", (site,), "law, place, operator norm and slack from the weights")
         return
-    problems = [problem for noise in spoken for problem in site_problems(noise, site, own_sigma=not certificates)]
+    problems = [
+        problem for noise in spoken for problem in site_problems(noise, site, findings.leave, own_sigma=not certificates)
+    ]
     findings.check("noise of the network", problems, "law, place, operator norm and slack from the weights")
 
 

@@ -1,65 +1,74 @@
-"""The layer that certificates behind it rest on, rebuilt from the run, and its operator norm bounded from both sides.
+"""The layer that certificates behind it rest on, rebuilt from the run, and its operator norm proven once more.
 
-The network's code and the file of weights are the run's own (``twinproof.layers``, ``twinproof.runs``): what a layer computes
-cannot be read from its numbers. Its norm is asked of ``twinproof.privacy.sensitivity``, which has no part in certification, and
-again of a search of our own, which runs the layer itself and knows nothing of that package.
+The layer is written down as a matrix from the weights in the run (``verify_layer_matrix``), and what is recorded of its norm is
+proven by a factorisation of the verifier's own (``verify_operator_norm``): no code of the certifier, and no network, has a part
+in it.
 
 Guarantees
-    A recorded norm passes only if it is not below the proven bound for the weights in the run, divided by the scales of the
-    noise in the run, and not below what any tried input reaches; a recorded slack only if it also pays for what float64 errs
-    in that layer. Whatever the run holds ends in a value or a problem; nothing larger than the weights that are there is built.
+    A recorded norm passes only if it is proven for the weights in the run, divided by the scales of the noise in the run (that
+    of a refuted bound: if it is not below what the paper claims); a recorded slack only if it also pays for what float64 errs
+    in that layer. Whatever the run holds ends in a value, a problem, or a note that a layer is too large to be checked.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from twinproof.audit.evidence import RunFolder, shown
-from twinproof.audit.fields import is_positive_count, whole
+from twinproof.audit.fields import is_positive_count
 from twinproof.audit.verification import Problem
-from twinproof.audit.verify_float_share import layer_error, row_sums, share_problems
+from twinproof.audit.verify_float_share import layer_error, share_problems
+from twinproof.audit.verify_layer_matrix import (
+    Array,
+    Layer,
+    LayerError,
+    LayerTooLargeError,
+    Matrix,
+    column_sums,
+    largest_output,
+    row_sums,
+)
 from twinproof.audit.verify_method import BOTH, FIRST_LAYER, INPUT
 from twinproof.audit.verify_model import FILE as MODEL
 from twinproof.audit.verify_noise import Noise, exactness_problems, smallest_slack
-from twinproof.audit.verify_norm_search import largest_output, reached_norm
+from twinproof.audit.verify_noise_place import Placement, Spread, Tensors, numbers, placement_of
+from twinproof.audit.verify_operator_norm import FLOAT_SLACK, least_provable, reached
 from twinproof.audit.verify_reach import GAUSSIAN, LAPLACE, PUBLISHED
 from twinproof.audit.verify_run_json import FILE as RUN_JSON
-from twinproof.audit.verify_two_noises import STATED_OVER_DRAWN, TwoNoises, column_sums, is_usable, two_noises_problems
-from twinproof.errors import TwinproofError
+from twinproof.audit.verify_two_noises import STATED_OVER_DRAWN, TwoNoises, is_usable, two_noises_problems
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from twinproof.layers.noise import NoiseLayer
-
-FLOAT_SLACK = 1e-9
 LARGEST_INPUT = 2**22
-LARGEST_WIDTH = 2**16
-# What building a network from a stranger's settings may raise, besides the errors that are meant for people.
-_REFUSALS = (TwinproofError, ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
+# What a stranger's settings may raise where they are not of the form that the format describes.
+_REFUSALS = (LayerError, ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError)
+
+Leave = Callable[[str], None]
+TOO_LARGE = "the operator norm of the first layer, which is too large"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class NoiseSite:
-    """Where a network draws its own noise: behind ``layer`` (None at the input), which sees inputs of ``shape``."""
+    """Where a network draws its own noise: behind ``layer`` (None at the input), with these scales of its coordinates."""
 
     law: str
-    layer: nn.Module | None
-    shape: tuple[int, ...]
+    layer: Layer | None
     deviation: float
-    scales: NDArray[np.float64]
+    scales: Array
+    # The layer with each output divided by its scale; None where there is none, or where it is too large.
+    matrix: Matrix | None
     # Of a second noise, on the input, where there is noise behind the layer too.
     input_deviation: float | None = None
     # How many times larger than drawn a paper says that the two noises are.
     stated: float = 1.0
-    # Norms that were found, by source and target: certificates and attacks ask for the same one, and it can take seconds.
-    known: dict[tuple[str, str], float] = field(default_factory=dict)
+    # What was proven, by source, target and claim: certificates and attacks ask the same, and it can take seconds.
+    known: dict[tuple[str, str, float], float] = field(default_factory=dict)
 
     @property
     def place(self) -> str:
@@ -67,6 +76,15 @@ class NoiseSite:
         if self.input_deviation is not None:
             return BOTH
         return INPUT if self.layer is None else FIRST_LAYER
+
+    def least_provable(self, norm: str, target: str, claimed: float) -> float:
+        """``claimed`` where it is proven that the layer stretches by no more; else a larger number."""
+        if self.matrix is None:
+            raise LayerTooLargeError("no matrix")
+        asked = (norm, target, claimed)
+        if asked not in self.known:
+            self.known[asked] = least_provable(self.matrix, norm, target, claimed)
+        return self.known[asked]
 
 
 def noise_site(
@@ -79,26 +97,26 @@ def noise_site(
     """
     config = run.get("config")
     config = config if isinstance(config, dict) else {}
-    without = config.get("noise_layer") is None
+    without, content = config.get("noise_layer") is None, folder.content(MODEL)
     if without and not _is_own(config):
         return None
-    if _is_own(config) and network is None:
-        spoken_of = without and plain and not _stores_noise(folder)
-        return None if spoken_of else _unknown("the network is the owner's, and its code is not here")
-    refusal = _too_large(run, config)
-    if refusal is not None:
-        return refusal
-    try:
-        return _rebuilt(folder, run, network)
-    except _REFUSALS as error:
-        return _unknown(_words(error))
-
-
-def _stores_noise(folder: RunFolder) -> bool:
-    """Whether the weights hold the deviation of a noise layer."""
-    content = folder.content(MODEL)
     if isinstance(content, Problem):
-        return False  # which is told elsewhere
+        return content
+    if _is_own(config) and network is None:
+        spoken_of = without and plain and not _stores_noise(content)
+        return None if spoken_of else _unknown("the network is the owner's, and its code is not here")
+    shape = _shape(run)
+    if isinstance(shape, Problem):
+        return shape
+    try:
+        placement = placement_of(config, network if _is_own(config) else None)
+        return None if placement is None else _site(placement, _tensors(content), shape)
+    except _REFUSALS as error:
+        return _unknown(f"{type(error).__name__}: {error}")
+
+
+def _stores_noise(content: bytes) -> bool:
+    """Whether the weights hold the deviation of a noise layer."""
     length = int.from_bytes(content[:8], "little")
     header = content[8 : 8 + length]  # the names of the tensors, in JSON: nothing is read but the text
     return b'noise.deviation"' in header
@@ -113,81 +131,61 @@ def _unknown(why: str) -> Problem:
     return Problem(MODEL, what, shown(why), "a network by its name, or in Python: verify_run(path, network=your_module)")
 
 
-def _words(error: Exception) -> str:
-    return error.what if isinstance(error, TwinproofError) else f"{type(error).__name__}: {error}"
-
-
-def _too_large(run: dict[str, Any], config: dict[str, Any]) -> Problem | None:
-    """Sizes that no weights in the run can have: without this, one number could stop the machine that checks it."""
+def _shape(run: dict[str, Any]) -> tuple[int, ...] | Problem:
+    """Of one input; sizes that no data have are refused before anything of that size is built."""
     data = run.get("data")
     shape = data.get("shape") if isinstance(data, dict) else None
     if not isinstance(shape, list) or not shape or not all(map(is_positive_count, shape)) or math.prod(shape) > LARGEST_INPUT:
         return Problem(RUN_JSON, "no network can be built for this shape", shown(shape), f"at most {LARGEST_INPUT} numbers")
-    width = whole(config.get("width", 1))
-    if width is None or not 1 <= width <= LARGEST_WIDTH:
-        wanted = f"an integer from 1 to {LARGEST_WIDTH}"
-        return Problem(RUN_JSON, "no network can be built of this width", shown(config.get("width")), wanted)
-    return None
+    return tuple(shape)
 
 
-def _rebuilt(folder: RunFolder, run: dict[str, Any], network: nn.Module | None) -> NoiseSite | Problem | None:
-    import torch  # heavy, and only needed for runs with noise of their own
+def _tensors(content: bytes) -> Tensors:
+    from safetensors import SafetensorError, deserialize
 
-    from twinproof.layers.noise import split_at_noise, split_at_two_noises
-    from twinproof.layers.noise.fixed_draws import FixedDraws
-    from twinproof.runs.run import Run
+    try:
+        return dict(deserialize(content))  # type: ignore[no-untyped-call]  # raw: no framework, no copy into one
+    except SafetensorError as error:
+        raise LayerError(str(error)) from error
 
-    content, shape = folder.content(MODEL), tuple(run["data"]["shape"])
-    if isinstance(content, Problem):
-        return content
-    with torch.random.fork_rng(devices=[]):  # a network is made with random weights, which must not cost the caller's numbers
-        if network is None and (refusal := _more_than_stored(len(content), run, shape)) is not None:
-            return refusal
-        model = Run(folder.root, run, network).model()
-        two = split_at_two_noises(model)
-        split = split_at_noise(model) if two is None else two.hidden
-    if split is None:
-        return None
-    kept = two is not None and isinstance(next(iter(two.hidden.after), None), FixedDraws)
+
+def _site(placement: Placement, tensors: Tensors, shape: tuple[int, ...]) -> NoiseSite:
+    layer = None if placement.first is None else placement.first.layer(tensors, shape, flattens=placement.flattens)
+    scales = placement.spread.scales(tensors, math.prod(shape) if layer is None else layer.outputs)
+    try:
+        matrix = None if layer is None else layer.matrix(scales)
+    except LayerTooLargeError:
+        matrix = None
+    on_input = placement.input_spread
     return NoiseSite(
-        law=str(split.noise.law),
-        layer=split.before,
-        shape=(math.prod(shape),) if split.flattens else shape,
-        deviation=float(split.noise.deviation),
-        scales=split.noise.spread.least_scales(),
-        input_deviation=None if two is None else _equal_deviation(two.input_noise),
-        stated=STATED_OVER_DRAWN if kept else 1.0,
+        law=placement.law,
+        layer=layer,
+        deviation=_deviation(tensors, placement.spread),
+        scales=scales,
+        matrix=matrix,
+        input_deviation=None if on_input is None else _equal_deviation(tensors, placement.law, on_input, math.prod(shape)),
+        stated=STATED_OVER_DRAWN if placement.kept else 1.0,
     )
 
 
-def _equal_deviation(noise: NoiseLayer) -> float:
+def _deviation(tensors: Tensors, spread: Spread) -> float:
+    return float(numbers(tensors, f"{spread.name}.deviation").reshape(()))
+
+
+def _equal_deviation(tensors: Tensors, law: str, spread: Spread, coordinates: int) -> float:
     """Of noise on the input; unequal noise, or noise of another law, counts as none, for which nothing is proven."""
-    equal = str(noise.law) == LAPLACE and not noise.spread.random and bool((noise.spread.least_scales() == 1).all())
-    return float(noise.deviation) if equal else 0.0
+    equal = law == LAPLACE and spread.kind != "random" and bool((spread.scales(tensors, coordinates) == 1).all())
+    return _deviation(tensors, spread) if equal else 0.0
 
 
-def _more_than_stored(stored: int, run: dict[str, Any], shape: tuple[int, ...]) -> Problem | None:
-    """Whether the network has more weights than ``stored`` bytes hold; asked of one without memory behind its weights."""
-    import torch
-
-    from twinproof.layers.models.registry import build_network
-
-    config = run["config"]
-    with torch.device("meta"):
-        empty = build_network(config["model"], shape, len(run["data"]["classes"]), width=config.get("width", 1))
-    wanted = sum(weight.numel() for weight in empty.parameters())
-    if wanted > stored:
-        return Problem(MODEL, "the weights are not those of the network of config", f"{stored} bytes", f"{wanted} weights")
-    return None
-
-
-def site_problems(noise: Noise, site: NoiseSite | None, *, own_sigma: bool = False) -> Iterator[Problem]:
+def site_problems(noise: Noise, site: NoiseSite | None, leave: Leave, *, own_sigma: bool = False) -> Iterator[Problem]:
     """Whether ``noise`` is the network's own (``site``; None: it has none, and Gaussian noise is added to the input).
 
-    Its deviation may have been chosen anew for certificates; with ``own_sigma`` it was not.
+    Its deviation may have been chosen anew for certificates; with ``own_sigma`` it was not. What is not checked is told to
+    ``leave``.
     """
     if site is not None and site.input_deviation is not None:
-        yield from _two_noises_problems(noise, site, site.input_deviation)
+        yield from _two_noises_problems(noise, site, site.input_deviation, leave)
         return
     if own_sigma and site is not None and noise.sigma != site.deviation:
         what = "sigma is not that of the network's own noise"
@@ -200,32 +198,47 @@ def site_problems(noise: Noise, site: NoiseSite | None, *, own_sigma: bool = Fal
         what = "dimension is not the number of coordinates that get noise"
         yield Problem(noise.file, what, str(noise.dimension), str(len(site.scales)))
     elif site is not None and site.layer is not None:
-        yield from _layer_problems(noise, site, site.layer)
+        yield from _layer_problems(noise, site, site.layer, leave)
     elif site is not None and not (site.scales == 1).all():
         what = "noise at the input has other scales than 1, for which nothing is proven here"
         yield Problem(noise.file, what, f"smallest scale {site.scales.min()!r}", "1")
 
 
-def _layer_problems(noise: Noise, site: NoiseSite, layer: nn.Module) -> Iterator[Problem]:
-    """The operator norm from both sides, what float64 errs, and whether layer and noise add up exactly in the network."""
-    target, claimed = ("l2" if noise.law == GAUSSIAN else "l1"), noise.bound == PUBLISHED
-    try:
-        least = _claimed_norm(noise.norm, site, layer) if claimed else _proven_norm(noise.norm, target, site, layer)
-        reached = 0.0 if claimed else reached_norm(layer, site.shape, site.scales, noise.norm, target)
-        largest = largest_output(layer, site.shape, site.scales)
-        erring = layer_error(noise.law, math.prod(site.shape), row_sums(layer, site.shape, site.scales))
-    except _REFUSALS as error:
-        yield _unknown(_words(error))
+def _layer_problems(noise: Noise, site: NoiseSite, layer: Layer, leave: Leave) -> Iterator[Problem]:
+    """The operator norm, what float64 errs, and whether layer and noise add up exactly in the network."""
+    if site.matrix is None:
+        leave(TOO_LARGE)
         return
-    for truth, where in ((least, "the weights of the first layer allow"), (reached, "an input reaches")):
-        if not noise.operator_norm >= truth * (1 - FLOAT_SLACK):
-            what = f"operator_norm is below what {where}"
-            yield Problem(noise.file, what, repr(noise.operator_norm), f"at least {truth!r}")
+    target = "l2" if noise.law == GAUSSIAN else "l1"
+    claim = _papers_claim(noise.norm, site, layer, site.matrix) if noise.bound == PUBLISHED else None
+    try:
+        least = site.least_provable(noise.norm, target, noise.operator_norm) if claim is None else claim * (1 - FLOAT_SLACK)
+    except LayerTooLargeError:
+        leave(TOO_LARGE)
+        least = reached(site.matrix, noise.norm, target)
+    if not noise.operator_norm >= least:
+        what = "operator_norm is below what the weights of the first layer allow"
+        yield Problem(noise.file, what, repr(noise.operator_norm), f"at least {least!r}")
+    erring = layer_error(noise.law, layer.inputs, row_sums(site.matrix))
     yield from share_problems(noise, smallest_slack(noise), erring)
-    yield from exactness_problems(noise, largest)
+    yield from exactness_problems(noise, largest_output(site.matrix))
 
 
-def _two_noises_problems(noise: Noise, site: NoiseSite, input_scale: float) -> Iterator[Problem]:
+def _papers_claim(norm: str, site: NoiseSite, layer: Layer, matrix: Matrix) -> float | None:
+    """What the papers put in the norm's place, where they have something of their own: compared, not proven.
+
+    The largest row over K r (the scale squared) times the root of the outputs, of one map where there are several; and the
+    largest singular value of the kernel as one row for each map.
+    """
+    if norm == "linf":
+        count = math.prod(layer.sizes) if layer.is_convolution else layer.outputs
+        return math.sqrt(count) * float((row_sums(matrix) / site.scales).max())
+    if norm == "l2" and layer.is_convolution and bool((site.scales == 1).all()):
+        return float(np.linalg.norm(layer.weight.reshape(len(layer.weight), -1), ord=2))
+    return None
+
+
+def _two_noises_problems(noise: Noise, site: NoiseSite, input_scale: float, leave: Leave) -> Iterator[Problem]:
     """Noise on the input and behind the layer, both of Laplace's law."""
     if (noise.law, noise.place, site.law) != (LAPLACE, BOTH, LAPLACE) or not (
         is_usable(input_scale) and is_usable(site.deviation)
@@ -233,38 +246,18 @@ def _two_noises_problems(noise: Noise, site: NoiseSite, input_scale: float) -> I
         what = "two noises are certified together where both are Laplace's, and equal on the input"
         yield Problem(noise.file, what, f"{noise.law}, {noise.place}", f"{LAPLACE}, {BOTH}")
         return
-    layer = site.layer
-    if layer is None:
-        yield _unknown("noise at two places without a layer between them")
+    if site.matrix is None:
+        leave(TOO_LARGE)
         return
+    drawn = TwoNoises(
+        input_scale,
+        site.deviation,
+        column_sums(site.matrix),
+        len(site.scales),
+        lambda claimed: site.least_provable(noise.norm, "l1", claimed),
+        site.stated,
+    )
     try:
-        columns = column_sums(layer, site.shape, site.scales)
-        hidden = _proven_norm(noise.norm, "l1", site, layer)
-    except _REFUSALS as error:
-        yield _unknown(_words(error))
-        return
-    drawn = TwoNoises(input_scale, site.deviation, hidden, columns, len(site.scales), site.stated)
-    yield from two_noises_problems(noise, drawn)
-
-
-def _proven_norm(norm: str, target: str, site: NoiseSite, layer: nn.Module) -> float:
-    from twinproof.privacy.sensitivity.operator_norm import operator_norm
-
-    if (norm, target) not in site.known:
-        site.known[norm, target] = operator_norm(layer, site.shape, source=norm, target=target, scale=site.scales).value
-    return site.known[norm, target]
-
-
-def _claimed_norm(norm: str, site: NoiseSite, layer: nn.Module) -> float:
-    """What the papers put in the norm's place, where they have something of their own."""
-    from torch.nn import Linear
-
-    from twinproof.privacy.sensitivity.paper_bounds import paper_reshaped_kernel, paper_row_norm, paper_single_feature_map
-
-    convolution = not isinstance(layer, Linear)
-    if norm == "linf":
-        claim = paper_single_feature_map if convolution else paper_row_norm
-        return claim(layer, site.shape, site.scales)
-    if norm == "l2" and convolution and bool((site.scales == 1).all()):
-        return paper_reshaped_kernel(layer)
-    return _proven_norm(norm, "l2", site, layer)
+        yield from two_noises_problems(noise, drawn)
+    except LayerTooLargeError:
+        leave(TOO_LARGE)
