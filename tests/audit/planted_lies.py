@@ -140,7 +140,7 @@ DIGEST_LIES = [
     ),
     Lie("a file without digest", forge_run(lambda r: r["files"].pop("certificates.csv")), "certificates.csv", "no digest"),
     Lie("a digest that is none", forge_run(lambda r: r["files"].update({"metrics.jsonl": 3})), "run.json", "no usable digest"),
-    Lie("a stranger's file", leave("train.npz"), "train.npz", "no part of a run"),
+    Lie("a stranger's file", leave("train.npz"), "train.npz", "not part of a run"),
     Lie("audit.json not bound", leave("audit.json"), "audit.json", "no digest"),
     Lie("private open to all", lambda root: (root / "private").chmod(0o755), "private", "others may look"),
     Lie("key left behind", leave("private/key"), "private/key", "left behind"),
@@ -159,7 +159,7 @@ DIGEST_LIES = [
 RUN_LIES = [
     Lie("format 0", forge_run(lambda r: r.update(format=0)), "run.json", "format"),
     Lie("format true", forge_run(lambda r: r.update(format=True)), "run.json", "format"),
-    Lie("still training", forge_run(lambda r: r.update(state="training")), "run.json", "state"),
+    Lie("half finished", forge_run(lambda r: r.update(state="nearly")), "run.json", "state"),
     Lie("another config", forge_run(lambda r: r["config"].update(note="x")), "run.json", "config is not the one"),
     Lie("another recipe", forge_run(lambda r: r.update(recipe="other")), "run.json", "config.recipe"),
     Lie(

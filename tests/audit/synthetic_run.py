@@ -64,7 +64,11 @@ def chain(events: list[Event]) -> str:
 
 
 def config() -> dict[str, Any]:
-    own: dict[str, Any] = {"model": "own:Synthetic", "noise_layer": None, "note": "naïve"}  # no such network is asked
+    own: dict[str, Any] = {
+        "model": "own:Synthetic",
+        "noise_layer": None,
+        "data": {"source": "naïve"},
+    }  # no such network is asked
     return {"recipe": "dp-sgd", "seed": None, "steps": sum(BLOCKS), "delta": DELTA, "noise_multiplier": NOISE, **own}
 
 

@@ -20,6 +20,7 @@ from twinproof.audit.certificate_attacks import CertificateAttacker
 from twinproof.audit.certificate_search import AttackBudget
 from twinproof.audit.run import audit_run
 from twinproof.audit.verify import verify_run
+from twinproof.certify.promise import certified_promise
 from twinproof.certify.smoothed import Sampling, smooth
 from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError, RunError
@@ -27,7 +28,7 @@ from twinproof.files import sha256_file
 from twinproof.guarantee import Status
 from twinproof.randomness import Key
 from twinproof.runs.audits import FLIPPED, HELD, CertificateAudit, read_audit
-from twinproof.runs.certificates import ABSTAIN, Certificate, read_certificates
+from twinproof.runs.certificates import ABSTAIN, Certificate, read_certificates, read_settings
 from twinproof.runs.layout import read_run_json
 from twinproof.runs.record import update_run_json
 from twinproof.runs.run import Run
@@ -96,9 +97,11 @@ def test_planted_radii_are_refuted(root: Path, digits: Dataset, factor: float) -
 @pytest.mark.parametrize("factor", [1.0, 3.0])
 def test_a_bound_that_is_known_to_be_false_stays_refuted_whatever_is_found(root: Path, digits: Dataset, factor: float) -> None:
     """Attacks that succeed are added to its own reason; attacks that fail do not mend it."""
-    known = {**read_run_json(root)["guarantees"]["robustness"], "status": "refuted", "reason": "the formula is misprinted"}
-    update_run_json(root, guarantees={**read_run_json(root)["guarantees"], "robustness": known})
     small.rewrite_settings(root, bound="published")
+    settings = read_settings(root)
+    assert settings is not None
+    known = certified_promise(settings)
+    update_run_json(root, guarantees={**read_run_json(root)["guarantees"], "robustness": known.as_dict()})
     small.rewrite_lines(root, small.times_radius(factor))
     audit = _audit(root, digits)
     assert audit.verdict is not None
@@ -106,7 +109,8 @@ def test_a_bound_that_is_known_to_be_false_stays_refuted_whatever_is_found(root:
     robustness = Run.open(root).robustness
     assert robustness.status is Status.REFUTED
     found = f"; as expected, attacks changed {audit.verdict.flips} certified answers"
-    assert robustness.reason.startswith("the formula is misprinted")
+    assert robustness.reason.startswith(known.reason)
+    assert "Eq. 10" in known.reason
     assert (found in robustness.reason) is audit.verdict.refuted
 
 

@@ -257,7 +257,7 @@ INPUT_LIES = [
     Lie("no attacked inputs", lambda root: (root / "attacks.safetensors").unlink(), "attacks.safetensors", "missing"),
     Lie("no lines", lambda root: (root / "attacks.csv").unlink(), "attacks.csv", "missing"),
     Lie("no settings", lambda root: (root / "attacks.json").unlink(), "attacks.json", "missing"),
-    Lie("another file", lambda root: (root / "attacks.npz").write_bytes(b"x"), "attacks.npz", "no part of a run"),
+    Lie("another file", lambda root: (root / "attacks.npz").write_bytes(b"x"), "attacks.npz", "not part of a run"),
 ]
 STALE_LIES = [
     Lie("certified anew", certified_again, "attacks.json", "present certificates"),

@@ -17,11 +17,11 @@ from twinproof.audit.certificate_judge import FALSE_FLIPS, judging_method
 from twinproof.audit.certificate_search import AttackBudget
 from twinproof.audit.certificate_verdict import REFUTED_BELOW, verdict_of
 from twinproof.certify.of_run import smoothed_for_run
+from twinproof.certify.promise import certified_promise
 from twinproof.certify.smoothed import Sampling, SmoothedClassifier
 from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError, RunError, system_faults
-from twinproof.evaluate.refuted_bounds import already_refuted
-from twinproof.guarantee import Kind, Status
+from twinproof.guarantee import Guarantee, Kind, Status
 from twinproof.progress import Progress, Silent
 from twinproof.randomness import Key
 from twinproof.runs.audits import (
@@ -35,7 +35,7 @@ from twinproof.runs.audits import (
     unbind_audit,
     write_audit,
 )
-from twinproof.runs.certificates import Certificate
+from twinproof.runs.certificates import Certificate, CertificateSettings
 from twinproof.runs.environment import software_versions, utc_now
 from twinproof.runs.layout import read_run_json
 from twinproof.runs.lock import exclusive
@@ -94,7 +94,7 @@ def audit_run(
         if audit.verdict is None:
             audit = _attack_all(run, dataset, found, smoothed, budget, audit, progress)
         if AUDIT_JSON not in read_run_json(run.root).get("files", {}):
-            _record(run.root, audit.verdict, expected=already_refuted(found.settings))
+            _record(run.root, found.settings, audit.verdict)
     return audit
 
 
@@ -220,16 +220,20 @@ def _inputs_of(dataset: Dataset, certificates: Sequence[Certificate]) -> Tensor:
     return torch.from_numpy(dataset.test.inputs[rows].astype(np.int64))
 
 
-def _record(root: Path, verdict: Verdict | None, *, expected: bool) -> None:
-    """Binds the audit. A promise that its bound refutes keeps its own reason; attacks that confirm it are added."""
+def refuted_promise(settings: CertificateSettings, verdict: Verdict) -> Guarantee:
+    """The promise of certificates that attacks refuted; a bound that was refuted before keeps its own reason, too."""
+    promise = certified_promise(settings)
+    found = (
+        f"attacks changed {verdict.flips} certified answers of {verdict.inputs} inputs inside their radii; "
+        f"chance explains that with probability below {REFUTED_BELOW:g} (audit.json)"
+    )
+    reason = f"{promise.reason}; as expected, {found}" if promise.reason else found
+    return replace(promise, status=Status.REFUTED, reason=reason)
+
+
+def _record(root: Path, settings: CertificateSettings, verdict: Verdict | None) -> None:
+    """Binds the audit, and with it the promise that it refutes."""
     guarantees = read_run_json(root)["guarantees"]
     if verdict is not None and verdict.refuted:
-        robustness = guarantees[str(Kind.ROBUSTNESS)]
-        found = (
-            f"attacks changed {verdict.flips} certified answers of {verdict.inputs} inputs inside their radii; "
-            f"chance explains that with probability below {REFUTED_BELOW:g} (audit.json)"
-        )
-        reason = f"{robustness['reason']}; as expected, {found}" if expected and robustness["reason"] else found
-        refuted = {**robustness, "status": str(Status.REFUTED), "reason": reason}
-        guarantees = {**guarantees, str(Kind.ROBUSTNESS): refuted}
+        guarantees = {**guarantees, str(Kind.ROBUSTNESS): refuted_promise(settings, verdict).as_dict()}
     update_run_json(root, files=(AUDIT_JSON,), guarantees=guarantees)

@@ -1,10 +1,8 @@
-"""``verify_run``: asks every question of a run and reports every lie, trusting nothing that the run holds.
+"""``verify_run``: checks everything that a run states, trusting nothing that it holds.
 
-Written from docs/formats/run.md alone; it shares no code with the writers except names, status words and error types. One
-module, ``verify_first_layer``, rebuilds the network where noise stands behind its first layer: nothing else knows what it
-computes. What no part can see: whether the votes were really drawn from the model, the noise really added, or a deviation that
-was chosen for certificates really used. It shows that what the run says is consistent with itself and with its weights,
-complete, and proves the numbers that are printed.
+Written from docs/formats/run.md alone; it shares no code with the writers except file names, rounding and error types. What
+needs the network itself stands in modules of its own, which rebuild it. Whatever was not checked is named in
+:attr:`Verification.not_checked`: among it, always, what no file can show, such as the noise that was added in training.
 
 Guarantees
     Any content of the directory ends in a :class:`Verification`; the one error is :class:`RunError`, where there is no run, or
@@ -29,7 +27,16 @@ from twinproof.audit.verify_certificate_lines import FILE as CERTIFICATE_LINES
 from twinproof.audit.verify_certificate_lines import Lines, line_problems, read_lines
 from twinproof.audit.verify_certificates import SETTINGS_FILE, is_sound, settings_problems
 from twinproof.audit.verify_epsilon import Spent, close_problems, recompute
-from twinproof.audit.verify_files import ATTACKS, AUDIT, CERTIFICATES, digest_problems, private_problems, unexpected_problems
+from twinproof.audit.verify_files import (
+    ATTACKS,
+    AUDIT,
+    CERTIFICATES,
+    digest_problems,
+    leftovers,
+    private_problems,
+    reports,
+    unexpected_problems,
+)
 from twinproof.audit.verify_first_layer import noise_site, site_problems
 from twinproof.audit.verify_guarantees import epsilon_problems, guarantee_problems, robustness_problems
 from twinproof.audit.verify_ledger import FILE as LEDGER
@@ -42,6 +49,7 @@ from twinproof.audit.verify_model import identity_problems, weight_problems
 from twinproof.audit.verify_noise import noise_of
 from twinproof.audit.verify_originals import Originals, originals_problems
 from twinproof.audit.verify_prior import prior_problems
+from twinproof.audit.verify_promise import own_network_problems, promise_problems
 from twinproof.audit.verify_reach import GAUSSIAN
 from twinproof.audit.verify_redistribution import redistribution_problems
 from twinproof.audit.verify_run_json import (
@@ -76,10 +84,15 @@ def verify_run(root: Path, *, originals: Originals | None = None, network: nn.Mo
     findings = Findings()
     record = _read_object(folder, RUN_JSON, findings)
     run = record or {}
+    _refuse_unfinished(folder, run)
     findings.check("run.json", top_problems(run) if record is not None else (), "fields of run.json")
     findings.check("weights to start from", prior_problems(run), "against the file in this package, where the run names one")
     findings.check("digests", digest_problems(folder, run), "SHA-256 of every released file")
-    findings.check("no strangers", unexpected_problems(folder), "names of all files")
+    findings.check("names of files", unexpected_problems(folder), "nothing that belongs to no part of a run")
+    for name in leftovers(folder):
+        findings.leave(f"{name}, which an interrupted command left behind: it can be deleted")
+    for name in reports(folder):
+        findings.leave(f"{name}: a report is not evidence")
     findings.check(
         "private", private_problems(folder, complete=run.get("state") == "complete"), "mode and leftovers of private/"
     )
@@ -89,7 +102,8 @@ def verify_run(root: Path, *, originals: Originals | None = None, network: nn.Mo
     settings, lines = _verify_certificates(folder, run, findings)
     findings.check("promise of robustness", robustness_problems(run, settings), "its numbers against the certificates")
     around = Surroundings(run, public_data(run), settings, lines, _usable(originals, run, findings))
-    attacks = _verify_attacks(folder, around, findings)
+    attacks, audit = _verify_attacks(folder, around, findings)
+    _verify_words(run, settings, audit, findings)
     _verify_noise(folder, run, settings, attacks, findings, network)
     _verify_model(folder, ledger, {SETTINGS_FILE: settings, ATTACKS_FILE: attacks}, findings)
     verify_network(folder, run, network, findings)
@@ -129,6 +143,31 @@ def _refuse_newer(folder: RunFolder, name: str, found: object) -> None:
             wanted=f"format {FORMATS[0]} to {FORMATS[-1]}",
             fix="upgrade twinproof",
         )
+
+
+def _refuse_unfinished(folder: RunFolder, run: dict[str, Any]) -> None:
+    """Half a run promises nothing yet: one message in place of everything that it lacks."""
+    if run.get("state") == "training":
+        verb = "federate" if "federation" in run else "train"
+        raise RunError(
+            "the run is not finished, so that there is nothing to verify yet",
+            where=shown(str(folder.root)),
+            got="state 'training'",
+            wanted="a complete run",
+            fix=f"twinproof {verb} --out {shown(str(folder.root))} --resume",
+        )
+
+
+def _verify_words(run: dict[str, Any], settings: dict[str, Any], audit: dict[str, Any], findings: Findings) -> None:
+    """Both promises against what the settings lead to; those of format 1 have other words, which nothing is compared with."""
+    if run.get("format") == 1:
+        findings.leave("the words of the promises: they are those of format 1, whose numbers are checked")
+        return
+    findings.check("own network", own_network_problems(run), "what is assumed about it, where there is one")
+    if "own_network" in run:
+        findings.leave("what was tried on the owner's network while it was trained")
+    problems = promise_problems(run, settings, audit)
+    findings.check("words of the promises", problems, "promise, theorem, assumptions, reason and values from the settings")
 
 
 def _verify_ledger(folder: RunFolder, findings: Findings) -> tuple[Ledger | None, Spent | None]:
@@ -197,15 +236,17 @@ def _usable(originals: Originals | None, run: dict[str, Any], findings: Findings
     return originals if findings.check("test set", found, "its size and levels against run.json") else None
 
 
-def _verify_attacks(folder: RunFolder, around: Surroundings, findings: Findings) -> dict[str, Any]:
-    """Attacks and the audit of certificates, where there are such; returns what attacks.json holds."""
+def _verify_attacks(folder: RunFolder, around: Surroundings, findings: Findings) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Attacks and the audit of certificates, where there are such; returns what attacks.json and audit.json hold."""
     settings: dict[str, Any] | None = None
+    audit: dict[str, Any] | None = None
     if any(name in folder.names for name in ATTACKS):
         settings = _read_object(folder, ATTACKS_FILE, findings)
         verify_attacks(folder, settings, around, findings)
     if AUDIT in folder.names:
-        verify_audit(folder, _read_object(folder, AUDIT, findings), around, findings)
-    return settings or {}
+        audit = _read_object(folder, AUDIT, findings)
+        verify_audit(folder, audit, around, findings)
+    return settings or {}, audit or {}
 
 
 def _verify_noise(

@@ -89,7 +89,7 @@ def verify_audit(folder: RunFolder, record: dict[str, Any] | None, around: Surro
     if record is None:
         return
     section = record.get(SECTION)
-    top = field_problems(FILE, record, (FORMAT, Field(SECTION, is_object, "an object")))
+    top = field_problems(FILE, record, (FORMAT, Field(SECTION, is_object, "an object")), closed=True)
     faults = [*top, *(field_problems(FILE, section, AUDIT, closed=True) if isinstance(section, dict) else ())]
     findings.check("audit settings", faults, "fields of audit.json")
     if not isinstance(section, dict):

@@ -171,7 +171,7 @@ def _field_problems(settings: dict[str, Any]) -> Iterator[Problem]:
     """Fields that are missing or wrong; certificates from before there was more than one method are refused in one sentence."""
     names = [field.name for field in METHOD if not field.optional]
     if any(name in settings for name in names):
-        yield from field_problems(SETTINGS_FILE, settings, SETTINGS)
+        yield from field_problems(SETTINGS_FILE, settings, SETTINGS, closed=True)
         return
     what = "these certificates do not say how they were made, as those of the first version did not"
     yield Problem(SETTINGS_FILE, what, f"no {', '.join(names)}", "certificates of this version; certify again with --overwrite")

@@ -53,7 +53,7 @@ def _entry_problems(folder: RunFolder, name: str, entry: object) -> Iterator[Pro
         yield Problem(RUN_JSON, "files holds a name that no file of a run has", shown(name), "a name of docs/formats/run.md")
         return
     digest = entry.get("sha256") if isinstance(entry, dict) else None
-    if not is_digest(digest):
+    if not is_digest(digest) or not isinstance(entry, dict) or len(entry) != 1:
         yield Problem(RUN_JSON, f"files: {name} has no usable digest", shown(entry), '{"sha256": 64 hexadecimal digits}')
     content = folder.content(name)
     if isinstance(content, Problem):
@@ -65,12 +65,28 @@ def _entry_problems(folder: RunFolder, name: str, entry: object) -> Iterator[Pro
 def unexpected_problems(folder: RunFolder) -> Iterator[Problem]:
     """What lies in the run but belongs to no part of the format: a release would carry it along."""
     for name in folder.names:
-        if name in (RUN_JSON, PRIVATE) or _BOUND.fullmatch(name):
+        if name in (RUN_JSON, PRIVATE) or _BOUND.fullmatch(name) or _is_leftover(folder, name):
             continue
         if not _REPORT.fullmatch(name):
-            yield Problem(shown(name), "this file is no part of a run", "an unknown name", "the names of docs/formats/run.md")
+            yield Problem(shown(name), "this file is not part of a run", "an unknown name", "the names of docs/formats/run.md")
         elif not stat.S_ISREG(folder.mode(name)):
             yield Problem(shown(name), "this is not a regular file", "a link, folder or device", "a file")
+
+
+def leftovers(folder: RunFolder) -> tuple[str, ...]:
+    """Half-written files of a command that was killed: each has a name of the format, and ends with .part."""
+    return tuple(name for name in folder.names if _is_leftover(folder, name))
+
+
+def reports(folder: RunFolder) -> tuple[str, ...]:
+    """Files that were made of the run for people."""
+    return tuple(name for name in folder.names if _REPORT.fullmatch(name))
+
+
+def _is_leftover(folder: RunFolder, name: str) -> bool:
+    whole = name.removesuffix(".part")
+    known = whole == RUN_JSON or bool(_BOUND.fullmatch(whole) or _REPORT.fullmatch(whole))
+    return whole != name and known and stat.S_ISREG(folder.mode(name))
 
 
 def private_problems(folder: RunFolder, *, complete: bool) -> Iterator[Problem]:

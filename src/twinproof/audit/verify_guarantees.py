@@ -58,13 +58,13 @@ def guarantee_problems(run: dict[str, Any], spent: Spent | None) -> Iterator[Pro
         return
     kinds = tuple(str(kind) for kind in Kind)
     yield from field_problems(
-        FILE, guarantees, tuple(Field(kind, is_object, "a guarantee") for kind in kinds), where="guarantees."
+        FILE, guarantees, tuple(Field(kind, is_object, "a guarantee") for kind in kinds), where="guarantees.", closed=True
     )
     for kind in kinds:
         record = guarantees.get(kind)
         if not isinstance(record, dict):
             continue
-        yield from field_problems(FILE, record, GUARANTEE, where=f"guarantees.{kind}.")
+        yield from field_problems(FILE, record, GUARANTEE, where=f"guarantees.{kind}.", closed=True)
         if record.get("kind") != kind:
             yield Problem(FILE, f"guarantees.{kind} speaks of something else", shown(record.get("kind")), kind)
     privacy = guarantees.get("privacy")

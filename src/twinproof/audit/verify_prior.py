@@ -29,7 +29,7 @@ def prior_problems(run: dict[str, Any]) -> Iterator[Problem]:
         if "prior" in run:
             yield Problem(FILE, "prior is stated for a run that started at random", shown(stated), "no prior")
         return
-    if not isinstance(stated, dict) or stated.get("name") != name:
+    if not isinstance(stated, dict) or stated.get("name") != name or len(stated) != 2:
         yield Problem(FILE, "prior is not the one of config", shown(stated), f"name {shown(name)}, and a digest")
         return
     if stated.get("sha256") != shipped_sha256():

@@ -32,10 +32,11 @@ def as_printed(run: dict[str, Any]) -> bool:
 
 def takes_unpaid(run: dict[str, Any]) -> bool:
     """Whether shares were taken from the training records without a noise: that gives records away with certainty."""
-    return is_published(run) and _layer(run).get("redistribution") == FROM_TRAINING
+    return is_published(run) and layer_of(run).get("redistribution") == FROM_TRAINING
 
 
-def _layer(run: dict[str, Any]) -> dict[str, Any]:
+def layer_of(run: dict[str, Any]) -> dict[str, Any]:
+    """The settings of the network's noise layer; empty where it has none."""
     config = run.get("config")
     layer = config.get("noise_layer") if isinstance(config, dict) else None
     return layer if isinstance(layer, dict) else {}
@@ -47,7 +48,7 @@ def redistribution_problems(run: dict[str, Any], ledger: Ledger | None) -> Itera
     The published variant does not pay; that it is called refuted is checked with the guarantees. Public shares must not come
     from the data that the run was trained on.
     """
-    layer = _layer(run)
+    layer = layer_of(run)
     yield from _public_problems(run, layer)
     if layer.get("redistribution") != FROM_TRAINING:
         return

@@ -14,6 +14,7 @@ from twinproof.audit.fields import (
     exactly,
     field_problems,
     is_count,
+    is_digest,
     is_not_negative,
     is_number,
     is_object,
@@ -61,6 +62,9 @@ TOP = (
     Field("versions", is_text_map, "software versions by package name"),
     Field("device", is_text, "a description"),
     Field("files", is_object, "an object"),
+    Field("prior", is_object, "an object", optional=True),
+    Field("own_network", is_object, "an object", optional=True),
+    Field("federation", is_object, "an object", optional=True),
     # What runs of earlier versions say besides.
     Field("finished", is_utc_time, "a UTC time", optional=True),
     Field("seconds", is_not_negative, "a number from 0", optional=True),
@@ -80,7 +84,43 @@ SCALING = (
     Field("low", _is_numbers, "a list of numbers"),
     Field("high", _is_numbers, "a list of numbers"),
     Field("source", lambda value: value in ("declared", "test", "private"), "declared, test or private"),
+    Field("noise_multiplier", is_positive, "a positive number", optional=True),
 )
+FEDERATION = (
+    Field("agreement_sha256", is_digest, "64 lower-case hexadecimal digits"),
+    Field("parties", lambda value: isinstance(value, list) and bool(value), "a list of parties"),
+)
+PARTY = (Field("name", is_text, "a name"), Field("records", is_positive_count, "an integer from 1"))
+CONFIG = {
+    "": (
+        *(
+            "data",
+            "recipe",
+            "epsilon",
+            "delta",
+            "noise_multiplier",
+            "clip_norm",
+            "clip_rule",
+            "clip_r",
+            "batch_size",
+            "records",
+        ),
+        *("epochs", "steps", "learning_rate", "momentum", "schedule", "averaging", "sigma", "copies", "originals"),
+        *("regulariser", "noise_layer", "trainers", "variant", "model", "width", "prior", "seed", "performance"),
+    ),
+    "data": ("source", "test", "test_fraction", "public_fraction", "label", "classes", "ranges", "ranges_noise"),
+    "regulariser": (
+        *("weight", "eta", "beta", "macer_gamma", "radius", "attack_steps", "warm_up_epochs", "xi", "attack_size"),
+        "attack_stride",
+    ),
+    "noise_layer": (
+        *("place", "law", "norm", "attack_bound", "epsilon_r", "delta_r", "mechanism", "weights", "redistribution", "beta"),
+        *("floor", "width", "public_data", "hidden_share", "r_clip", "r_noise_multiplier"),
+    ),
+    "trainers": ("count", "per_step"),
+    "performance": ("device", "physical_batch", "path", "checkpoint_every", "report_every"),
+}
+"""Every setting that config can have, by the section it stands in."""
 ACCURACY = (
     Field("value", is_probability, "a number from 0 to 1"),
     Field("low", is_probability, "a number from 0 to 1"),
@@ -132,10 +172,47 @@ def privacy_block(run: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def top_problems(run: dict[str, Any]) -> Iterator[Problem]:
-    """The fields of run.json and of its description of the data."""
-    yield from field_problems(FILE, run, TOP)
+    """The fields of run.json, of its settings, of its description of the data and of a federation."""
+    yield from field_problems(FILE, run, TOP, closed=True)
     if isinstance(run.get("data"), dict):
-        yield from field_problems(FILE, run["data"], DATA, where="data.")
+        yield from field_problems(FILE, run["data"], DATA, where="data.", closed=True)
+    if isinstance(run.get("config"), dict):
+        yield from _unknown_settings(run["config"])
+    if isinstance(run.get("federation"), dict):
+        yield from _federation_problems(run, run["federation"])
+
+
+def _unknown_settings(config: dict[str, Any]) -> Iterator[Problem]:
+    for section, names in CONFIG.items():
+        values = config.get(section) if section else config
+        unknown = sorted(set(values) - set(names)) if isinstance(values, dict) else ()
+        for name in unknown:
+            where = f"config.{section}" if section else "config"
+            yield Problem(FILE, f"{where} has a setting that does not exist", shown(name), ", ".join(names))
+
+
+def _federation_problems(run: dict[str, Any], federation: dict[str, Any]) -> Iterator[Problem]:
+    """Parties whose records are those of the run, and the digest of what they agreed on."""
+    faults = list(field_problems(FILE, federation, FEDERATION, where="federation.", closed=True))
+    parties = federation.get("parties")
+    for at, party in enumerate(parties if isinstance(parties, list) else ()):
+        where = f"federation.parties[{at}]"
+        if isinstance(party, dict):
+            faults += field_problems(FILE, party, PARTY, where=f"{where}.", closed=True)
+        else:
+            faults.append(Problem(FILE, f"{where} is not an object", shown(party), "name and records"))
+    yield from faults
+    config, data = run.get("config"), run.get("data")
+    if faults or not isinstance(config, dict) or not isinstance(data, dict):
+        return
+    records = sum(party["records"] for party in federation["parties"])
+    if data.get("records") != records:
+        yield Problem(FILE, "the parties' records are not those of data", str(records), shown(data.get("records")))
+    settings = {name: value for name, value in config.items() if name not in ("data", "performance")}
+    digest = digest_of({"settings": settings, "parties": federation["parties"]})
+    if federation["agreement_sha256"] != digest:
+        what = "federation.agreement_sha256 is not the digest of settings and parties"
+        yield Problem(FILE, what, federation["agreement_sha256"], digest or "settings with a digest")
 
 
 def format_problems(run: dict[str, Any], ledger: Ledger | None) -> Iterator[Problem]:
@@ -173,7 +250,7 @@ def spending_problems(run: dict[str, Any], ledger: Ledger | None) -> Iterator[Pr
     """The privacy block says what the ledger says: delta, and noise, rate and number of all steps."""
     block = privacy_block(run)
     if block is not None:
-        yield from field_problems(FILE, block, PRIVACY, where="privacy.")
+        yield from field_problems(FILE, block, PRIVACY, where="privacy.", closed=True)
     if ledger is None:
         return
     if block is None:
@@ -203,7 +280,7 @@ def scaling_problems(run: dict[str, Any], ledger: Ledger | None) -> Iterator[Pro
     scaling = data.get("scaling") if isinstance(data, dict) else None
     if not isinstance(scaling, dict):
         return
-    faults = list(field_problems(FILE, scaling, SCALING, where="data.scaling."))
+    faults = list(field_problems(FILE, scaling, SCALING, where="data.scaling.", closed=True))
     yield from faults
     if faults or scaling["source"] != "private" or privacy_block(run) is None or ledger is None:
         return
@@ -221,7 +298,7 @@ def accuracy_problems(run: dict[str, Any]) -> Iterator[Problem]:
     block = run.get("accuracy")
     if not isinstance(block, dict):
         return
-    faults = list(field_problems(FILE, block, ACCURACY, where="accuracy."))
+    faults = list(field_problems(FILE, block, ACCURACY, where="accuracy.", closed=True))
     yield from faults
     if faults:
         return
