@@ -55,11 +55,11 @@ def test_mistakes_and_failed_checks_are_told_apart() -> None:
 
 
 def test_a_missing_extra_names_itself() -> None:
-    error = MissingExtra("tables", "pyarrow", "reading Parquet")
+    error = MissingExtra("attacks", "art", "an attack of another library")
     assert list(error.as_dict()) == KEYS
-    assert "twinproof[tables]" in error.fix
-    assert "pyarrow" in str(error)
-    assert "reading Parquet" in error.what
+    assert "twinproof[attacks]" in error.fix
+    assert "'art'" in str(error)
+    assert "an attack" in error.what
 
 
 def test_exit_codes() -> None:
@@ -126,3 +126,11 @@ def test_the_outermost_work_says_how_to_go_on() -> None:
         outer("b")
     assert raised.value.fix == "free some space on that disk; then run outer b"
     assert raised.value.where == "a"
+
+
+def test_what_no_terminal_can_show_is_escaped_and_cut() -> None:
+    error = DataError("it broke", where="folder/\udcff.csv", got="9" * 200_000)
+    assert error.where == r"folder/\udcff.csv"
+    assert len(error.got) < 10_000
+    assert "(200000 characters)" in error.got
+    str(error).encode()

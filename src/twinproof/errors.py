@@ -17,6 +17,8 @@ from typing import ParamSpec, TypeVar
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
+_LONGEST = 10_000
+
 
 class TwinproofError(Exception):
     """Base of all errors raised on purpose; the five fields are the public contract (``--json`` prints them)."""
@@ -24,11 +26,7 @@ class TwinproofError(Exception):
     exit_code = 1
 
     def __init__(self, what: str, *, where: str = "", got: object = "", wanted: str = "", fix: str = "") -> None:
-        self.what = what
-        self.where = where
-        self.got = str(got)
-        self.wanted = wanted
-        self.fix = fix
+        self.what, self.where, self.got, self.wanted, self.fix = map(_printable, (what, where, str(got), wanted, fix))
         super().__init__(self.message())
 
     def __reduce__(self) -> tuple[Callable[..., TwinproofError], tuple[type[TwinproofError], dict[str, object]]]:
@@ -55,6 +53,14 @@ def _restored(kind: type[TwinproofError], fields: dict[str, object]) -> Twinproo
     error.__dict__.update(fields)
     error.args = (error.message(),)
     return error
+
+
+def _printable(text: str) -> str:
+    """Text that any terminal and JSON file can hold: bytes that are not UTF-8 are escaped, the middle of a long text is cut."""
+    text = text.encode(errors="backslashreplace").decode()
+    if len(text) <= _LONGEST:
+        return text
+    return f"{text[: _LONGEST // 2]} ... ({len(text)} characters) ... {text[-_LONGEST // 4 :]}"
 
 
 class UserError(TwinproofError):

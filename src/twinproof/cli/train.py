@@ -10,7 +10,7 @@ import typer
 
 from twinproof.cli.options import DataRoot, Device, Json, PublicFraction, Test
 from twinproof.cli.ranks import bars_of, launched_ranks
-from twinproof.errors import ConfigError
+from twinproof.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from twinproof.progress import Progress
@@ -100,10 +100,13 @@ def read_toml(path: Path | None) -> dict[str, Any]:
     """The settings in a file; none where there is no file."""
     if path is None:
         return {}
+    from twinproof.data.limits import SETTINGS_BYTES, read_regular
+
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError("the settings file cannot be read", where=str(path), got=error, wanted="a TOML file") from error
+        return tomllib.loads(read_regular(path, SETTINGS_BYTES).decode())
+    except (DataError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        got = error.got if isinstance(error, DataError) else error
+        raise ConfigError("the settings file cannot be read", where=str(path), got=got, wanted="a TOML file") from error
 
 
 def assignments(items: list[str]) -> dict[str, Any]:
@@ -115,7 +118,7 @@ def assignments(items: list[str]) -> dict[str, Any]:
             raise ConfigError("a setting has no value", where="--set", got=item, wanted="key=value")
         try:
             value = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
+        except (tomllib.TOMLDecodeError, RecursionError):
             value = text
         place = settings
         *sections, last = key.split(".")

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from twinproof.data.assemble import assemble
 from twinproof.data.config import Ranges, parse_data_config
+from twinproof.data.limits import NAME_CHARACTERS
 from twinproof.data.parts import Parts, Records
 from twinproof.data.record import Dataset, InputKind
 from twinproof.data.scaling import FEATURE_LEVELS
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 PIXEL_LEVELS = 255
 CHANNELS = (1, 3)
+ARRAY_NAMES = ("x_train", "y_train", "x_test", "y_test", "x", "y")
+
+_AT_A_TIME = 1024  # records whose copies are in memory together
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -129,17 +133,21 @@ def _inputs(values: NDArray[Any], where: str) -> NDArray[Any]:
 
 def _float_pixels(values: NDArray[Any], where: str) -> NDArray[np.uint16]:
     """Pixels in [0, 1] on 65,536 levels. The comparison is written so that NaN counts as outside."""
-    outside = np.argwhere(~((values >= 0) & (values <= 1)))
-    if len(outside):
-        position = tuple(int(index) for index in outside[0])
-        raise DataError(
-            "a pixel lies outside [0, 1]",
-            where=f"{where}, record {position[0]}",
-            got=values[position],
-            wanted="floats in [0, 1], or uint8 pixels",
-            fix="divide by the largest possible pixel value (a known constant, not the largest one found)",
-        )
-    return np.rint(values.astype(np.float64) * FEATURE_LEVELS).astype(np.uint16)
+    levels = np.empty(values.shape, dtype=np.uint16)
+    for start in range(0, len(values), _AT_A_TIME):
+        some = values[start : start + _AT_A_TIME]
+        outside = np.argwhere(~((some >= 0) & (some <= 1)))
+        if len(outside):
+            position = tuple(int(index) for index in outside[0])
+            raise DataError(
+                "a pixel lies outside [0, 1]",
+                where=f"{where}, record {start + position[0]}",
+                got=some[position],
+                wanted="floats in [0, 1], or uint8 pixels",
+                fix="divide by the largest possible pixel value (a known constant, not the largest one found)",
+            )
+        levels[start : start + _AT_A_TIME] = np.rint(some.astype(np.float64) * FEATURE_LEVELS)
+    return levels
 
 
 def _channels_first(images: NDArray[Any], where: str) -> NDArray[Any]:
@@ -158,8 +166,11 @@ def _channels_first(images: NDArray[Any], where: str) -> NDArray[Any]:
 
 def _labels(values: NDArray[Any], where: str) -> NDArray[Any]:
     if values.ndim == 1 and values.dtype.kind in "iu":
+        if values.dtype == np.uint64 and len(values) and values.max() > np.iinfo(np.int64).max:
+            raise DataError("a label is too large", where=where, got=values.max(), wanted=f"at most {np.iinfo(np.int64).max}")
         return values.astype(np.int64)
     if values.ndim == 1 and values.dtype.kind == "U":
+        _check_text(values, where)
         return values
     raise DataError(
         "the labels are neither integers nor text",
@@ -168,6 +179,18 @@ def _labels(values: NDArray[Any], where: str) -> NDArray[Any]:
         wanted="one integer or text for each record, shape (N,)",
         fix="store class numbers or class names",
     )
+
+
+def _check_text(values: NDArray[Any], where: str) -> None:
+    """NumPy stores code points as 32-bit numbers, which need not stand for text."""
+    if values.dtype.itemsize > 4 * NAME_CHARACTERS:
+        got = f"text of {values.dtype.itemsize // 4} characters"
+        raise DataError("a label is too long", where=where, got=got, wanted=f"at most {NAME_CHARACTERS} characters")
+    points = np.ascontiguousarray(values).view(values.dtype.str[0] + "u4").reshape(len(values), -1)
+    broken = np.flatnonzero((((points >= 0xD800) & (points < 0xE000)) | (points > 0x10FFFF)).any(axis=1))
+    if len(broken):
+        got = " ".join(f"U+{point:04X}" for point in points[broken[0]].tolist())
+        raise DataError("a label is not valid text", where=f"{where}, record {broken[0]}", got=got, wanted="Unicode text")
 
 
 def _check_alike(train: Records, test: Records) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from twinproof.data.limits import file_size, open_regular, reading
 from twinproof.data.parts import Parts, Records
 from twinproof.data.record import InputKind
 from twinproof.errors import DataError
@@ -18,6 +19,8 @@ PIXEL_LEVELS = 255
 _TRAIN = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
 _TEST = ("test_batch.bin",)
 _RECORD_BYTES = 1 + 3 * 32 * 32
+_OFFICIAL = "the official binary form: data_batch_1.bin to data_batch_5.bin and test_batch.bin"
+_FIX = "fetch the file again and compare its checksum"
 
 
 def missing_cifar10_files(folder: Path) -> tuple[str, ...]:
@@ -34,7 +37,7 @@ def read_cifar10(folder: Path, name: str = "cifar10", *, records: int = RECORDS_
             "files of the data set are missing",
             where=str(folder),
             got=f"no {', '.join(missing)}",
-            wanted="the official binary form: data_batch_1.bin to data_batch_5.bin and test_batch.bin",
+            wanted=_OFFICIAL,
             fix="unpack cifar-10-binary.tar.gz there",
         )
     train, test = (_read_files(folder, names, records) for names in (_TRAIN, _TEST))
@@ -46,16 +49,18 @@ def _read_files(folder: Path, names: tuple[str, ...], records: int) -> Records:
     content = np.empty((len(names), wanted), dtype=np.uint8)
     for row, name in zip(content, names, strict=True):
         path = folder / name
-        size = path.stat().st_size
+        with open_regular(path) as handle, reading(path, _OFFICIAL, _FIX):
+            size = file_size(handle)
+            if size == wanted:
+                row[:] = np.frombuffer(handle.read(wanted), dtype=np.uint8)
         if size != wanted:
             raise DataError(
                 "the file is cut off" if size < wanted else "the file is longer than it should be",
                 where=str(path),
                 got=f"{size} bytes",
                 wanted=f"{wanted} bytes ({records} images of {_RECORD_BYTES} bytes)",
-                fix="fetch the file again and compare its checksum",
+                fix=_FIX,
             )
-        row[:] = np.fromfile(path, dtype=np.uint8)
     table = content.reshape(-1, _RECORD_BYTES)
     where = str(folder / names[0]) if len(names) == 1 else f"{folder / names[0]} to {names[-1]}"
     return Records(np.ascontiguousarray(table[:, 1:]).reshape(-1, *CIFAR10_SHAPE), table[:, 0], where)
@@ -68,6 +73,6 @@ def _refuse_pickles(folder: Path) -> None:
             "the pickled form of CIFAR-10 is not read",
             where=str(pickled[0]),
             got="pickled batches",
-            wanted="the official binary form: data_batch_1.bin to data_batch_5.bin and test_batch.bin",
+            wanted=_OFFICIAL,
             fix="use cifar-10-binary.tar.gz of the same source; unpickling a file runs whatever code it contains",
         )

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import gzip
 import math
-import zlib
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
+from twinproof.data.limits import RECORD_BYTES, check_unpacked, file_size, open_regular, read_exactly, reading
 from twinproof.data.parts import Parts, Records
 from twinproof.data.record import InputKind
 from twinproof.errors import DataError
@@ -32,6 +32,7 @@ PIXEL_LEVELS = 255
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _UNSIGNED_BYTE = 8
+_FIX = "fetch the file again and compare its checksum"
 _FILES = {
     "train": (("train-images", 3), ("train-labels", 1)),
     "test": (("t10k-images", 3), ("t10k-labels", 1)),
@@ -61,20 +62,29 @@ def read_idx_folder(folder: Path, name: str, classes: tuple[str, ...] | None, sh
 
 def read_idx(path: Path, axes: int) -> NDArray[np.uint8]:
     """The array of unsigned bytes in one file, which must have ``axes`` axes."""
-    content = _content(path)
-    header = 4 + 4 * axes
+    with open_regular(path) as handle, reading(path, "a whole IDX file, gzipped or plain", _FIX):
+        zipped = handle.read(2) == _GZIP_MAGIC
+        handle.seek(0)
+        stream: gzip.GzipFile | BinaryIO = gzip.GzipFile(fileobj=handle) if zipped else handle
+        sizes = _sizes(stream, axes, path)
+        count = math.prod(sizes)
+        check_unpacked(count + sizes[0] * RECORD_BYTES, file_size(handle), path, "unpack the file, and put it in its place")
+        content, found = read_exactly(stream, count)
+        if found != count:
+            what = "the file is cut off" if found < count else "the file is longer than its header says"
+            got = f"{found if found < count else 'more'} values"
+            raise _broken(what, path, got, f"{count} values ({' x '.join(map(str, sizes))}), as its header says")
+    return content.reshape(sizes)
+
+
+def _sizes(stream: gzip.GzipFile | BinaryIO, axes: int, path: Path) -> list[int]:
     magic = bytes([0, 0, _UNSIGNED_BYTE, axes])
-    if content[:4] != magic:
-        raise _broken("the file is not of the IDX kind that was expected", path, content[:4].hex(" "), magic.hex(" "))
-    if len(content) < header:
-        raise _broken("the file is cut off inside its header", path, f"{len(content)} bytes", f"at least {header} bytes")
-    sizes = [int.from_bytes(content[start : start + 4], "big") for start in range(4, header, 4)]
-    wanted = header + math.prod(sizes)
-    if len(content) != wanted:
-        what = "the file is cut off" if len(content) < wanted else "the file is longer than its header says"
-        shape = " x ".join(map(str, sizes))
-        raise _broken(what, path, f"{len(content)} bytes", f"{wanted} bytes (header and {shape} values)")
-    return np.frombuffer(content, dtype=np.uint8, offset=header).reshape(sizes)
+    header = stream.read(4 + 4 * axes)
+    if header[:4] != magic:
+        raise _broken("the file is not of the IDX kind that was expected", path, header[:4].hex(" "), magic.hex(" "))
+    if len(header) < 4 + 4 * axes:
+        raise _broken("the file is cut off inside its header", path, f"{len(header)} bytes", f"at least {4 + 4 * axes} bytes")
+    return [int.from_bytes(header[start : start + 4], "big") for start in range(4, len(header), 4)]
 
 
 def _read_part(folder: Path, part: str, shape: tuple[int, ...] | None) -> Records:
@@ -95,13 +105,5 @@ def _find(folder: Path, stem: str, axes: int) -> Path | None:
     return None
 
 
-def _content(path: Path) -> bytes:
-    try:
-        content = path.read_bytes()
-        return gzip.decompress(content) if content.startswith(_GZIP_MAGIC) else content
-    except (OSError, EOFError, zlib.error) as error:
-        raise _broken("the file cannot be read", path, error, "a whole IDX file, gzipped or plain") from error
-
-
 def _broken(what: str, path: Path, got: object, wanted: str) -> DataError:
-    return DataError(what, where=str(path), got=got, wanted=wanted, fix="fetch the file again and compare its checksum")
+    return DataError(what, where=str(path), got=got, wanted=wanted, fix=_FIX)

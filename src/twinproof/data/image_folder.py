@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from twinproof.data.config import DataConfig, refuse_settings
+from twinproof.data.limits import (
+    DECODER_ERRORS,
+    IMAGE_PIXELS,
+    RECORD_BYTES,
+    check_names,
+    check_unpacked,
+    open_regular,
+    reading,
+)
 from twinproof.data.parts import Parts, Records
 from twinproof.data.record import InputKind
 from twinproof.errors import ConfigError, DataError
@@ -16,6 +26,8 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".pgm", "
 PIXEL_LEVELS = 255
 
 _MODES = ("L", "RGB")
+# Pillow looks at the content, not at the suffix, and some of its other decoders start programs.
+_FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "TIFF", "PPM")
 
 
 def read_image_folder(folder: Path, name: str, config: DataConfig) -> Parts:
@@ -60,8 +72,9 @@ def _class_files(folder: Path) -> list[tuple[str, Path]]:
     for class_folder in _visible(folder):
         if not class_folder.is_dir():
             continue
+        check_names([class_folder.name], class_folder, "the name of a class folder")
         for path in _visible(class_folder):
-            if path.suffix.lower() not in SUFFIXES or not path.is_file():
+            if path.suffix.lower() not in SUFFIXES or path.is_dir():
                 raise DataError(
                     "something in a class folder is not an image",
                     where=str(path),
@@ -85,6 +98,8 @@ def _visible(folder: Path) -> list[Path]:
 
 
 def _read_records(files: list[tuple[str, Path]], folder: Path, first: Path, sample: NDArray[np.uint8]) -> Records:
+    needed = len(files) * (sample.size + RECORD_BYTES)
+    check_unpacked(needed, sum(path.stat().st_size for _, path in files), folder, "store the images without compression")
     inputs = np.empty((len(files), *sample.shape), dtype=np.uint8)
     for row, (_, path) in zip(inputs, files, strict=True):
         image = _read_image(path)
@@ -102,21 +117,32 @@ def _read_records(files: list[tuple[str, Path]], folder: Path, first: Path, samp
 
 def _read_image(path: Path) -> NDArray[np.uint8]:
     """Pixels (channels, height, width) of one file."""
-    from PIL import Image, UnidentifiedImageError  # here, because only image folders need it
+    from PIL import Image  # here, because only image folders need it
 
-    try:
-        with Image.open(path) as image:
-            frames, mode = getattr(image, "n_frames", 1), image.mode
+    errors = (*DECODER_ERRORS, Image.DecompressionBombError)
+    with (
+        open_regular(path) as handle,
+        reading(path, "a whole image file", "mend or remove the file", errors),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")  # Pillow warns of what it can read all the same
+        with Image.open(handle, formats=_FORMATS) as image:
+            width, height = image.size
+            if not 0 < width * height <= IMAGE_PIXELS:
+                raise DataError(
+                    "an image has an unusable size",
+                    where=str(path),
+                    got=f"{width}x{height} pixels",
+                    wanted=f"1 to {IMAGE_PIXELS} pixels",
+                    fix="resize the image before loading",
+                )
+            several, mode = getattr(image, "is_animated", False), image.mode
             pixels = np.asarray(image)
-    except (OSError, SyntaxError, ValueError, UnidentifiedImageError, Image.DecompressionBombError) as error:
-        raise DataError(
-            "an image cannot be read", where=str(path), got=error, wanted="a whole image file", fix="mend or remove the file"
-        ) from error
-    if mode not in _MODES or frames != 1:
+    if mode not in _MODES or several:
         raise DataError(
             "an image is neither grey nor RGB with 8 bits a channel",
             where=str(path),
-            got=f"mode {mode!r}" if frames == 1 else f"{frames} frames",
+            got="several frames" if several else f"mode {mode!r}",
             wanted="one frame in mode 'L' (grey) or 'RGB'",
             fix="convert the image before loading",
         )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from twinproof.data.assemble import assemble
 from twinproof.data.config import DataConfig, parse_data_config, refuse_settings
+from twinproof.data.limits import reading
 from twinproof.data.own_files import FORMS, read_path
 from twinproof.data.parts import Parts
 from twinproof.data.record import Dataset, Scaling
@@ -37,10 +38,12 @@ def load(
     """
     if isinstance(config, str):
         config = parse_data_config({"source": config})
-    parts = _read(config, root)
-    if public_fraction is not None and parts.test is None:
-        parts = replace(parts, public_fraction=public_fraction)
-    return assemble(parts, config, key=key, scaling=scaling)
+    # Whatever the readers left to be found: a path that no system takes, a label that no codec takes.
+    with reading(config.source, FORMS, errors=(OSError, ValueError)):
+        parts = _read(config, root)
+        if public_fraction is not None and parts.test is None:
+            parts = replace(parts, public_fraction=public_fraction)
+        return assemble(parts, config, key=key, scaling=scaling)
 
 
 def _read(config: DataConfig, root: Path | None) -> Parts:

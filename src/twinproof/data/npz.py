@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import zipfile
-import zlib
+from contextlib import ExitStack
 from pathlib import Path
 
-import numpy as np
-
-from twinproof.data.arrays import Arrays, parts_of_arrays, records_of_arrays
+from twinproof.data.arrays import ARRAY_NAMES, Arrays, parts_of_arrays, records_of_arrays
 from twinproof.data.config import DataConfig, refuse_settings
+from twinproof.data.limits import check_unpacked, file_size, listed, open_regular, reading
+from twinproof.data.npy import StoredArray
 from twinproof.data.parts import Parts
 from twinproof.errors import ConfigError, DataError
+
+_WANTED = "a whole .npz file of numbers and text; pickled objects are refused, because unpickling runs code"
+_FIX = "write it with numpy.savez(path, x=..., y=...)"
 
 
 def read_npz(path: Path, name: str, config: DataConfig) -> Parts:
@@ -30,17 +33,22 @@ def read_npz(path: Path, name: str, config: DataConfig) -> Parts:
 
 
 def _read_arrays(path: Path) -> Arrays:
-    try:
-        archive = np.load(path, allow_pickle=False)
-        if not isinstance(archive, np.lib.npyio.NpzFile):
-            raise ValueError("a single array, not an archive of named arrays")
-        with archive:
-            return {key: archive[key] for key in archive.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise DataError(
-            "the file cannot be read",
-            where=str(path),
-            got=error,
-            wanted="a whole .npz file of numbers and text; pickled objects are refused, because unpickling runs code",
-            fix="write it with numpy.savez_compressed(path, x=..., y=...)",
-        ) from error
+    """The arrays that hold records; others in the file are left alone."""
+    with ExitStack() as stack:
+        handle = stack.enter_context(open_regular(path))
+        stack.enter_context(reading(path, _WANTED, _FIX))
+        archive = stack.enter_context(zipfile.ZipFile(handle))
+        members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+        known = [name for name in ARRAY_NAMES if name in members]
+        if not known:
+            raise DataError(
+                "the file has none of the arrays that hold records",
+                where=str(path),
+                got=f"arrays {listed(members, len(members)) or 'none'}",
+                wanted=f"some of {', '.join(ARRAY_NAMES)}",
+                fix="rename the arrays: x_train, y_train, x_test, y_test, or x and y",
+            )
+        stored = [StoredArray(stack.enter_context(archive.open(members[name])), f"{path}, array {name}") for name in known]
+        needed = sum(array.working_bytes for array in stored)
+        check_unpacked(needed, file_size(handle), path, "write it without compression: numpy.savez(path, x=..., y=...)")
+        return {name: array.read() for name, array in zip(known, stored, strict=True)}

@@ -34,9 +34,9 @@ def read_path(path: Path, config: DataConfig) -> Parts:
 
 
 def public_name(path: Path) -> str:
-    """The file or folder name only."""
+    """The file or folder name only; bytes that are not UTF-8 are escaped, because run.json cannot hold them."""
     name = path.name if path.name not in ("", "..") else path.resolve().name
-    return name or "data"
+    return name.encode(errors="backslashreplace").decode() or "data"
 
 
 def _read_folder(path: Path, name: str, config: DataConfig) -> Parts:

@@ -31,6 +31,10 @@ class Records:
                 wanted="one label for each input",
                 fix="check that the inputs and labels belong together",
             )
+        if 0 in self.inputs.shape[1:]:
+            raise DataError(
+                "the inputs are empty", where=self.where, got=f"shape {self.inputs.shape}", wanted="pixels or features"
+            )
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -16,6 +16,8 @@ from twinproof.errors import ConfigError, DataError
 FEATURE_LEVELS = 65_535
 WIDENING = 0.05
 
+_ROWS_AT_A_TIME = 1024
+
 
 def to_levels(values: NDArray[np.float64], scaling: Scaling) -> NDArray[np.uint16]:
     """Each feature clipped to its bounds and rounded to the nearest of 65,536 levels between them.
@@ -25,8 +27,11 @@ def to_levels(values: NDArray[np.float64], scaling: Scaling) -> NDArray[np.uint1
         in between the value moves by at most half a level. Clipping comes first, so that no difference can overflow.
     """
     low, high = np.array(scaling.low), np.array(scaling.high)
-    share = (np.clip(values, low, high) - low) / (high - low)
-    levels: NDArray[np.uint16] = np.rint(share * FEATURE_LEVELS).astype(np.uint16)
+    levels = np.empty(values.shape, dtype=np.uint16)
+    for start in range(0, len(values), _ROWS_AT_A_TIME):  # a large table has no room for copies of itself
+        rows = slice(start, start + _ROWS_AT_A_TIME)
+        share = (np.clip(values[rows], low, high) - low) / (high - low)
+        levels[rows] = np.rint(share * FEATURE_LEVELS)
     return levels
 
 

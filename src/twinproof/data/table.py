@@ -1,24 +1,48 @@
-"""The user's own table of features: CSV or Parquet, one record a row."""
+"""The user's own table of features: CSV or Parquet, one record a row, read by Arrow batch by batch."""
 
 from __future__ import annotations
 
 import csv
 import difflib
-from collections.abc import Iterator
+import io
+from codecs import BOM_UTF8
+from collections import Counter
+from collections.abc import Generator, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from twinproof.data.config import DataConfig
+from twinproof.data.limits import (
+    COLUMNS,
+    DECODER_ERRORS,
+    RECORD_BYTES,
+    check_names,
+    check_unpacked,
+    file_size,
+    listed,
+    open_regular,
+    reading,
+    row_bytes,
+    too_large,
+)
 from twinproof.data.parts import Parts, Records
 from twinproof.data.record import InputKind
-from twinproof.errors import ConfigError, DataError, MissingExtra
+from twinproof.errors import ConfigError, DataError
 
 DEFAULT_LABEL = "label"
 PARQUET_SUFFIXES = (".parquet", ".pq")
+
+_CSV = "comma-separated values in UTF-8 with a header"
+_PARQUET = "a whole Parquet file"
+_NUMBER, _LABEL = "a finite number", "a label (an integer or text)"
+_PARQUET_ROWS = 16_384
+_GROWTH = 1.25
+_SHORT_NAME = 32
 
 
 @dataclass(frozen=True)
@@ -45,23 +69,30 @@ def _read(path: Path, label: str | None) -> _Table:
 
 def _in_order(table: _Table, names: tuple[str, ...], path: Path) -> tuple[NDArray[np.float64], NDArray[Any]]:
     """Features of the test table in the order of the training table's columns."""
-    if set(table.names) != set(names):
+    if table.names == names:
+        return table.features, table.labels
+    places = {name: place for place, name in enumerate(table.names)}
+    if places.keys() != set(names):
+        different = sorted(places.keys() ^ set(names))
         raise DataError(
             "the test table has other columns than the training table",
             where=str(path),
-            got=", ".join(sorted(set(table.names) ^ set(names))) + " in only one of them",
-            wanted=f"the columns {', '.join(names)}",
+            got=f"{listed(different, len(different))} in only one of them",
+            wanted=f"the columns {listed(names, len(names))}",
         )
-    return table.features[:, [table.names.index(name) for name in names]], table.labels
+    return table.features[:, [places[name] for name in names]], table.labels
 
 
 def _label_position(columns: list[str], label: str | None, path: Path) -> int:
-    repeated = sorted({column for column in columns if columns.count(column) > 1})
+    if len(columns) > COLUMNS:
+        raise DataError("the table has too many columns", where=str(path), got=len(columns), wanted=f"at most {COLUMNS}")
+    repeated = sorted(column for column, count in Counter(columns).items() if count > 1)
     if repeated or "" in columns:
-        got = f"repeated: {', '.join(repeated)}" if repeated else "a column without a name"
+        got = "a column without a name" if "" in columns else f"repeated: {listed(repeated, len(repeated))}"
         raise DataError(
             "the columns cannot be told apart", where=f"{path}, header", got=got, wanted="different, non-empty names"
         )
+    check_names(columns, f"{path}, header", "the name of a column")
     wanted = label or DEFAULT_LABEL
     if wanted not in columns:
         close = difflib.get_close_matches(wanted, columns)
@@ -69,7 +100,7 @@ def _label_position(columns: list[str], label: str | None, path: Path) -> int:
             "the table has no such label column",
             where="label",
             got=f"{wanted!r}" if label else f"no label set, and no column {DEFAULT_LABEL!r}",
-            wanted=f"one of the columns of {path.name}: {', '.join(columns)}",
+            wanted=f"one of the columns of {path.name}: {listed(columns, len(columns))}",
             fix=f"set label = {close[0]!r}" if close else "set `label` to the column that holds the class",
         )
     if len(columns) < 2:
@@ -78,111 +109,253 @@ def _label_position(columns: list[str], label: str | None, path: Path) -> int:
 
 
 def _bad_cell(path: Path, row: str, column: str, got: object, wanted: str) -> DataError:
-    fix = "fill in the cell or leave out the record" if wanted == "a finite number" else "give every record a label"
+    fix = "fill in the cell or leave out the record" if wanted == _NUMBER else "give every record a label"
     return DataError("a cell cannot be used", where=f"{path}, {row}, column {column!r}", got=got, wanted=wanted, fix=fix)
 
 
+class _Rows:
+    """Rows as batches bring them: features in one growing array, labels as numbers of the names seen so far."""
+
+    def __init__(self, columns: list[str], position: int, path: Path) -> None:
+        self.names = tuple(columns[:position] + columns[position + 1 :])
+        self._columns, self._position, self._path = columns, position, path
+        self._features = np.empty((0, len(self.names)))
+        self._codes: list[NDArray[np.int64]] = []
+        self._labels: dict[str, int] = {}
+        self.count = 0
+
+    def add(self, batch: Any) -> None:
+        """A batch's rows; a cell that cannot be used ends in an error that names its row, counted from 0."""
+        codes = self._label_codes(batch.column(self._position))
+        end = self.count + batch.num_rows
+        if end > len(self._features):
+            # No view of the array exists, and memory that grows in place is not copied.
+            self._features.resize((max(end, int(len(self._features) * _GROWTH)), len(self.names)), refcheck=False)
+        places = [place for place in range(len(self._columns)) if place != self._position]
+        for feature, place in enumerate(places):
+            self._features[self.count : end, feature] = self._numbers(batch.column(place), place)
+        self._codes.append(codes)
+        self.count = end
+
+    def table(self) -> _Table:
+        """All rows."""
+        if self.count == 0:
+            raise DataError(
+                "there are no records", where=str(self._path), got="only a header", wanted="one line for each record"
+            )
+        self._features.resize((self.count, len(self.names)), refcheck=False)
+        # NumPy pads text to the longest: one long name would cost its length in every row.
+        short = max(map(len, self._labels)) <= _SHORT_NAME
+        labels = np.array(list(self._labels), dtype=np.str_ if short else np.object_)
+        return _Table(self._features, labels[np.concatenate(self._codes)], self.names)
+
+    def _numbers(self, column: Any, place: int) -> NDArray[Any]:
+        if column.null_count:
+            raise self._bad_cell(column.is_null().index(True).as_py(), place, "nothing", _NUMBER)
+        numbers: NDArray[Any] = column.to_numpy(zero_copy_only=False)
+        if numbers.dtype.kind == "f" and not np.isfinite(numbers).all():
+            row = int(np.flatnonzero(~np.isfinite(numbers))[0])
+            raise self._bad_cell(row, place, numbers[row], _NUMBER)
+        return numbers
+
+    def _label_codes(self, column: Any) -> NDArray[np.int64]:
+        encoded = column if hasattr(column, "dictionary") else column.dictionary_encode()
+        indices = encoded.indices
+        if indices.null_count:
+            raise self._bad_cell(indices.is_null().index(True).as_py(), self._position, "nothing", _LABEL)
+        numbers: NDArray[np.int64] = indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        mapping = np.empty(len(encoded.dictionary), dtype=np.int64)
+        for number, value in enumerate(encoded.dictionary.to_pylist()):
+            name = "" if value is None else str(value).strip()
+            if not name and (numbers == number).any():
+                row = int(np.flatnonzero(numbers == number)[0])
+                raise self._bad_cell(row, self._position, "nothing", _LABEL)
+            if name not in self._labels:
+                check_names([name], f"{self._path}, column {self._columns[self._position]!r}", "a label")
+            mapping[number] = self._labels.setdefault(name, len(self._labels))
+        return mapping[numbers]
+
+    def _bad_cell(self, row: int, place: int, got: object, wanted: str) -> DataError:
+        return _bad_cell(self._path, f"row {self.count + row}", self._columns[place], got, wanted)
+
+
 def _read_csv(path: Path, label: str | None) -> _Table:
-    features: list[NDArray[np.float64]] = []
-    labels: list[str] = []
-    lines = _csv_lines(path)
-    _, columns = next(lines, (0, []))
-    columns = [column.strip() for column in columns]
-    if not columns:
+    with open_regular(path) as handle, reading(path, _CSV):
+        columns = _header(handle, path)
+        position = _label_position(columns, label, path)
+        rows = _Rows(columns, position, path)
+        body = _Body(handle)
+        try:
+            for batch in _csv_batches(body, columns, position):
+                rows.add(batch)
+        except (ValueError, DataError) as error:
+            raise _csv_fault(path, columns, position, rows.count, error) from error
+        if body.quotes % 2:
+            raise _csv_fault(path, columns, position, 0, ValueError("a quotation mark is not closed"))
+        return rows.table()
+
+
+class _Body(io.RawIOBase):
+    """The rows of a CSV file. Arrow does not mind a quotation mark that is never closed, so that all of them are counted."""
+
+    def __init__(self, handle: BinaryIO) -> None:
+        self._handle = handle
+        self.quotes = 0
+
+    def readable(self) -> bool:
+        """As Arrow asks."""
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        """The next bytes."""
+        content = self._handle.read(size)
+        self.quotes += content.count(b'"')
+        return content
+
+
+def _header(handle: BinaryIO, path: Path) -> list[str]:
+    """The column names; ``handle`` then stands at the first row."""
+    read: list[str] = []
+    with closing(_csv_rows(handle, COLUMNS, path, read)) as rows:
+        _, cells = next(rows, (0, []))
+    if not cells:
         raise DataError("the table is empty", where=str(path), got="no header", wanted="a header line with column names")
-    position = _label_position(columns, label, path)
-    names = tuple(columns[:position] + columns[position + 1 :])
-    for line, cells in lines:
-        if len(cells) != len(columns):
-            got, wanted = f"{len(cells)} cells", f"{len(columns)} cells, as in the header"
-            raise DataError("a row does not fit the header", where=f"{path}, line {line}", got=got, wanted=wanted)
-        text = cells.pop(position).strip()
-        if not text:
-            raise _bad_cell(path, f"line {line}", columns[position], "nothing", "a label")
-        labels.append(text)
-        features.append(_numbers(cells, names, path, line))
-    if not features:
-        raise DataError("there are no records", where=str(path), got="only a header", wanted="one line for each record")
-    return _Table(np.stack(features), np.array(labels), names)
+    handle.seek(0)
+    mark = len(BOM_UTF8) if handle.read(len(BOM_UTF8)) == BOM_UTF8 else 0
+    handle.seek(mark + len("".join(read).encode()))
+    return [cell.strip() for cell in cells]
 
 
-def _csv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """(line number, cells) of every line that is not empty."""
+def _csv_rows(handle: BinaryIO, columns: int, path: Path, read: list[str] | None = None) -> Generator[tuple[int, list[str]]]:
+    """(line number, cells) of every line that is not empty, by Python's own reader; ``read`` collects the lines themselves."""
+    text = io.TextIOWrapper(handle, encoding="utf-8-sig", newline="")
     try:
-        with open(path, newline="", encoding="utf-8-sig") as handle:
-            reader = csv.reader(handle, strict=True)
-            for cells in reader:
-                if cells:
-                    yield reader.line_num, cells
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(
-            "the table cannot be read", where=str(path), got=error, wanted="comma-separated values in UTF-8 with a header"
-        ) from error
+        reader = csv.reader(_lines(text, row_bytes(columns), path, read), strict=True)
+        for cells in reader:
+            if cells:
+                yield reader.line_num, cells
+    except csv.Error as error:
+        raise DataError("the file cannot be read", where=f"{path}, line {reader.line_num}", got=error, wanted=_CSV) from error
+    finally:
+        text.detach()
 
 
-def _numbers(cells: list[str], names: tuple[str, ...], path: Path, line: int) -> NDArray[np.float64]:
+def _lines(text: IO[str], longest: int, path: Path, read: list[str] | None) -> Iterator[str]:
+    while line := text.readline(longest + 1):
+        if len(line) > longest:
+            raise too_large("a line is too long", path, len(line), longest)
+        if read is not None:
+            read.append(line)
+        yield line
+
+
+def _csv_batches(body: _Body, columns: list[str], position: int) -> Iterator[Any]:
+    import pyarrow
+    from pyarrow import csv as arrow_csv
+
+    # Arrow's own names, so that no name of the file can confuse it.
+    names = [str(place) for place in range(len(columns))]
+    types = {name: pyarrow.float64() for name in names}
+    types[names[position]] = pyarrow.dictionary(pyarrow.int32(), pyarrow.string())
+    content = pyarrow.PythonFile(body, mode="r")
     try:
-        numbers = np.array([float(cell) for cell in cells])
-    except ValueError:
-        numbers = np.array([np.nan])
-    if not np.isfinite(numbers).all():
-        for cell, name in zip(cells, names, strict=True):
-            if not _is_finite(cell):
-                raise _bad_cell(path, f"line {line}", name, repr(cell) if cell.strip() else "nothing", "a finite number")
-    return numbers
+        yield from arrow_csv.open_csv(
+            content,
+            read_options=arrow_csv.ReadOptions(use_threads=False, block_size=row_bytes(len(columns)), column_names=names),
+            parse_options=arrow_csv.ParseOptions(newlines_in_values=True),
+            convert_options=arrow_csv.ConvertOptions(column_types=types, null_values=[], strings_can_be_null=False),
+        )
+    except pyarrow.ArrowInvalid as error:
+        if "Empty CSV file" not in str(error):
+            raise
 
 
-def _is_finite(cell: str) -> bool:
+def _csv_fault(path: Path, columns: list[str], position: int, good: int, reason: Exception) -> DataError:
+    """The error that names the line: Arrow knows of rows alone. The first ``good`` rows are known to be whole."""
+    with open_regular(path) as handle:
+        for number, (line, cells) in enumerate(_csv_rows(handle, len(columns), path)):
+            if number <= good:  # the header, and rows that were read
+                continue
+            if len(cells) != len(columns):
+                got, wanted = f"{len(cells)} cells", f"{len(columns)} cells, as in the header"
+                return DataError("a row does not fit the header", where=f"{path}, line {line}", got=got, wanted=wanted)
+            if not cells[position].strip():
+                return _bad_cell(path, f"line {line}", columns[position], "nothing", "a label")
+            place = _first_bad_number(cells, position)
+            if place is not None:
+                got = repr(cells[place]) if cells[place].strip() else "nothing"
+                return _bad_cell(path, f"line {line}", columns[place], got, _NUMBER)
+    if isinstance(reason, DataError):
+        return reason
+    return DataError("the file cannot be read", where=str(path), got=reason, wanted=_CSV)
+
+
+def _first_bad_number(cells: list[str], position: int) -> int | None:
+    """The place of the first cell that Arrow does not take for a finite number."""
+    numbers = [*cells[:position], "0", *cells[position + 1 :]]
+    if _are_finite(numbers):
+        return None
+    return next(place for place, cell in enumerate(numbers) if not _are_finite([cell]))
+
+
+def _are_finite(cells: list[str]) -> bool:
+    import pyarrow
+
     try:
-        return bool(np.isfinite(float(cell)))
-    except ValueError:
+        numbers = pyarrow.array([cell.strip(" \t") for cell in cells]).cast(pyarrow.float64())
+    except pyarrow.ArrowInvalid:
         return False
+    return bool(np.isfinite(numbers.to_numpy()).all())
 
 
 def _read_parquet(path: Path, label: str | None) -> _Table:
-    try:
-        import pyarrow as arrow
-        from pyarrow import parquet
-    except ImportError as error:
-        raise MissingExtra("tables", "pyarrow", f"reading {path.name}") from error
-    try:
-        table = parquet.read_table(path)
-    except (OSError, ValueError, arrow.ArrowException) as error:
-        raise DataError("the table cannot be read", where=str(path), got=error, wanted="a whole Parquet file") from error
-    columns = [str(column) for column in table.column_names]
-    position = _label_position(columns, label, path)
-    if table.num_rows == 0:
-        raise DataError("there are no records", where=str(path), got="no rows", wanted="one row for each record")
-    names = tuple(columns[:position] + columns[position + 1 :])
-    features = np.stack([_parquet_numbers(table.column(name), name, path) for name in names], axis=1)
-    return _Table(features, _parquet_labels(table.column(position), columns[position], path), names)
+    import pyarrow
+    from pyarrow import parquet
+
+    with open_regular(path) as handle, reading(path, _PARQUET, errors=(*DECODER_ERRORS, pyarrow.ArrowException)):
+        file = parquet.ParquetFile(handle, pre_buffer=False)
+        columns = [str(column) for column in file.schema_arrow.names]
+        position = _label_position(columns, label, path)
+        _check_types(file.schema_arrow, position, path)
+        declared = file.metadata.num_rows
+        if declared <= 0:
+            raise DataError("there are no records", where=str(path), got="no rows", wanted="one row for each record")
+        needed = declared * (8 * (len(columns) - 1) + RECORD_BYTES) + _longest_column(file.metadata)
+        check_unpacked(needed, file_size(handle), path, "write it without compression and dictionaries, or as CSV")
+        rows = _Rows(columns, position, path)
+        for batch in file.iter_batches(batch_size=_PARQUET_ROWS, use_threads=False):
+            rows.add(batch)
+            if rows.count > declared:
+                break
+        if rows.count != declared:
+            got = f"{'more' if rows.count > declared else rows.count} rows"
+            raise DataError("the file contradicts itself", where=str(path), got=got, wanted=f"{declared} rows, as it declares")
+        return rows.table()
 
 
-def _parquet_numbers(column: Any, name: str, path: Path) -> NDArray[np.float64]:
+def _longest_column(metadata: Any) -> int:
+    """Bytes of the longest stretch of one column when it is unpacked."""
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    return max(
+        (group.column(place).total_uncompressed_size for group in groups for place in range(group.num_columns)), default=0
+    )
+
+
+def _check_types(schema: Any, position: int, path: Path) -> None:
     from pyarrow import types
 
-    kind = column.type
-    if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
-        raise DataError(
-            "a column does not hold numbers",
-            where=f"{path}, column {name!r}",
-            got=str(kind),
-            wanted="integers, floats or truth values",
-            fix="encode the column as numbers, or leave it out",
-        )
-    numbers = np.array([np.nan if value is None else float(value) for value in column.to_pylist()], dtype=np.float64)
-    broken = np.flatnonzero(~np.isfinite(numbers))
-    if len(broken):
-        row = int(broken[0])
-        got = "nothing" if column[row].as_py() is None else numbers[row]
-        raise _bad_cell(path, f"row {row}", name, got, "a finite number")
-    return numbers
-
-
-def _parquet_labels(column: Any, name: str, path: Path) -> NDArray[Any]:
-    values = column.to_pylist()
-    for row, value in enumerate(values):
-        if isinstance(value, bool) or not isinstance(value, (int, str)) or value == "":
-            got = "nothing" if value is None or value == "" else f"{value!r}"
-            raise _bad_cell(path, f"row {row}", name, got, "a label (an integer or text)")
-    return np.array([str(value) for value in values])
+    for place, field in enumerate(schema):
+        kind = field.type
+        if place == position:
+            kind = kind.value_type if types.is_dictionary(kind) else kind
+            usable = types.is_integer(kind) or types.is_string(kind) or types.is_large_string(kind)
+        else:
+            usable = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
+        if not usable:
+            raise DataError(
+                "the label column cannot be used" if place == position else "a column does not hold numbers",
+                where=f"{path}, column {field.name!r}",
+                got=str(field.type),
+                wanted="integers or text" if place == position else "integers, floats or truth values",
+                fix="convert the labels" if place == position else "encode the column as numbers, or leave it out",
+            )

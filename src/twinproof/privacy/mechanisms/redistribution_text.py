@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import re
 from pathlib import Path
 
 import numpy as np
 
+from twinproof.data.limits import SHARES_BYTES, check_unpacked, read_regular, reading
+from twinproof.data.npy import StoredArray
 from twinproof.errors import DataError
 from twinproof.privacy.mechanisms.redistribution import Redistribution
 
@@ -30,15 +33,20 @@ def _numbers(text: str) -> tuple[float, ...] | None:
 
 def _file_numbers(path: Path) -> tuple[float, ...]:
     try:
-        if path.suffix == ".npy":
-            shares: tuple[float, ...] | None = tuple(np.load(path, allow_pickle=False).astype(np.float64).reshape(-1).tolist())
-        else:
-            shares = _numbers(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, TypeError) as error:
-        raise _unreadable(path, error) from error
+        content = read_regular(path, SHARES_BYTES)
+        with reading(path):
+            shares = _array_numbers(content, path) if path.suffix == ".npy" else _numbers(content.decode())
+    except DataError as error:
+        raise _unreadable(path, error.got) from error
     if shares is None:
         raise _unreadable(path, "something else than numbers")
     return shares
+
+
+def _array_numbers(content: bytes, path: Path) -> tuple[float, ...]:
+    array = StoredArray(io.BytesIO(content), str(path))
+    check_unpacked(array.working_bytes, len(content), path, "")
+    return tuple(array.read().astype(np.float64).reshape(-1).tolist())
 
 
 def _unreadable(path: Path, got: object) -> DataError:
