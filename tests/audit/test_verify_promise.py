@@ -16,7 +16,7 @@ from synthetic_run import bind, certificate_settings, chain, forge_run, forge_se
 
 from twinproof.audit import verify_promise
 from twinproof.audit.run import refuted_promise
-from twinproof.audit.verify import verify_run
+from twinproof.audit.verify import TRAINING, verify_run
 from twinproof.audit.verify_promise import OWN_NETWORK_CODES, privacy_promise, promise_problems, robustness_promise
 from twinproof.audit.verify_run_json import CONFIG
 from twinproof.certify.bounds.catalogue import _BOUNDS
@@ -24,6 +24,7 @@ from twinproof.certify.bounds.confidence import RunnerUp
 from twinproof.certify.bounds.mean_confidence import CONFIDENCE_NAMES
 from twinproof.certify.method import Statistic
 from twinproof.certify.promise import certified_promise
+from twinproof.cli.main import run
 from twinproof.data.record import Dataset
 from twinproof.errors import RunError
 from twinproof.federated.record import _ASSUMPTIONS as OF_FEDERATIONS
@@ -305,5 +306,11 @@ def test_other_files_are_not_excused_by_their_ending(root: Path, name: str) -> N
     assert any("not part of a run" in problem.what for problem in verify_run(root).problems)
 
 
-def test_a_report_is_named_as_unchecked(root: Path) -> None:
-    assert any("report.html" in left for left in verify_run(root).not_checked)
+def test_what_is_never_checked_is_named(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    left = verify_run(root).not_checked
+    assert any("report.html" in one for one in left)
+    assert TRAINING in left
+    with pytest.raises(SystemExit) as ended:
+        run(["verify", str(root)])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.splitlines()[-2].startswith("not checked: ")

@@ -51,7 +51,14 @@ def test_the_page_is_well_formed_self_contained_and_in_order(tmp_path: Path) -> 
         encoding="utf-8"
     )  # a released file does not name its owner's folders
     assert "Verified: 2 checks passed." in page
+    assert "Not checked" not in page, "the verification named nothing"
     assert not list(root.glob("*.part"))
+
+
+def test_what_was_not_checked_stands_beside_what_was(tmp_path: Path) -> None:
+    files = write_report(full_run(tmp_path), verification={**CHECKED, "not_checked": ["votes of certificates", "the noise"]})
+    assert files.html.read_text(encoding="utf-8").count("Not checked: votes of certificates; the noise.") == 2
+    assert json.loads(files.json.read_text())["verification"]["not_checked"] == ["votes of certificates", "the noise"]
 
 
 @pytest.mark.parametrize(
@@ -98,7 +105,7 @@ def test_the_twin_agrees_with_evaluate(tmp_path: Path) -> None:
     assert record["radius_at_accuracy"]["0.5"] == radius_at_accuracy(certificates, 0.5)
     counts = record["histogram"]
     assert sum(counts["correct"]) + sum(counts["wrong"]) + counts["abstained"] == len(LABELS)
-    assert record["verification"] == CHECKED
+    assert record["verification"] == {**CHECKED, "not_checked": None}
     assert len(record["examples"]) >= 8
 
 

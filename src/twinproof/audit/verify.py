@@ -74,6 +74,10 @@ if TYPE_CHECKING:
     from torch import nn
 
 
+TRAINING = "how training was done beyond its ledger (which records, the noise that was added, who knew its key)"
+"""What no file of a run can show."""
+
+
 def verify_run(root: Path, *, originals: Originals | None = None, network: nn.Module | None = None) -> Verification:
     """Checks the run in ``root`` and returns everything that was found; RunError only where there is no run.
 
@@ -107,6 +111,7 @@ def verify_run(root: Path, *, originals: Originals | None = None, network: nn.Mo
     _verify_noise(folder, run, settings, attacks, findings, network)
     _verify_model(folder, ledger, {SETTINGS_FILE: settings, ATTACKS_FILE: attacks}, findings)
     verify_network(folder, run, network, findings)
+    findings.leave(TRAINING)
     return Verification(
         run=shown(str(root)),
         problems=tuple(dict.fromkeys(findings.problems)),

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from twinproof.report.facts import RunFacts, section
-from twinproof.report.markup import Markup, definitions, element, listing, table
+from twinproof.report.markup import Markup, definitions, element, join, listing, table
 from twinproof.report.numbers import duration_text, setting_text
 from twinproof.report.sections import section_of
 
@@ -18,7 +18,9 @@ def check_line(facts: RunFacts) -> Markup:
         return _line("open", "○", "Not verified when this report was written.")
     if facts.verification.get("ok") is True:
         count = len(_texts(facts.verification.get("checks")))
-        return _line("passed", "✓", f"Verified: {count} checks passed." if count else "Verified: all checks passed.")
+        return _line(
+            "passed", "✓", f"Verified: {count} checks passed." if count else "Verified: all checks passed.", _left(facts)
+        )
     count = len(_texts(facts.verification.get("problems")))
     return _line(
         "failed", "✗", f"Verification FAILED with {count} {'problem' if count == 1 else 'problems'}: do not rely on this run."
@@ -40,7 +42,8 @@ def evidence_section(facts: RunFacts) -> Markup:
     command = f"twinproof verify {shlex.quote(facts.name)}"
     intro = (
         "The report is not the evidence, the run is. This command, beside the run's folder, recomputes epsilon from the ledger "
-        "with two accountants and every radius from its votes, and checks all digests; it fails on the first lie."
+        "with two accountants and every radius from its votes, rebuilds both promises from the settings, and checks all "
+        "digests. It ends with code 1 if anything is wrong, and names what it did not check."
     )
     return section_of(
         "check",
@@ -55,8 +58,15 @@ def evidence_section(facts: RunFacts) -> Markup:
     )
 
 
-def _line(kind: str, sign: str, text: str) -> Markup:
-    return element("p", element("span", sign, aria_hidden="true", class_="sign"), text, class_=f"checked {kind}")
+def _line(kind: str, sign: str, text: str, more: str = "") -> Markup:
+    line = element("p", element("span", sign, aria_hidden="true", class_="sign"), text, class_=f"checked {kind}")
+    return join([line, element("p", more, class_="note")]) if more else line
+
+
+def _left(facts: RunFacts) -> str:
+    """One line on what the verification did not look at."""
+    left = _texts(facts.verification.get("not_checked")) if facts.verification is not None else []
+    return f"Not checked: {'; '.join(left)}." if left else ""
 
 
 def _outcome(facts: RunFacts) -> Markup:

@@ -64,7 +64,7 @@ def _outcome(facts: RunFacts) -> dict[str, Any] | None:
     """Only what was found: the verifier's record may also name the folder it ran in, which is nobody's business."""
     if facts.verification is None:
         return None
-    return {key: facts.verification.get(key) for key in ("ok", "problems", "checks")}
+    return {key: facts.verification.get(key) for key in ("ok", "problems", "checks", "not_checked")}
 
 
 def _privacy(recorded: Any) -> dict[str, Any] | None:
