@@ -22,9 +22,9 @@ from twinproof.data.record import Dataset
 from twinproof.recipes.config import ResolvedConfig, parse_train_config
 from twinproof.recipes.dpcert_consistency import consistency
 from twinproof.recipes.dpcert_stability import stability
-from twinproof.recipes.gradients import per_example_path
 from twinproof.recipes.noise_network import run_network
 from twinproof.recipes.own import Own
+from twinproof.recipes.own_path import per_example_path
 from twinproof.recipes.registry import RECIPES
 from twinproof.recipes.resolve import resolve
 from twinproof.training.adversarial_copies import AdversarialCopies

@@ -10,7 +10,7 @@ from twinproof.data.record import Dataset
 from twinproof.federated.agreement import Agreement
 from twinproof.privacy.clipping import ClipRule, clip_weights
 from twinproof.randomness import Key
-from twinproof.recipes.gradients import per_example_path
+from twinproof.recipes.own_path import per_example_path
 from twinproof.recipes.registry import find_recipe
 from twinproof.training.batching import Batching
 from twinproof.training.moved_copies import MovedCopies

@@ -23,6 +23,7 @@ from twinproof.runs.layout import RunLayout, read_run_json
 from twinproof.runs.private_files import forget_training_secrets, save_times
 from twinproof.runs.record import COMPLETE, file_digests, write_run_json
 from twinproof.training.checkpoint import FILE as CHECKPOINT_FILE
+from twinproof.training.own_network.tensors import check_state_dict
 from twinproof.training.records import DeviceRecords
 
 
@@ -36,7 +37,7 @@ def finish_run(
         records they drew.
     """
     layout = RunLayout(root)
-    weights = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
+    weights = {name: value.detach().cpu().contiguous() for name, value in check_state_dict(model).items()}
     write_atomic(layout.model, save(weights))
     spent = spending(ledger.events(), config.delta) if find_recipe(config.recipe).counted(config.variant) else None
     if not ledger.closed:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import nn
 
@@ -10,6 +12,7 @@ from twinproof.privacy.ledger import Ledger
 from twinproof.privacy.plan import PrivateExecution
 from twinproof.randomness import Key
 from twinproof.recipes.config import ResolvedConfig
+from twinproof.recipes.own_path import OwnTrial, own_path, per_example_path
 from twinproof.recipes.registry import find_recipe
 from twinproof.recipes.resolve import plan_of
 from twinproof.training.batching import Batching
@@ -17,9 +20,8 @@ from twinproof.training.device_memory import records_that_fit
 from twinproof.training.distributed.ranks import ALONE, Ranks
 from twinproof.training.distributed.shared_sums import SharedPlainGradients, SharedPrivateGradients
 from twinproof.training.gradient_source import GradientSource, PlainGradients, PrivateGradients
-from twinproof.training.moved_copies import MovedCopies, WarmedUp
+from twinproof.training.moved_copies import WarmedUp, moved_copies_in
 from twinproof.training.pass_mode import layers_draw, pass_mode
-from twinproof.training.per_example.choose import choose_path
 from twinproof.training.per_example.path import PerExamplePath, trainable_parameters
 from twinproof.training.performance import physical_batch_size
 from twinproof.training.records import DeviceRecords
@@ -39,13 +41,18 @@ def gradient_source(
     model: nn.Module,
     device: torch.device,
     ranks: Ranks = ALONE,
+    own: OwnTrial | None = None,
+    watched: Callable[[PerExamplePath], PerExamplePath] | None = None,
 ) -> GradientSource:
-    """What the training loop asks for gradients; with several ``ranks`` each makes some of a step's passes."""
+    """What the training loop asks for gradients; with several ``ranks`` each makes some of a step's passes.
+
+    ``own`` is what the trial of an owner's own network found out; ``watched`` puts its path under watch.
+    """
     recipe = find_recipe(config.recipe)
     augmentation = recipe.augmentation(config)
     records = DeviceRecords(dataset.train, dataset.levels, device)
-    expected = config.batch_size / _cut_for(ranks, device)
     if not recipe.counted(config.variant):
+        expected = config.batch_size / _cut_for(ranks, device)
         rows = physical_batch_size(config.performance, expected, copies=augmentation.copies)
         batching = Batching(records, augmentation, ranks.smallest(rows), key)
         loss, declared = recipe.record_loss(config), {"sample_rate": config.sample_rate, "divisor": config.batch_size}
@@ -59,40 +66,42 @@ def gradient_source(
     shapes = {name: value.detach() for name, value in trainable_parameters(model).items()}
     parameters = sum(value.numel() for value in shapes.values())
     execution = PrivateExecution(plan_of(config), key, ledger, records=len(records), parameters=parameters, device=device)
-    path, mode = per_example_path(config, model, dataset), pass_mode(model, device)
-    rows = physical_batch_size(
-        config.performance,
-        expected,
-        copies=augmentation.copies,
-        limit=_limit(ClippedPass(path, execution.clip_weights), dataset.shape, augmentation.copies, device),
-        device=device.type,
-        parameters=parameters,
-        workers=max(_FEWEST_WORKERS, mode.workers),
-    )
-    batching = Batching(records, augmentation, ranks.smallest(rows), key, layers_draw(model))
+    mode = pass_mode(model, device)
+    if own is None:
+        path = per_example_path(config, model, dataset)
+        rows = ranks.smallest(pass_records(config, dataset, model, path, device, ranks))
+    else:
+        path, rows = own_path(config, own.kind, model), own.records
+    path = path if watched is None else watched(path)
+    batching = Batching(records, augmentation, rows, key, layers_draw(model))
     source = (
         PrivateGradients(execution, path, batching, shapes, mode)
         if ranks is ALONE
         else SharedPrivateGradients(execution, path, batching, shapes, mode, ranks=ranks)
     )
-    return WarmedUp(source, path, key) if isinstance(path, MovedCopies) else source
+    movement = moved_copies_in(path)
+    return source if movement is None else WarmedUp(source, movement, key)
 
 
-def per_example_path(config: ResolvedConfig, model: nn.Module, dataset: Dataset) -> PerExamplePath:
-    """How the gradients of single records are computed: their copies moved first, where the recipe says so."""
-    recipe = find_recipe(config.recipe)
-    view = None if recipe.view is None else recipe.view(model)
-    path = choose_path(
-        model if view is None else view,
-        recipe.record_loss(config),
-        dataset.shape,
-        len(dataset.classes) + (0 if view is None else view.columns),
-        copies=recipe.augmentation(config).copies,
-        path=config.performance.path,
+def pass_records(
+    config: ResolvedConfig,
+    dataset: Dataset,
+    model: nn.Module,
+    path: PerExamplePath,
+    device: torch.device,
+    ranks: Ranks = ALONE,
+) -> int:
+    """How many records a pass of this rank's would hold; the ranks then agree on the smallest."""
+    copies = find_recipe(config.recipe).augmentation(config).copies
+    return physical_batch_size(
+        config.performance,
+        config.batch_size / _cut_for(ranks, device),
+        copies=copies,
+        limit=_limit(ClippedPass(path, torch.ones_like), dataset.shape, copies, device),
+        device=device.type,
+        parameters=sum(value.numel() for value in trainable_parameters(model).values()),
+        workers=max(_FEWEST_WORKERS, pass_mode(model, device).workers),
     )
-    if recipe.ascent is None:
-        return path
-    return recipe.ascent(config).on(model, path, originals=config.originals)
 
 
 def _cut_for(ranks: Ranks, device: torch.device) -> int:

@@ -20,12 +20,14 @@ from twinproof.progress import Progress, Silent
 from twinproof.randomness import Key
 from twinproof.recipes.config import ResolvedConfig, TrainConfig, parse_train_config
 from twinproof.recipes.finish import finish_run
-from twinproof.recipes.gradients import gradient_source, per_example_path
+from twinproof.recipes.gradients import gradient_source
 from twinproof.recipes.guarantees import not_yet_certified
 from twinproof.recipes.noise_network import constraint_of, initial_network, run_network
 from twinproof.recipes.optimizer import optimizer_of
 from twinproof.recipes.overlap import check_test_part
 from twinproof.recipes.own import Own, describe_own_network
+from twinproof.recipes.own_path import OwnTrial
+from twinproof.recipes.own_watch import OwnTraining, try_network
 from twinproof.recipes.passes_of_run import PassesOfRun, found_passes, kept_to, passes_of, refuse_other_passes
 from twinproof.recipes.prior_of_run import describe_prior, refuse_other_prior
 from twinproof.recipes.ranks_of_run import agree_on_data, shared_ledger, tell, tell_complete, told
@@ -80,6 +82,7 @@ class Job:
     created: str
     ranks: Ranks = ALONE
     passes: PassesOfRun | None = None  # of a run that goes on
+    tried: OwnTrial | None = None  # what this process has found out about the caller's network already
 
     @property
     def layout(self) -> RunLayout:
@@ -140,7 +143,7 @@ def train(
     else:
         if config is None:
             raise RunError("there is nothing to resume", where=str(root), got="no run.json", wanted="an interrupted run")
-        prepared = _prepare(root, config, own, data_root)
+        prepared = _prepare(root, config, own, data_root, ranks)
         make_folder(root, "the run")
         with exclusive(root):
             _lead(_start_job(prepared, ranks), ranks, progress)
@@ -180,10 +183,10 @@ class _Prepared:
     public: PublicRecords | None
     key: Key
     device: str
-    own_codes: tuple[str, ...] | None = None  # what could not be shown about an own network that is trained privately
+    tried: OwnTrial | None = None  # an own network that is trained privately
 
 
-def _prepare(root: Path, config: TrainConfig, own: Own, data_root: Path | None) -> _Prepared:
+def _prepare(root: Path, config: TrainConfig, own: Own, data_root: Path | None, ranks: Ranks) -> _Prepared:
     device = resolve_device(config.performance.device)
     key = Key.from_system() if config.seed is None else Key.from_seed(config.seed)
     dataset = own.dataset or load(config.data, root=data_root, key=key)
@@ -195,13 +198,12 @@ def _prepare(root: Path, config: TrainConfig, own: Own, data_root: Path | None) 
     refuse_network(resolved, network)
     if (constraint := constraint_of(resolved, dataset.shape)) is not None:
         constraint.apply(network)  # what it cannot hold is refused now
-    own_codes: tuple[str, ...] | None = None
+    tried = None
     if find_recipe(resolved.recipe).counted(resolved.variant):
         plan_of(resolved)
         if own.network is not None:  # ours pass the trial of the per-example path; it can take many seconds
-            per_example_path(resolved, network.train(), dataset)
-            own_codes = ()
-    return _Prepared(root, resolved, own, dataset, public, key, describe_device(device), own_codes)
+            tried = try_network(resolved, own, dataset, key, device, ranks)
+    return _Prepared(root, resolved, own, dataset, public, key, describe_device(device), tried)
 
 
 def _start_job(prepared: _Prepared, ranks: Ranks) -> Job:
@@ -235,10 +237,11 @@ def _start_job(prepared: _Prepared, ranks: Ranks) -> Job:
             "versions": software_versions(),
             "device": prepared.device if ranks.world == 1 else f"{prepared.device}, {ranks.world} ranks",
             **describe_prior(resolved),
-            **({} if prepared.own_codes is None else describe_own_network(prepared.own_codes)),
+            **({} if prepared.tried is None else describe_own_network(prepared.tried.codes)),
         },
     )
-    return Job(root, resolved, prepared.own, dataset, prepared.public, key, ledger, digest, created)
+    job = Job(root, resolved, prepared.own, dataset, prepared.public, key, ledger, digest, created)
+    return replace(job, tried=prepared.tried)
 
 
 def _continue_job(root: Path, given: TrainConfig | None, own: Own, data_root: Path | None) -> Job:
@@ -264,7 +267,9 @@ def _run(job: Job, progress: Progress) -> None:
     ledger = shared_ledger(ranks, job.ledger, job.layout.ledger)
     model = initial_network(config, job.own, job.dataset, job.key).to(device).train()
     optimizer = optimizer_of(config, model)
-    source = gradient_source(job.config, job.dataset, job.key, ledger, model, device, ranks)
+    own = _own_training(job, model)
+    trial, watched = (None, None) if own is None else (own.trial, own.watched)
+    source = gradient_source(config, job.dataset, job.key, ledger, model, device, ranks, trial, watched)
     passes = found_passes(source, model, device)
     refuse_other_passes(job.passes, passes)
     average = WeightAverage(model, config.averaging) if config.averaging else None
@@ -285,6 +290,7 @@ def _run(job: Job, progress: Progress) -> None:
         reporter.rewind(first)
         if passes is not None:
             private_files.save_passes(job.layout.private, passes.as_dict())  # on the disk before a step draws
+    steps_of = source if own is None else own.begin(source, first)
     progress.start("training", steps, first)
     began = time.monotonic()
 
@@ -299,24 +305,37 @@ def _run(job: Job, progress: Progress) -> None:
     def after_step(done: int) -> None:
         if hold is not None:
             hold()
+        if own is not None:
+            own.updated()
         progress.advance()
         # What anybody may see of a step is seen after its checkpoint: taken again with other passes, it would have the same
         # noise on another sum.
         kept = done % config.performance.checkpoint_every == 0 or reporter.due(done)
+        if kept and own is not None:
+            own.check()
         if kept or done == first + 1:
             agree_on_weights(ranks, model, f"after step {done}")
         if not ranks.is_first:
             return
-        if source.last is not None:
-            reporter.diagnose(source.last)
+        if steps_of.last is not None:
+            reporter.diagnose(steps_of.last)
         if kept:
             reporter.flush()
             save_checkpoint(job.layout.private, model, optimizer, step=done, binding=job.binding, average=average)
         report(done)
 
     rate = rate_of(config.schedule, config.learning_rate, steps)
-    run_loop(model, optimizer, source, first=first, steps=steps, after_step=after_step, rate=rate, average=average)
+    run_loop(model, optimizer, steps_of, first=first, steps=steps, after_step=after_step, rate=rate, average=average)
+    if own is not None:
+        own.finish()
     if ranks.is_first:
         with released():
             finish_run(job.root, config, job.dataset, job.ledger, model, created=job.created, seconds=time.monotonic() - began)
     ranks.wait()
+
+
+def _own_training(job: Job, model: nn.Module) -> OwnTraining | None:
+    """The watch over the caller's own network, where a plan counts the steps."""
+    if job.own.network is None or not find_recipe(job.config.recipe).counted(job.config.variant):
+        return None
+    return OwnTraining(job.root, job.config, job.own, job.dataset, job.key, model, job.ranks, job.tried)

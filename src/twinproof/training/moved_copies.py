@@ -42,6 +42,14 @@ class Movement(Protocol):
         """The path that moves copies against ``model``; without ``originals`` the record itself is not handed on."""
 
 
+def moved_copies_in(path: PerExamplePath) -> MovedCopies | None:
+    """The path that moves copies, where one does: the path itself, or one that it is built on."""
+    found: object = path
+    while found is not None and not isinstance(found, MovedCopies):
+        found = getattr(found, "inner", None)
+    return found
+
+
 class WarmedUp(GradientSource):
     """Gradients of a source whose path moves copies: tells the path each step before it is taken."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import FunctionType, MethodType
 
 import torch
 from torch import nn
@@ -39,7 +40,7 @@ def pass_mode(model: nn.Module, device: torch.device) -> PassMode:
     A recording freezes what the network's Python code decides, and threads share what it keeps: a network with layers
     that are not torch's or ours is therefore run pass by pass, as it is.
     """
-    if not _is_known(model):
+    if not is_known(model):
         return ONE_BY_ONE
     if device.type == "cuda":
         return PassMode(capture=True)
@@ -48,12 +49,24 @@ def pass_mode(model: nn.Module, device: torch.device) -> PassMode:
 
 def layers_draw(model: nn.Module) -> bool:
     """Whether a layer may draw random numbers in forward; unknown layers may."""
-    return not _is_known(model) or any(isinstance(layer, _DRAWING) for layer in model.modules())
+    return not is_known(model) or any(isinstance(layer, _DRAWING) for layer in model.modules())
 
 
-def _is_known(model: nn.Module) -> bool:
-    """Whether torch or this package wrote every layer, and nobody has hooked into one."""
+def is_known(model: nn.Module) -> bool:
+    """Whether torch or this package wrote every layer, and nobody has hooked into one or replaced one of its methods."""
     return all(
-        type(layer).__module__.startswith(_KNOWN_ROOTS) and not layer._forward_hooks and not layer._forward_pre_hooks
+        type(layer).__module__.startswith(_KNOWN_ROOTS)
+        and not layer._forward_hooks
+        and not layer._forward_pre_hooks
+        and not layer._backward_hooks
+        and not layer._backward_pre_hooks
+        and not any(_is_foreign(layer, name, value) for name, value in vars(layer).items())
         for layer in model.modules()
     )
+
+
+def _is_foreign(layer: nn.Module, name: str, value: object) -> bool:
+    """Whether an attribute is code of somebody else: a method replaced, or a function that is not torch's."""
+    if callable(getattr(type(layer), name, None)):
+        return True
+    return isinstance(value, FunctionType | MethodType) and not (value.__module__ or "").startswith("torch.")

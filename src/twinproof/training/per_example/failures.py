@@ -17,15 +17,19 @@ _TORCH = Path(torch.__file__).parent
 _OWN = Path(__file__).parent
 
 
+class NotMappable(ModelError):
+    """The user's code uses an operation that cannot be mapped over records."""
+
+
 @contextmanager
 def naming_the_operation(subject: str) -> Iterator[None]:
-    """Turns an error of torch inside the block into a ModelError that names the operation; running out of memory passes."""
+    """Turns an error of torch inside the block into a NotMappable that names the operation; running out of memory passes."""
     try:
         yield
     except torch.OutOfMemoryError:
         raise
     except (RuntimeError, ValueError, TypeError, NotImplementedError, IndexError) as error:
-        raise ModelError(
+        raise NotMappable(
             f"{subject} cannot be computed record by record",
             where=_user_line(error.__traceback__),
             got=first_line(error),

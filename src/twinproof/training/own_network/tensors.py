@@ -1,0 +1,143 @@
+"""Nothing but updates from the plan may change a tensor of the model: a value written in forward is released without noise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+
+import torch
+from torch import Tensor, nn
+
+from twinproof.errors import ModelError
+from twinproof.training.gradient_source import GradientSource
+from twinproof.training.own_network.bits import all_tensors, bits, same_bits
+
+
+def changed_tensor(name: str, how: str = "its value changed outside an update") -> ModelError:
+    """The error for a tensor that something else than an update changed."""
+    return ModelError(
+        "the network changes a tensor of its own, which would then hold values of the training records without noise",
+        where=name,
+        got=how,
+        wanted="parameters and buffers that only the noisy updates change",
+        fix="keep no statistics of the records in the model; what must be learned is a parameter that the optimiser trains",
+    )
+
+
+class UnchangedTensors:
+    """The tensors of a model as they were, with their values."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._tensors = all_tensors(model)
+        self._values = {name: value.detach().clone() for name, value in self._tensors.items()}
+        self._names = sorted(model.state_dict())
+
+    def check(self) -> None:
+        """ModelError unless the model has the same tensors under the same names with the same bits."""
+        now = all_tensors(self._model)
+        for name, value in self._values.items():
+            if now.get(name) is not self._tensors[name]:
+                raise changed_tensor(name, "another tensor stands in its place" if name in now else "it is gone")
+            if not same_bits(now[name], value):
+                raise changed_tensor(name)
+        for name in now:
+            if name not in self._values:
+                raise changed_tensor(name, "it was not there before")
+        check_state_dict(self._model)
+        if sorted(self._model.state_dict()) != self._names:
+            raise changed_tensor("state_dict()", "other names than before")
+
+
+class TensorWatch:
+    """Watches the tensors of a model through a whole training.
+
+    ``start`` is the network as it was before the first step of the run; ``moves`` names frozen tensors that this package
+    itself moves after an update (the deviation of a noise layer).
+
+    Guarantees
+        Between one update and the next no parameter or buffer changed by one bit, whatever wrote to it; at the end every
+        buffer and every frozen parameter has the bits that it began with, those of ``moves`` aside. On a GPU nothing waits:
+        what was seen is read when ``check`` is called, which must be before anything is released.
+    """
+
+    def __init__(self, model: nn.Module, start: nn.Module, moves: Iterable[str] = ()) -> None:
+        self._model = model
+        self._tensors, begun = all_tensors(model), all_tensors(start)
+        trained = {name for name, value in self._tensors.items() if value.requires_grad}
+        self._moving = trained | set(moves)
+        self._kept = {
+            name: (value if name in self._moving else begun[name]).detach().clone() for name, value in self._tensors.items()
+        }
+        device = next(model.parameters()).device
+        self._changed = {name: torch.zeros((), dtype=torch.bool, device=value.device) for name, value in self._kept.items()}
+        self._lazy = device.type == "cuda"
+
+    def updated(self) -> None:
+        """Told when an update is done, and whatever this package does to the weights after it."""
+        with torch.no_grad():
+            for name in self._moving:
+                self._kept[name].copy_(self._tensors[name])
+
+    def compare(self) -> None:
+        """Compares every tensor with what it was after the last update; on a CPU ends in an error at once."""
+        now = all_tensors(self._model)
+        for name in self._kept.keys() | now.keys():
+            if now.get(name) is not self._tensors.get(name):
+                raise changed_tensor(name, "another tensor stands in its place")
+        for name, value in self._kept.items():
+            self._changed[name] |= (bits(self._tensors[name]) != bits(value)).any()
+        if not self._lazy:
+            self.check()
+
+    def check(self) -> None:
+        """ModelError if any comparison so far has found a change."""
+        for name, changed in self._changed.items():
+            if bool(changed):
+                raise changed_tensor(name)
+
+
+class WatchedSource(GradientSource):
+    """The gradients of ``source``; ends in an error where the model's tensors are not those of the last update.
+
+    ``around`` is entered for each step: what else is to be looked at while its gradients are made.
+    """
+
+    def __init__(
+        self, source: GradientSource, watch: TensorWatch, around: Callable[[int], AbstractContextManager[None]]
+    ) -> None:
+        self._source = source
+        self.pass_size = source.pass_size
+        self._watch = watch
+        self._around = around
+
+    def gradient(self, step: int) -> dict[str, Tensor]:
+        """See :class:`GradientSource`."""
+        with self._around(step):
+            found = self._source.gradient(step)
+        self._watch.compare()
+        self.last = self._source.last
+        return found
+
+
+def check_state_dict(model: nn.Module) -> dict[str, Tensor]:
+    """The weights to release: the state dict, if it holds the model's parameters and lasting buffers and nothing else.
+
+    Guarantees
+        Every entry has the bits of the tensor of that name, so that no hook can add to what is released.
+    """
+    state, tensors = model.state_dict(), all_tensors(model)
+    for name, value in state.items():
+        if name not in tensors:
+            raise ModelError(
+                "the network's state holds more than its parameters and buffers",
+                where=name,
+                got=type(value).__name__,
+                wanted="nothing from a state_dict hook or get_extra_state, which could carry training records out",
+            )
+        if not isinstance(value, Tensor) or not same_bits(value, tensors[name]):
+            raise changed_tensor(name, "state_dict() gives another value than the model has")
+    for name in dict(model.named_parameters(remove_duplicate=False)):
+        if name not in state:
+            raise changed_tensor(name, "state_dict() leaves it out")
+    return dict(state)
