@@ -112,6 +112,7 @@ def test_shared_noise_is_asked_for_and_said(call: Any, trained: Path, tmp_path: 
     shared = call("certify", root, *options, "--shared-noise", "--overwrite")
     assert shared.code == 0, shared.err
     assert "shared by all inputs" in shared.out
+    assert "95 % interval given this noise" in shared.out
     answer = call("certify", root, *options, "--shared-noise", "--json").json()
     record = json.loads((root / "certificates.json").read_text())
     assert record["shared_noise"] is answer["shared_noise"] is True
@@ -119,6 +120,7 @@ def test_shared_noise_is_asked_for_and_said(call: Any, trained: Path, tmp_path: 
     assert call("verify", root, "--json").json()["problems"] == []
     page = Path(call("report", root, "--json").json()["html"]).read_text()
     assert "certificates may fail together" in page
+    assert "given the noise that all of them shared" in answer["intervals_over"]
 
 
 def test_without_a_target_all_draws_are_made(call: Any, trained: Path) -> None:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
+from scipy.special import ndtri
 
+from twinproof.certify.clopper_pearson import clopper_pearson_lower
 from twinproof.errors import UserError
 from twinproof.evaluate.certified import (
     abstained,
@@ -153,7 +158,7 @@ def test_radius_names_are_short_and_distinct() -> None:
 
 def test_summary_has_exactly_the_promised_keys() -> None:
     record = summarize(ALL, settings()).as_dict()
-    keys = {"acr", "certified_accuracy", "smoothed_accuracy", "abstained", "n", "alpha", "norm", "intervals"}
+    keys = {"acr", "certified_accuracy", "smoothed_accuracy", "abstained", "n", "alpha", "norm", "intervals", "intervals_over"}
     assert set(record) == keys
     assert set(record["intervals"]) == {"acr", "certified_accuracy", "smoothed_accuracy", "abstained"}
     assert record["certified_accuracy"] == {
@@ -183,3 +188,35 @@ def test_no_certificates_is_a_users_mistake(function: Callable[[Certificates], o
 def test_radius_at_accuracy_refuses(share: float) -> None:
     with pytest.raises(UserError, match="share"):
         radius_at_accuracy(ALL, share)
+
+
+INPUTS, DRAWS, SIGMA, AT = 2000, 100, 0.5, 0.45
+BOUNDS = clopper_pearson_lower(np.arange(DRAWS + 1), DRAWS, 0.001)
+RADII = np.where(BOUNDS > 0.5, SIGMA * ndtri(np.clip(BOUNDS, 0.5, 1 - 1e-16)), 0.0)
+
+
+def _with_shared_noise(generator: np.random.Generator, noise: NDArray[np.float64], inputs: int) -> NDArray[np.float64]:
+    """Radii of alike inputs, all at about one distance from one half-space, under draws that all of them share."""
+    distance = 0.6 + 0.02 * generator.standard_normal(inputs)
+    votes = np.searchsorted(np.sort(noise), distance / SIGMA)
+    return RADII[votes]
+
+
+def test_intervals_of_inputs_that_shared_their_noise_hold_given_this_noise_and_say_so() -> None:
+    generator, runs = np.random.default_rng(4), 50
+    some = np.concatenate([_with_shared_noise(generator, generator.standard_normal(DRAWS), 100) for _ in range(2000)])
+    over_noise, given_noise = np.zeros(2), np.zeros(2)
+    for _ in range(runs):
+        noise = generator.standard_normal(DRAWS)
+        given, radii = (_with_shared_noise(generator, noise, inputs) for inputs in (100_000, INPUTS))
+        made = [Certificate(index, 1, 1 if radius else ABSTAIN, 90, 1, radius) for index, radius in enumerate(radii.tolist())]
+        found = summarize(made, replace(settings(float(RADII[-1])), shared_noise=True), radii=[AT])
+        for held, truth in ((over_noise, some), (given_noise, given)):
+            values = ((found.certified[0][1], (truth >= AT).mean()), (found.acr, truth.mean()))
+            held += [interval.low <= value <= interval.high for interval, value in values]
+    assert given_noise.min() >= 0.95 * runs
+    assert over_noise.max() < 0.4 * runs, "what the words must not promise"
+    shared, own = (summarize(ALL, replace(settings(), shared_noise=shared)).as_dict() for shared in (True, False))
+    assert "given the noise that all of them shared" in shared["intervals_over"]
+    assert "noise of its own" in own["intervals_over"]
+    assert shared["intervals"] == own["intervals"]

@@ -329,7 +329,7 @@ def test_shared_noise_is_said_wherever_certificates_speak(tmp_path: Path) -> Non
     own = write_run(tmp_path / "own", run_record(), make_certificates(LABELS), metrics=make_metrics())
     files = write_report(shared)
     page, plain = (files.html.read_text(encoding="utf-8"), run_page(load_facts(own), None))
-    for words in ("shared by all inputs", "certificates may fail together", "certified with this very noise"):
+    for words in ("shared by all inputs", "certificates may fail together", "the intervals hold given this noise"):
         assert words in page
         assert words not in plain
     assert "exact first layer; tf32" in page

@@ -89,7 +89,10 @@ def show_certified(result: CertifiedRun) -> None:
         return
     rows = [
         ("inputs", f"{result.settings.inputs} at sigma {result.settings.sigma:g}, n {answer['n']}, alpha {answer['alpha']:g}"),
-        ("average radius", f"{format_down(answer['acr'], 4)}  (95 % interval {format_down(low, 4)} to {format_up(high, 4)})"),
+        (
+            "average radius",
+            f"{format_down(answer['acr'], 4)}  ({_interval(result)} {format_down(low, 4)} to {format_up(high, 4)})",
+        ),
         ("smoothed accuracy", f"{answer['smoothed_accuracy']:.4f}"),
         *((f"certified at {radius}", f"{share:.4f}") for radius, share in answer["certified_accuracy"].items()),
         ("abstained", f"{answer['abstained']:.4f}"),
@@ -117,6 +120,10 @@ def show_decided(result: CertifiedRun, answer: dict[str, Any]) -> None:
         *_how(result),
     ]
     print_rows(rows)
+
+
+def _interval(result: CertifiedRun) -> str:
+    return "95 % interval given this noise" if result.settings.shared_noise else "95 % interval"
 
 
 def _how(result: CertifiedRun) -> list[tuple[str, str]]:

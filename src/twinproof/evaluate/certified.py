@@ -5,6 +5,8 @@ Two layers of confidence lie on top of each other and must not be mixed up:
 1. each certificate is wrong with probability at most ``alpha``, over the noise drawn for that input (not jointly for all);
 2. each interval here holds with 95 % (or the confidence asked for), over the draw of the test inputs: it says how far the
    share or mean of these certificates may lie from the one that all inputs of that kind would give, certified in the same way.
+   Inputs that shared their noise are independent of each other only given that noise: then the interval is for inputs
+   certified with this very noise, and says nothing about other noise (``CertifiedSummary.intervals_over``).
 
 A reader who wants the share of inputs that are truly robust takes the lower end of layer 2 and subtracts alpha.
 """
@@ -23,6 +25,10 @@ from twinproof.rounding import round_down
 from twinproof.runs.certificates import ABSTAIN, Certificate, CertificateSettings
 
 RADIUS_STEP = 0.25
+OVER_INPUTS = "test inputs drawn like these, each certified with noise of its own"
+OVER_INPUTS_GIVEN_NOISE = (
+    "test inputs drawn like these, given the noise that all of them shared; other noise may give other numbers"
+)
 
 
 def answered_correctly(certificate: Certificate) -> bool:
@@ -109,6 +115,12 @@ class CertifiedSummary:
     n: int
     alpha: float
     norm: str
+    shared_noise: bool = False
+
+    @property
+    def intervals_over(self) -> str:
+        """What the intervals are about, in words."""
+        return OVER_INPUTS_GIVEN_NOISE if self.shared_noise else OVER_INPUTS
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON values; ``n`` is the number of noise draws behind each certificate, shares are fractions of inputs."""
@@ -120,6 +132,7 @@ class CertifiedSummary:
             "n": self.n,
             "alpha": self.alpha,
             "norm": self.norm,
+            "intervals_over": self.intervals_over,
             "intervals": {
                 "acr": self.acr.as_dict(),
                 "certified_accuracy": {radius_name(radius): interval.as_dict() for radius, interval in self.certified},
@@ -146,6 +159,7 @@ def summarize(
         n=settings.n,
         alpha=settings.alpha,
         norm=settings.norm,
+        shared_noise=settings.shared_noise,
     )
 
 

@@ -125,6 +125,8 @@ def _numbers(group: NormGroup, end: str, within: str) -> Markup:
     if unequal:
         parts.append(missing(f"Compare with care: the runs differ in {', '.join(unequal)}."))
     note = f"Second lines are 95 % intervals over the draw of the test inputs. {group.second_layer}"
+    if any(run.settings is not None and run.settings.shared_noise for _, run in group.members):
+        note += " Where inputs shared their noise, the intervals hold given that noise, and other noise may give other numbers."
     return section_of(f"numbers{end}", f"Numbers{within}", *parts, element("p", note, class_="note"))
 
 

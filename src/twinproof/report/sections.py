@@ -52,6 +52,9 @@ def figure(drawing: Markup, marks: Markup, caption: str) -> Markup:
     return element("figure", marks, drawing, element("figcaption", caption))
 
 
+GIVEN_THIS_NOISE = "All inputs shared their noise: the intervals hold given this noise, and other noise may give other numbers."
+
+
 def headline(facts: RunFacts) -> Markup:
     """The few numbers that people quote, each with the interval it lies in."""
     tiles = [_epsilon_tile(facts)]
@@ -88,7 +91,7 @@ def headline(facts: RunFacts) -> Markup:
             "abstentions an upper bound, and the curve ends there."
         )
     if facts.settings is not None and facts.settings.shared_noise:
-        note += " All inputs met the same noise: the intervals speak of inputs that are certified with this very noise."
+        note += f" {GIVEN_THIS_NOISE}"
     shown = element("div", *tiles, class_="tiles")
     return section_of("numbers", "Headline numbers", shown, refused, element("p", note, class_="note"))
 
@@ -114,7 +117,8 @@ def certified_section(facts: RunFacts) -> Markup:
         (radius_name(radius), share_text(interval.value), share_range(interval))
         for radius, interval in certified_curve(facts.certificates, table_radii(facts.decided_shown))
     ]
-    numbers = table((f"{words.norm} radius", words.accuracy.lower(), "95 % interval"), rows)
+    given = " given this noise" if facts.settings.shared_noise else ""
+    numbers = table((f"{words.norm} radius", words.accuracy.lower(), f"95 % interval{given}"), rows)
     return section_of("certified", title, _unfinished(facts), figure(drawing, legend(marks), caption), numbers)
 
 
