@@ -83,9 +83,9 @@ def test_an_interrupted_certification_keeps_its_form(root: Path, dataset: Datase
     """Whatever is faster today, the votes still to be counted are those of the form that the first ones were counted in."""
     asked: list[str | None] = []
 
-    def watched(*what: Any, form: str | None = None) -> BaseClassifier:
+    def watched(*what: Any, form: str | None = None, **more: Any) -> BaseClassifier:
         asked.append(form)
-        return base_classifier(*what, form=form)
+        return base_classifier(*what, form=form, **more)
 
     monkeypatch.setattr("twinproof.certify.smoothed.base_classifier", watched)
     with pytest.raises(KeyboardInterrupt):

@@ -12,19 +12,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from twinproof.certify.remaining_noise import without_remaining_noise
+from twinproof.certify.lowering import Lowered, lowered
+from twinproof.certify.network_state import own_copy
 from twinproof.certify.row_threads import one_thread_inside
+from twinproof.certify.row_trial import RowTrial, Watched, checked_scores, is_known
 from twinproof.errors import ModelError
 
-# Batched and single rows differ by float rounding alone in an honest network; batch statistics differ by far more.
-_TOLERANCE = 1e-2
 # Rows of one forward pass: enough to fill the device, and so few numbers that a batch leaves room in its cache or memory.
 _MOST_ROWS = {"cpu": 1000, "cuda": 65_536}
 _MOST_NUMBERS = {"cpu": 2**20, "cuda": 2**26}
 _FEWEST_ROWS = 32
-# Batches in which the example is looked at: their rows, and its place. What mixes may leave the first rows alone, or act in
-# blocks of rows; sizes without a common divisor let no block end where the batch does.
-_PROBES = ((3, 0), (8, 5), (33, 32), (50, 17))
+# The noise of a trial where the caller does not say.
+_SIGMA = 0.25
 
 
 @dataclass(frozen=True)
@@ -40,22 +39,48 @@ class BaseClassifier:
     arithmetic: str
     form: str
 
+    def finish(self) -> None:
+        """After votes were counted: refuses a network that is no longer what it was before."""
+        for module in self.network.modules():
+            if isinstance(module, Watched):
+                module.trial.finish()
 
-def base_classifier(model: nn.Module, example: Tensor, rows: int, *, form: str | None = None) -> BaseClassifier:
+
+def base_classifier(
+    model: nn.Module, example: Tensor, rows: int, *, sigma: float = _SIGMA, form: str | None = None
+) -> BaseClassifier:
     """``model``, in eval mode, in its fastest form for ``rows`` rows on the device of ``example``, or in the ``form`` named.
 
-    ``example`` is a batch of one input in [0, 1].
+    ``example`` is a batch of one input in [0, 1], ``sigma`` the deviation of the noise.
 
     Guarantees
-        The form that is run is the one that is checked: it treats each row of a batch alone (``classes_of``).
+        The form that is run is the one that is tried (``RowTrial``), before votes are counted and while they are.
     """
-    from twinproof.certify.lowering import lowered
-
-    classes_of(model, example)
+    own = unused_copy(model)
+    classes = number_of_classes(own, example)
     # One thread inside, as when votes are counted: the form must not depend on the number of cores.
     with one_thread_inside():
-        network = lowered(model, tuple(example.shape[1:]), example.device, rows, form=form)
-    return BaseClassifier(network, classes_of(network, example), network.arithmetic, network.form)
+        network = lowered(own, tuple(example.shape[1:]), example.device, rows, form=form)
+    made = watched(network, example, sigma, classes, None if own is model else unused_copy(model))
+    return BaseClassifier(made, classes, network.arithmetic, network.form)
+
+
+def unused_copy(model: nn.Module) -> nn.Module:
+    """A copy of a network with code of its own, so that trying it changes nobody's network; else ``model`` itself."""
+    own = None if is_known(model) else own_copy(model)
+    return model if own is None else own
+
+
+def watched(network: Lowered, example: Tensor, sigma: float, classes: int, fresh: nn.Module | None) -> Lowered:
+    """``network`` after its trial; one with code that is not torch's or ours is watched from then on (``Watched``).
+
+    ``fresh`` is a copy of the model that was never called, where there is one.
+    """
+    trial = RowTrial(network.network, example, sigma, classes, fresh)
+    trial.run()
+    if not trial.known:
+        network.network = Watched(trial)
+    return network
 
 
 def rows_per_forward(dimension: int, device: torch.device) -> int:
@@ -64,49 +89,34 @@ def rows_per_forward(dimension: int, device: torch.device) -> int:
     return max(_FEWEST_ROWS, min(_MOST_ROWS[kind], _MOST_NUMBERS[kind] // dimension))
 
 
-def classes_of(model: nn.Module, example: Tensor) -> int:
-    """The number of classes of ``model``, in eval mode, after checking that it treats the rows of a batch alone.
+def classes_of(model: nn.Module, example: Tensor, sigma: float = _SIGMA) -> int:
+    """The number of classes of ``model``, in eval mode, after a trial that it treats the rows of a batch alone.
 
-    ``example`` is a batch of one input in [0, 1].
+    ``example`` is a batch of one input in [0, 1], ``sigma`` the deviation of the noise.
 
     Guarantees
-        Refuses normalisation by batch statistics, outputs that are not (rows, classes), and a network that gives the example
-        another answer when other rows stand beside it, few and many, before it and after it; noise that layers of ours draw
-        is left out of that comparison. A network with randomness of its own in eval mode cannot be compared that way and
-        passes: fresh randomness for each row does not harm the proof.
+        Refuses outputs that are not (rows, classes), normalisation by batch statistics, and what ``RowTrial`` finds: rows that
+        depend on each other, random numbers that rows share, and anything that one call leaves behind for the next.
     """
+    own = unused_copy(model)
+    classes = number_of_classes(own, example)
+    RowTrial(own, example, sigma, classes, None if own is model else unused_copy(model)).run()
+    return classes
+
+
+def number_of_classes(model: nn.Module, example: Tensor) -> int:
+    """The number of classes of ``model`` by one call; layers that normalise by batch statistics are refused by their name."""
     _refuse_batch_statistics(model)
-    with without_remaining_noise(model):
-        alone, again = _scores(model, example), _scores(model, example)
-        if alone.shape[1] < 2:
-            raise _wrong_output(model, alone, rows=1, wanted="(rows, classes) with at least 2 classes")
-        if torch.equal(alone.nan_to_num(), again.nan_to_num()):
-            for rows, place in _PROBES:
-                scores = checked_scores(model, _among_others(example, rows, place), alone.shape[1])
-                _refuse_mixing(model, alone, scores[place : place + 1])
-    return int(alone.shape[1])
-
-
-def checked_scores(model: nn.Module, batch: Tensor, classes: int) -> Tensor:
-    """The scores of ``batch``; an output of another shape is refused, because it would be counted as other rows' votes."""
-    scores = _scores(model, batch)
-    if scores.shape[1] != classes:
-        raise _wrong_output(model, scores, rows=len(batch), wanted=f"({len(batch)}, {classes})")
-    return scores
-
-
-def _scores(model: nn.Module, batch: Tensor) -> Tensor:
-    scores = model(batch)
-    if not isinstance(scores, Tensor) or scores.ndim != 2 or scores.shape[0] != batch.shape[0]:
-        raise _wrong_output(model, scores, rows=len(batch), wanted="(rows, classes)")
-    return scores
-
-
-def _wrong_output(model: nn.Module, scores: object, *, rows: int, wanted: str) -> ModelError:
-    got = f"shape {tuple(scores.shape)}" if isinstance(scores, Tensor) else type(scores).__name__
-    return ModelError(
-        "the network does not give one score per class", where=type(model).__name__, got=f"{got} for {rows} rows", wanted=wanted
-    )
+    try:
+        return int(checked_scores(model, example).shape[1])
+    except ValueError as error:  # what torch raises where statistics of a batch are asked of one row
+        raise ModelError(
+            "the network cannot be run on one input",
+            where=type(model).__name__,
+            got=error,
+            wanted="a network that treats each input alone",
+            fix="replace what needs several inputs, such as batch statistics",
+        ) from error
 
 
 def _refuse_batch_statistics(model: nn.Module) -> None:
@@ -119,25 +129,3 @@ def _refuse_batch_statistics(model: nn.Module) -> None:
                 wanted="a network that treats each input alone",
                 fix="track_running_stats=True, or GroupNorm or LayerNorm",
             )
-
-
-def _among_others(example: Tensor, rows: int, place: int) -> Tensor:
-    """A batch with the example at ``place``, its negative and zeros beside it, and paler and paler copies of both."""
-    shades = torch.linspace(1, 0, rows, dtype=example.dtype, device=example.device).view(rows, *[1] * (example.ndim - 1))
-    batch = shades * torch.where(torch.arange(rows, device=example.device).view_as(shades) % 2 == 0, 1 - example, example)
-    batch[place] = example[0]
-    return batch
-
-
-def _refuse_mixing(model: nn.Module, alone: Tensor, beside: Tensor) -> None:
-    known = alone.isfinite() & beside.isfinite()
-    scale = max(1.0, float(alone[known].abs().max())) if bool(known.any()) else 1.0
-    same = torch.equal(alone.isnan(), beside.isnan())
-    if not (same and bool(((alone - beside)[known].abs() <= _TOLERANCE * scale).all())):
-        raise ModelError(
-            "the network's answer for one input depends on the other inputs of the batch",
-            where=type(model).__name__,
-            got="other scores for the same input in a larger batch",
-            wanted="a network that treats each input alone",
-            fix="replace what mixes inputs (batch statistics, attention over the batch, sums over dimension 0)",
-        )

@@ -13,7 +13,6 @@ Guarantees
 
 from __future__ import annotations
 
-import copy
 import time
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from twinproof.certify.layer_list import layers_in_order, runs_as_written, shapes_before
+from twinproof.certify.network_state import own_copy
 from twinproof.certify.remaining_noise import draws_noise, repeatable
 from twinproof.certify.rewriting import for_cpu, with_dense_convolutions
 from twinproof.certify.row_threads import one_thread_inside
@@ -104,9 +104,10 @@ def lowered(
 
 def _own_copy(model: nn.Module) -> nn.Module | None:
     """A copy in eval mode that is nobody else's; None where a module cannot be copied."""
+    own = own_copy(model)
     try:
-        return copy.deepcopy(model).eval().requires_grad_(False)
-    except (TypeError, RuntimeError, ValueError, NotImplementedError):
+        return None if own is None else own.eval().requires_grad_(False)
+    except RuntimeError:  # a compiled module
         return None
 
 

@@ -50,19 +50,6 @@ def draws_noise(network: nn.Module) -> bool:
 
 
 @contextmanager
-def without_remaining_noise(network: nn.Module) -> Iterator[None]:
-    """Inside, the layers of ours in ``network`` add nothing: what else it does can then be compared from call to call."""
-    drawing = [(layer, layer.sigma) for layer in network.modules() if isinstance(layer, RemainingNoise)]
-    for layer, _ in drawing:
-        layer.sigma = 0.0
-    try:
-        yield
-    finally:
-        for layer, sigma in drawing:
-            layer.sigma = sigma
-
-
-@contextmanager
 def repeatable(device: torch.device, key: Key, purpose: str, *numbers: int) -> Iterator[None]:
     """Inside, torch's generator gives numbers that belong to ``key``, ``purpose`` and ``numbers``; it is put back afterwards.
 

@@ -30,7 +30,7 @@ def each_batch(
         ``one_by_one`` asks for that too, with one thread inside.
     """
     threads = torch.get_num_threads()
-    if device.type != "cpu" or not _is_stateless(model):
+    if device.type != "cpu" or not is_stateless(model):
         return votes_of(starts)
     with one_thread_inside():
         if one_by_one or threads == 1 or len(starts) == 1:
@@ -58,7 +58,8 @@ def one_thread_inside() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _is_stateless(model: nn.Module) -> bool:
+def is_stateless(model: nn.Module) -> bool:
+    """Whether all layers are torch's or ours, without hooks: they keep nothing on themselves while they run."""
     return all(
         type(layer).__module__.startswith(_STATELESS) and not (layer._forward_hooks or layer._forward_pre_hooks)
         for layer in model.modules()

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from twinproof.certify.base_classifier import classes_of
+from twinproof.certify.base_classifier import number_of_classes, unused_copy, watched
 from twinproof.certify.exact_first_layer import ExactFirstLayer
 from twinproof.certify.fused_pool import ActivationPool, sums
 from twinproof.certify.grid_noise import GridNoise, input_noise
@@ -77,13 +77,17 @@ def shared_network(
 
     Refuses a network that does not begin with a convolution or a linear layer in plain ``nn.Sequential`` containers.
     """
-    layer, rest = _cut(model, shape)
-    where = next(path for path, module in model.named_modules() if module is layer)
-    with evaluation_mode(model), torch.inference_mode():
+    own = unused_copy(model)
+    layer, rest = _cut(own, shape)
+    where = next(path for path, module in own.named_modules() if module is layer)
+    with evaluation_mode(own), torch.inference_mode():
         first = ExactFirstLayer(layer, shape, noise, where)
         example = first.of_inputs(torch.zeros((1, *shape), device=device)).to(torch.float32)
         made = lowered(rest, tuple(example.shape[1:]), device, rows, form=form, overwrite=True)
-        return SharedNetwork(first, made, classes_of(nn.Sequential(_Copy(), made), example))
+        classes = number_of_classes(made, example.clone())
+        fresh = None if own is model else _cut(unused_copy(model), shape)[1].eval()
+        spread = _spread(first, noise, shape, device)
+        return SharedNetwork(first, watched(made, example, spread, classes, fresh), classes)
 
 
 @dataclass(frozen=True)
@@ -156,11 +160,10 @@ def _cut(model: nn.Module, shape: tuple[int, ...]) -> tuple[nn.Conv2d | nn.Linea
     return layer, nn.Sequential(*rest)
 
 
-class _Copy(nn.Module):
-    """Stands before a network that may write over its input."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x.clone()
+def _spread(first: ExactFirstLayer, noise: GridNoise, shape: tuple[int, ...], device: torch.device) -> float:
+    """The deviation of what the noise becomes behind the first layer, roughly: for a trial."""
+    drawn = torch.randn((32, *shape), generator=torch.Generator().manual_seed(0)).clamp(-3, 3).to(device)
+    return float(first.of_inputs((noise.sigma * noise.levels / noise.grid * drawn).round() * noise.grid).std(dim=0).mean())
 
 
 def _no_first_layer(model: nn.Module, got: str) -> ModelError:

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from twinproof.certify.as_smoothed import AsSmoothed, refuse_global_hooks
-from twinproof.certify.base_classifier import BaseClassifier, base_classifier, classes_of, rows_per_forward
+from twinproof.certify.base_classifier import BaseClassifier, base_classifier, number_of_classes, rows_per_forward, unused_copy
 from twinproof.certify.bounds.bound import RobustnessBound
 from twinproof.certify.bounds.catalogue import find_bound
 from twinproof.certify.bounds.confidence import RunnerUp
@@ -160,6 +160,7 @@ class SmoothedClassifier:
         counter, stops = self._counter(base, key or Key.from_system(), rows), stopping_rule(sampling, rule)
         with evaluation_mode(self.model), evaluation_mode(self.site.network), torch.inference_mode():
             top, made = _drawn(counter, stops, indices, points, sampling.n0)
+            base.finish()
         truth = [UNKNOWN] * len(indices) if labels is None else [int(label) for label in labels]
         return _certificates(indices, truth, top, made, stops, rule)
 
@@ -176,7 +177,7 @@ class SmoothedClassifier:
         network, example = self.site.network, points[:1] / self.noise.levels
         with evaluation_mode(self.model), evaluation_mode(network), torch.inference_mode():
             if not sampling.shared_noise:
-                return base_classifier(network, example, rows, form=form)
+                return base_classifier(network, example, rows, sigma=self.noise.sigma, form=form)
             if not isinstance(self.site, InputSite):
                 raise ConfigError(
                     "shared noise is for equal noise at the input",
@@ -185,7 +186,7 @@ class SmoothedClassifier:
                     wanted="a network without a noise layer, or with one at the input",
                     fix="certify without shared noise: behind the first layer it would save nothing",
                 )
-            classes = classes_of(network, example)
+            classes = number_of_classes(unused_copy(network), example)
             shape, device = tuple(points.shape[1:]), points.device
             with one_thread_inside():
                 made = shared_network(network, shape, self.noise, device, rows, form=form)

@@ -10,12 +10,12 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from twinproof.certify.base_classifier import checked_scores
 from twinproof.certify.grid_noise import GridNoise
 from twinproof.certify.noisy_rows import NoisyRows
 from twinproof.certify.remaining_noise import draws_noise, repeatable
 from twinproof.certify.row_statistic import VOTES, RowStatistic
 from twinproof.certify.row_threads import each_batch
+from twinproof.certify.row_trial import checked_scores
 from twinproof.randomness import Key
 
 # The largest batch whose numbers a GPU's kernel can count with 32 bits.
