@@ -179,6 +179,7 @@ LIES = [
     Lie("an entry that is none", audit(lambda s: s["attacked"].__setitem__(0, 3)), "audit.json", "no object"),
     Lie("a text for a number", of_beyond(lambda e: e["flip"].update(distance="1")), "audit.json", "distance has a value"),
     Lie("no section", forge_json("audit.json", lambda r: r.pop("certificates")), "audit.json", "certificates is missing"),
+    Lie("another section", forge_json("audit.json", lambda r: r.update(privacy={})), "audit.json", "unknown key"),
     Lie("format 0", forge_json("audit.json", lambda r: r.update(format=0)), "audit.json", "format"),
     Lie("cut short", truncate("audit.json", 9), "audit.json", "no JSON object"),
     Lie("NaN", lambda root: (root / "audit.json").write_text('{"format":NaN}'), "audit.json", "no JSON object"),

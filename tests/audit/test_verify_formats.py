@@ -10,13 +10,17 @@ import pytest
 from synthetic_run import CORE_FILES, write_run
 
 import twinproof as tp
+from twinproof.audit.certificate_search import AttackBudget
 from twinproof.audit.fields import FORMATS
+from twinproof.audit.run import audit_run
 from twinproof.audit.verify import verify_run
 from twinproof.audit.verify_ledger import NEIGHBOURS
+from twinproof.certify.smoothed import Sampling
 from twinproof.cli.main import run
 from twinproof.errors import RunError
 from twinproof.privacy import ledger
 from twinproof.runs import layout
+from twinproof.runs.attacks import ATTACK_FILES
 from twinproof.runs.record import update_run_json
 from twinproof.runs.run import Run
 
@@ -46,6 +50,25 @@ def test_what_is_added_to_an_old_run_leaves_its_number(tmp_path: Path) -> None:
     shutil.copytree(FIXTURES / "demo", root)
     update_run_json(root, files=("certificates.json",))
     assert json.loads((root / "run.json").read_text())["format"] == 1
+    assert verify_run(root).problems == ()
+
+
+def test_an_old_run_can_be_certified_attacked_and_audited_by_this_version(tmp_path: Path) -> None:
+    """New files have the new number, the run keeps its own, and everything still verifies."""
+    root = tmp_path / "run"
+    shutil.copytree(FIXTURES / "demo", root)
+    digits = tp.data.load("digits")
+    tp.certify_run(Run.open(root), digits, sampling=Sampling(n0=20, n=100), limit=3, device="cpu", overwrite=True)
+    assert verify_run(root).ok is False, "the attacks are those of the certificates before"
+    for name in ATTACK_FILES:
+        (root / name).unlink()
+    update_run_json(root, files=ATTACK_FILES)
+    budget = AttackBudget(steps=1, draws=2, restarts=1, directions=1, rounds=1, screen=20, votes=100)
+    audit_run(Run.open(root), digits, budget=budget, device="cpu")
+    formats = {
+        name: json.loads((root / name).read_text())["format"] for name in ("run.json", "certificates.json", "audit.json")
+    }
+    assert formats == {"run.json": 1, "certificates.json": 2, "audit.json": 2}
     assert verify_run(root).problems == ()
 
 

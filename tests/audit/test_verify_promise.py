@@ -12,7 +12,8 @@ from typing import Any, cast
 
 import pytest
 from planted_lies import Lie
-from synthetic_run import bind, certificate_settings, chain, forge_run, forge_settings, write_run
+from synthetic_promise import in_format_2
+from synthetic_run import certificate_settings, forge_ledger, forge_lines, forge_run, forge_settings, write_run
 
 from twinproof.audit import verify_promise
 from twinproof.audit.run import refuted_promise
@@ -142,23 +143,6 @@ def test_plain_words_are_computed_alike(epsilon: float, delta: float) -> None:
     assert verify_promise.meaning(epsilon, delta) == guessing_words(epsilon, delta)
 
 
-def in_format_2(root: Path) -> None:
-    """The synthetic run as this version writes it: the format, the neighbours, and the promises that its settings lead to."""
-    lines = [json.loads(line) for line in (root / "ledger.jsonl").read_text().splitlines()]
-    story = [(line["kind"], line["body"]) for line in lines]
-    story[0][1].update(format=2, neighbours="replace-by-null")
-    (root / "ledger.jsonl").write_text(chain(story))
-    run = json.loads((root / "run.json").read_text())
-    run |= {"format": 2, "own_network": {"assumptions": ["kept-state"]}}
-    if run["privacy"] is None:
-        run.pop("own_network")
-    settings = json.loads((root / "certificates.json").read_text()) if (root / "certificates.json").is_file() else {}
-    for kind, promise in (("privacy", privacy_promise(run)), ("robustness", robustness_promise(run, settings, {}))):
-        run["guarantees"][kind] = {"kind": kind, **cast(dict[str, Any], promise)}
-    (root / "run.json").write_text(json.dumps(run))
-    bind(root)
-
-
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     write_run(tmp_path / "run")
@@ -183,6 +167,10 @@ def key(where: str, change: Callable[[dict[str, Any]], Any], what: str = "unknow
     """A key that is not part of the format, or a section that lacks something."""
     forge = forge_run if file == "run.json" else forge_settings
     return Lie(f"key of {where}", forge(change), file, what)
+
+
+def with_note(lines: list[str]) -> None:
+    lines[0] = lines[0].replace("{", '{"note": 1, ', 1)
 
 
 SMALL = "(0.01, 1e-12)-differential privacy, for one training record replaced by nothing."
@@ -220,6 +208,8 @@ LIES = [
     key("config", lambda r: r["config"].update(x=1), "config has a setting that does not exist"),
     key("config.data", lambda r: r["config"]["data"].update(x=1), "config.data has a setting that does not exist"),
     key("certificates", lambda s: s.update(x=1), file="certificates.json"),
+    Lie("key of progress", forge_lines("metrics.jsonl", with_note), "metrics.jsonl", "unknown key"),
+    Lie("key of an event", forge_ledger(lambda story: story[1][1].update(note=1)), "ledger.jsonl", "unknown key"),
     key("own network, gone", lambda r: r.pop("own_network"), "own_network does not fit"),
     key("own network, emptied", lambda r: r["own_network"].clear(), "own_network has a value"),
     key("own network, proven", lambda r: r["own_network"].update(assumptions=[]), "privacy.status does not follow"),

@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 
+LARGEST_FORMAT = 1000  # a number above it is not the format of any version
 TRAINING = "how training was done beyond its ledger (which records, the noise that was added, who knew its key)"
 """What no file of a run can show."""
 
@@ -92,7 +93,7 @@ def verify_run(root: Path, *, originals: Originals | None = None, network: nn.Mo
     findings.check("run.json", top_problems(run) if record is not None else (), "fields of run.json")
     findings.check("weights to start from", prior_problems(run), "against the file in this package, where the run names one")
     findings.check("digests", digest_problems(folder, run), "SHA-256 of every released file")
-    findings.check("names of files", unexpected_problems(folder), "nothing that belongs to no part of a run")
+    findings.check("names of files", unexpected_problems(folder), "only files that belong to a run")
     for name in leftovers(folder):
         findings.leave(f"{name}, which an interrupted command left behind: it can be deleted")
     for name in reports(folder):
@@ -140,7 +141,7 @@ def _read_object(folder: RunFolder, name: str, findings: Findings) -> dict[str, 
 
 def _refuse_newer(folder: RunFolder, name: str, found: object) -> None:
     """A file of a later version cannot be checked, and is not called false for that."""
-    if type(found) is int and found > FORMATS[-1]:
+    if type(found) is int and FORMATS[-1] < found <= LARGEST_FORMAT:
         raise RunError(
             f"{name} was made by a newer version of twinproof, and cannot be checked by this one",
             where=shown(str(folder.root / name)),
