@@ -348,23 +348,66 @@ def test_a_users_own_csv_end_to_end(call: Any, tmp_path: Path) -> None:
         )
     (tmp_path / "patients.csv").write_text("\n".join(rows) + "\n")
     settings = ["--set", "data.label=outcome", "--set", "steps=20", "--delta", "1e-4", "--set", "batch_size=64"]
-    refused = call("train", "--data", tmp_path / "patients.csv", *settings, "--out", tmp_path / "run")
+    own = ["train", "--data", tmp_path / "patients.csv", *settings, "--out", tmp_path / "run"]
+    refused = call(*own)
     assert refused.code == 2
-    assert "ranges" in refused.err
+    assert all(words in refused.err for words in ("--test FILE", "--public-fraction", "have no privacy", "attacks.safetensors"))
+    refused = call(*own, "--public-fraction", "0.2")
+    assert refused.code == 2
+    assert "features need bounds" in refused.err
     ranges = ["--set", "data.ranges={age=[0,120],dose=[0,5]}"]
-    done = call("train", "--data", tmp_path / "patients.csv", *settings, *ranges, "--out", tmp_path / "run", "--json")
+    refused = call(*own, *ranges, "--test", tmp_path / "patients.csv")
+    assert refused.code == 2
+    assert "the test file is the training file" in refused.err
+    done = call(*own, *ranges, "--public-fraction", "0.2", "--json")
     assert done.code == 0, done.err
+    assert "public: about 20% of the records" in done.err
+    assert "raw values and labels may appear in certificates.csv" in done.err
     assert str(tmp_path) not in (tmp_path / "run" / "run.json").read_text()
     certified = call("certify", tmp_path / "run", "--n", "200", "--json")
     assert certified.code == 0, certified.err
     assert call("verify", tmp_path / "run").code == 0
-    assert call("report", tmp_path / "run").code == 0
+    page = Path(call("report", tmp_path / "run", "--json").json()["html"])
+    assert "Records of your own data are shown only if you ask for it" in page.read_text()
+    assert call("report", tmp_path / "run", "--examples").code == 0
+    assert "chosen as" in page.read_text()
+
+
+def test_test_records_in_a_file_of_their_own(call: Any, tmp_path: Path) -> None:
+    for name, shift in (("patients", 0.0), ("public", 0.5)):
+        rows = [f"{i % 40 + shift},{'ny'[i % 2]}" for i in range(80)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["dose,label", *rows]) + "\n")
+    settings = ["--set", "data.ranges={dose=[0,50]}", "--set", "steps=2", "--delta", "1e-3", "--set", "noise_multiplier=5"]
+    arguments = ["train", "--data", tmp_path / "patients.csv", "--test", tmp_path / "public.csv", *settings]
+    answer = call(*arguments, "--out", tmp_path / "run", "--json")
+    assert answer.code == 0, answer.err
+    assert "public.csv; the test records have no privacy" in answer.err
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert (record["data"]["records"], record["data"]["test_records"], record["config"]["data"]["test"]) == (
+        80,
+        80,
+        "public.csv",
+    )
+    both = call(*arguments, "--public-fraction", "0.2", "--out", tmp_path / "x")
+    assert both.code == 2
+    assert "two test parts" in both.err
 
 
 def test_a_warning_is_one_line_for_a_person(call: Any, tmp_path: Path) -> None:
     rows = [f"{i},{i % 2}" for i in range(60)]
     (tmp_path / "few.csv").write_text("\n".join(["dose,label", *rows]) + "\n")
-    settings = ["--set", "data.ranges=private", "--set", "steps=2", "--delta", "1e-3", "--set", "noise_multiplier=5"]
+    settings = [
+        "--public-fraction",
+        "0.2",
+        "--set",
+        "data.ranges=private",
+        "--set",
+        "steps=2",
+        "--delta",
+        "1e-3",
+        "--set",
+        "noise_multiplier=5",
+    ]
     answer = call("train", "--data", tmp_path / "few.csv", *settings, "--out", tmp_path / "run")
     assert answer.code == 0, answer.err
     assert "warning: no values of dose stood out of the noise" in answer.err

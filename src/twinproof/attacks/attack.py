@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -22,6 +21,9 @@ from torch import Tensor
 from twinproof.attacks.norms import per_row, unit_l1
 from twinproof.attacks.threat import Threat
 from twinproof.errors import ConfigError
+
+LONGEST_STEP = 1e6
+"""Of inputs in [0, 1]: beyond it float32 has no digits left for the input."""
 
 
 class Keep(StrEnum):
@@ -55,8 +57,10 @@ class Attack:
                 raise ConfigError(f"{name} cannot be used", where=name, got=getattr(self, name), wanted="at least 1")
         lengths = [("relative_step", self.relative_step), ("step_size", 1.0 if self.step_size is None else self.step_size)]
         for name, length in lengths:
-            if not (length > 0 and math.isfinite(length)):
-                raise ConfigError("a step needs a length", where=name, got=length, wanted="a finite number > 0")
+            if not 0 < length <= LONGEST_STEP:
+                raise ConfigError(
+                    "a step needs a length", where=name, got=length, wanted=f"a number above 0, at most {LONGEST_STEP:g}"
+                )
         for name, share in (("momentum", self.momentum or 0.0), ("spread", self.spread)):
             if not 0 <= share <= 1:
                 raise ConfigError(f"{name} is no share", where=name, got=share, wanted="0..1")

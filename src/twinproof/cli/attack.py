@@ -69,7 +69,7 @@ def attack(
         plan = AttackPlan(
             norm=norm or default_norm(opened),
             sizes=tuple(size or ()),
-            attacks=tuple(METHODS) if _ALL in (attacks or ()) else tuple(attacks or AttackPlan.attacks),
+            attacks=_named(attacks, tuple(METHODS)) or AttackPlan.attacks,
             protocols=tuple(Protocol) if protocol == _BOTH else (protocol,),
             steps=steps,
             step_size=step_size,
@@ -78,8 +78,8 @@ def attack(
             paper_steps=paper_steps,
             aim=_aim(targeted, target_class, target_rule),
         )
-        dataset = load_run_data(opened, source=data, data_root=data_root)
         with bars_of(ranks) as bars:
+            dataset = load_run_data(opened, source=data, data_root=data_root)
             result = attack_run(
                 opened,
                 dataset,
@@ -103,6 +103,12 @@ def _tell(run: Path, result: AttackedRun, *, as_json: bool) -> None:
     tell_attacked(run, result, as_json=as_json)
     if result.results["crossing"] and not already_refuted(result.settings):
         raise typer.Exit(1)
+
+
+def _named(given: list[str] | None, known: tuple[str, ...]) -> tuple[str, ...]:
+    """The attacks by name; ``all`` stands for the known ones, and takes no unknown name along unseen."""
+    names = given or []
+    return (*known, *(name for name in names if name not in (_ALL, *known))) if _ALL in names else tuple(names)
 
 
 def _aim(targeted: bool, target_class: int | None, target_rule: str | None) -> str | None:

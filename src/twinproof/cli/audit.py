@@ -37,7 +37,7 @@ def audit(
     from twinproof.audit.certificate_search import AttackBudget
     from twinproof.audit.certificate_verdict import nothing_inside
     from twinproof.audit.run import audit_run
-    from twinproof.cli.bars import Bars
+    from twinproof.cli.bars import shown
     from twinproof.cli.output import print_json
     from twinproof.errors import ConfigError
     from twinproof.evaluate.refuted_bounds import already_refuted
@@ -55,8 +55,8 @@ def audit(
             fix="add --certificates",
         )
     opened = Run.open(run)
-    dataset = load_run_data(opened, source=data, data_root=data_root)
-    with Bars() as bars:
+    with shown() as bars:
+        dataset = load_run_data(opened, source=data, data_root=data_root)
         result = audit_run(
             opened,
             dataset,

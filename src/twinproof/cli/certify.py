@@ -76,8 +76,8 @@ def certify(
     with launched_ranks(as_json=as_json) as ranks:
         opened = Run.open(run)
         method = Method(norm or norm_of_run(opened), bound, statistic, confidence or default_confidence(statistic), runner_up)
-        dataset = load_run_data(opened, source=data, data_root=data_root)
         with bars_of(ranks) as bars:
+            dataset = load_run_data(opened, source=data, data_root=data_root)
             result = certify_run(
                 opened,
                 dataset,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from twinproof.cli.options import Device, Json
-from twinproof.errors import system_faults
+from twinproof.errors import ConfigError, system_faults
 
 if TYPE_CHECKING:
     from twinproof.audit.verification import Verification
@@ -33,7 +33,7 @@ def demo(
     from twinproof.audit.verify import verify_run
     from twinproof.audit.verify_originals import Originals
     from twinproof.certify.run import certify_run
-    from twinproof.cli.bars import Bars
+    from twinproof.cli.bars import shown
     from twinproof.evaluate.under_attack import attack_run
     from twinproof.recipes.demo import DEMO_ATTACKED, DEMO_ATTACKS, DEMO_JUDGING, DEMO_SAMPLING, DEMO_SETTINGS
     from twinproof.recipes.run_data import load_run_data
@@ -42,7 +42,7 @@ def demo(
 
     root, device = _free_directory(out), device or "auto"
     settings: dict[str, Any] = {**DEMO_SETTINGS, "performance": {"device": device}}
-    with Bars() as bars:
+    with shown() as bars:
         bars.say("settings were chosen on these public digits; on private records that choice would cost privacy too")
         bars.say(f"training {settings['recipe']} on {settings['data']['source']} under epsilon {settings['epsilon']}")
         run = train(settings, root, progress=bars)
@@ -95,7 +95,10 @@ def _tell(
 
 def _free_directory(out: Path) -> Path:
     """``out``, or the first of out-2, out-3... that is not there yet: an earlier demo is never overwritten."""
-    candidate, number = out, 2
+    candidate, number = out if out.name else out.resolve(), 2
+    if not candidate.name:
+        raise ConfigError("this directory is in use", where="--out", got=str(out), wanted="a new directory")
+    out = candidate
     while candidate.exists():
         candidate, number = out.with_name(f"{out.name}-{number}"), number + 1
     return candidate

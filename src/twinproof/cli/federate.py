@@ -39,7 +39,7 @@ def federate(
 
     Example: twinproof federate --data digits --parties 4 --epsilon 3 --delta 1e-4 --out runs/federated
     """
-    from twinproof.cli.bars import Bars
+    from twinproof.cli.bars import shown
     from twinproof.cli.output import print_json
     from twinproof.cli.summaries import show_training, training_answer
     from twinproof.data.load import load
@@ -49,9 +49,9 @@ def federate(
     of_data = {"source": data, "test": test, "public_fraction": public_fraction}
     given = given_flags(of_data, device, recipe=recipe, epsilon=epsilon, delta=delta, sigma=sigma, seed=seed)
     settings = parse_train_config({"data": {"source": "digits"}}, read_toml(config), assignments(set_ or []), given)
-    dataset = load(settings.data, root=data_root)
-    with Bars() as bars:
+    with shown() as bars:
         say_what_is_public(settings, bars)
+        dataset = load(settings.data, root=data_root)
         run = federate_shares(
             settings, dataset, out, parties=parties, flower=flower, timeout=timeout, resume=resume, progress=bars
         )

@@ -60,12 +60,12 @@ def _end_now(code: int) -> NoReturn:
 
 @contextmanager
 def bars_of(ranks: Ranks) -> Iterator[Progress]:
-    """Progress bars on rank 0; the others work in silence."""
-    from twinproof.cli.bars import Bars
+    """Progress on rank 0; the others work in silence."""
+    from twinproof.cli.bars import shown
     from twinproof.progress import Silent
 
     if not ranks.is_first:
         yield Silent()
         return
-    with Bars() as bars:
+    with shown() as bars:
         yield bars

@@ -34,6 +34,8 @@ def report(
     if len(runs) > 1:
         if out is None:
             raise ConfigError("a comparison needs a place", where="--out", got="nothing", wanted="the name of an HTML file")
+        if examples:
+            raise ConfigError("a comparison shows no records", where="--examples", got="several runs", wanted="one run")
         files = write_comparison(runs, out)
     else:
         if out is not None:

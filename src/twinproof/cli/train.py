@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -104,7 +104,7 @@ def read_toml(path: Path | None) -> dict[str, Any]:
 
     try:
         return tomllib.loads(read_regular(path, SETTINGS_BYTES).decode())
-    except (DataError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+    except (DataError, ValueError, RecursionError) as error:  # ValueError: neither UTF-8 nor TOML, or a number of 5,000 digits
         got = error.got if isinstance(error, DataError) else error
         raise ConfigError("the settings file cannot be read", where=str(path), got=got, wanted="a TOML file") from error
 
@@ -114,15 +114,26 @@ def assignments(items: list[str]) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     for item in items:
         key, separator, text = item.partition("=")
-        if not separator or not key:
-            raise ConfigError("a setting has no value", where="--set", got=item, wanted="key=value")
-        try:
-            value = tomllib.loads(f"value = {text}")["value"]
-        except (tomllib.TOMLDecodeError, RecursionError):
-            value = text
-        place = settings
         *sections, last = key.split(".")
+        if not separator or not all((*sections, last)):
+            raise ConfigError("a setting has no name or no value", where="--set", got=item, wanted="key=value")
+        value, place = _value(text), cast(Any, settings)
         for section in sections:
-            place = place.setdefault(section, {})
+            place = place.setdefault(section, {}) if isinstance(place, dict) else place
+        if not isinstance(place, dict) or (last in place and isinstance(place[last], dict) != isinstance(value, dict)):
+            raise ConfigError(
+                "a setting is given both as a value and as a section",
+                where="--set",
+                got=" ".join(items),
+                wanted=f"one of the two for {'.'.join(sections) or key}",
+            )
         place[last] = value
     return settings
+
+
+def _value(text: str) -> Any:
+    try:
+        read = tomllib.loads(f"value = {text}")
+    except (ValueError, RecursionError):
+        return text
+    return read["value"] if len(read) == 1 else text

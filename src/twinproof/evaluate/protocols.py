@@ -9,7 +9,6 @@ the one with that layer silenced, under both protocols: with its noise it is the
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -28,6 +27,8 @@ DEFAULT_SIZES: dict[str, tuple[float, ...]] = {
     "linf": (0.05, 0.1, 0.2, 0.3),
     "l1": (0.5, 1.0, 2.0, 4.0),
 }
+LARGEST_SIZE = 40_000
+"""In input units ([0, 1]): the square of this length, in levels, is still a 64-bit number."""
 RULES = ("next", "least-likely")
 _ITERATED = ("ifgsm", "mim", "pgd")
 
@@ -161,12 +162,12 @@ def check_aim(aim: str | None) -> None:
 
 
 def _checked_size(size: float) -> float:
-    if not (size > 0 and math.isfinite(size)):
+    if not 0 < size <= LARGEST_SIZE:
         raise ConfigError(
             "an attack of this size makes no sense",
             where="size",
             got=size,
-            wanted="a finite number > 0, in input units; size 0, the inputs as they are, is always judged",
+            wanted=f"above 0 and at most {LARGEST_SIZE:,}, in input units; size 0, the inputs as they are, is always judged",
         )
     return float(size_name(size))
 

@@ -23,6 +23,7 @@ from twinproof.papers.reproductions import REPRODUCTIONS
 from twinproof.papers.results_file import FILE, devices, results_record, results_text
 from twinproof.papers.timings import made_in
 from twinproof.progress import Progress, Silent
+from twinproof.training.device import resolve_device
 from twinproof.training.distributed.ranks import ALONE, Ranks
 
 PICTURE, PAGE = "figure.svg", "table.md"
@@ -63,6 +64,7 @@ def reproduce(
     experiment = find_experiment(name)
     reproduction = selected(_runnable(experiment, effort), experiment, effort.methods)
     cells, store = reproduction.cells(effort), CellStore(out / CELLS)
+    resolve_device(effort.device)  # refused before a folder is made
     make_folder(store.root, "the models")
     done = make_cells(cells, store, effort, overwrite=overwrite, progress=progress, name=name, ranks=ranks)
     findings = reproduction.findings(done)

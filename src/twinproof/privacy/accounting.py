@@ -28,12 +28,15 @@ from twinproof.errors import ConfigError
 from twinproof.rounding import round_up
 
 PLD_GRID = 1e-4
+# Of one mechanism; more of them would take the accountants minutes. Ninety epochs of ImageNet in batches of 256 are half of it.
+MOST_STEPS = 1_000_000
 # Above this epsilon nobody is protected; a coarser (still pessimistic) grid keeps the computation from taking minutes.
 _FINE_GRID_UP_TO = 50.0
 # Above this one steps of the grid would overflow: the Renyi bound stands for the answer, which is of no use to anybody.
 _COUNTED_UP_TO = 1e8
 # Composition by FFT errs by up to 1e-13 in probability (seen at rate 1, where the exact answer is known); delta pays for it.
 _FFT_ERROR = 5e-13
+_LARGEST_NOISE = 1e100  # its square must be a float64
 # Below it 1 / multiplier, and sums of some of them, leave float64.
 _SMALLEST_LAPLACE = 1e-300
 # Mechanisms whose single step is kept: those of a run and of the comparison beside it, a megabyte or so each.
@@ -81,9 +84,12 @@ class Spending:
 def check_event(event: Event) -> None:
     """Refuses an event whose cost has no meaning, naming the value."""
     where = type(event).__name__
-    if not (event.noise_multiplier >= 0 and math.isfinite(event.noise_multiplier)):
+    if not 0 <= event.noise_multiplier <= _LARGEST_NOISE:
         raise ConfigError(
-            "the noise multiplier cannot be used", where=where, got=event.noise_multiplier, wanted="a finite number >= 0"
+            "the noise multiplier cannot be used",
+            where=where,
+            got=event.noise_multiplier,
+            wanted=f"a number from 0 to {_LARGEST_NOISE:g}",
         )
     if isinstance(event, LaplaceEvent) and 0 < event.noise_multiplier < _SMALLEST_LAPLACE:
         raise ConfigError(
@@ -95,8 +101,19 @@ def check_event(event: Event) -> None:
     if isinstance(event, PoissonGaussianEvent):
         if not 0 <= event.sample_rate <= 1:
             raise ConfigError("the sample rate is no probability", where=where, got=event.sample_rate, wanted="0 <= rate <= 1")
-        if not (event.steps >= 0 and float(event.steps).is_integer()):
-            raise ConfigError("the number of steps cannot be used", where=where, got=event.steps, wanted="a whole number >= 0")
+        check_steps(event.steps, where)
+
+
+def check_steps(steps: float, where: str) -> None:
+    """Refuses what is no number of steps, and one that could not be accounted for in reasonable time."""
+    if not (0 <= steps <= MOST_STEPS and float(steps).is_integer()):
+        raise ConfigError(
+            "the number of steps cannot be used",
+            where=where,
+            got=f"{min(steps, 1e300):.6g}" if steps > MOST_STEPS else steps,
+            wanted=f"a whole number from 0 to {MOST_STEPS:,}",
+            fix="take fewer epochs, or larger batches",
+        )
 
 
 def check_delta(delta: float) -> None:

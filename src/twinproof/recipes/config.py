@@ -24,6 +24,7 @@ from twinproof.training.schedule import Schedule
 
 # Below, the accountants overflow and nobody could recompute the epsilon of the run; above, the noise leaves its grid.
 SMALLEST_NOISE, LARGEST_NOISE = 0.1, 1e5
+LARGEST_RATE = 1e9
 
 
 class TrainConfig(BaseModel):
@@ -51,7 +52,7 @@ class TrainConfig(BaseModel):
     )
     epochs: float = Field(default=40, gt=0, allow_inf_nan=False)
     steps: int | None = Field(default=None, ge=1, description="instead of epochs")
-    learning_rate: float = Field(default=2.0, ge=0, allow_inf_nan=False)
+    learning_rate: float = Field(default=2.0, ge=0, le=LARGEST_RATE, allow_inf_nan=False)
     momentum: float = Field(default=0.9, ge=0, lt=1)
     schedule: Schedule = Field(default=Schedule.CONSTANT, description="how the learning rate goes down from step to step")
     averaging: float = Field(

@@ -8,7 +8,7 @@ from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError
 from twinproof.layers.models.prior import PRIOR_NETWORK, PRIOR_WIDTH, Prior, has_prior
 from twinproof.layers.models.with_noise import RedistributionKind
-from twinproof.privacy.accounting import Event, GaussianEvent
+from twinproof.privacy.accounting import Event, GaussianEvent, check_steps
 from twinproof.privacy.calibration import calibrate_noise_multiplier
 from twinproof.privacy.plan import Plan
 from twinproof.recipes.config import ResolvedConfig, TrainConfig, check_settings
@@ -70,6 +70,8 @@ def resolve(config: TrainConfig, dataset: Dataset) -> ResolvedConfig:
             got=batch_size,
             wanted=f"at most {records}, the number of training records",
         )
+    steps = config.steps if config.steps is not None else max(1, round(config.epochs * records / batch_size))
+    check_steps(steps, "epochs" if config.steps is None else "steps")
     recipe = find_recipe(config.recipe)
     model = config.model or recipe.network_for(config.variant, dataset.shape)
     noise_layer, sigma = None, config.sigma or DEFAULT_SIGMA
@@ -80,7 +82,7 @@ def resolve(config: TrainConfig, dataset: Dataset) -> ResolvedConfig:
         "sigma": sigma,
         "records": records,
         "batch_size": batch_size,
-        "steps": config.steps if config.steps is not None else max(1, round(config.epochs * records / batch_size)),
+        "steps": steps,
         "model": model,
         "prior": _prior(config, model, dataset.shape),
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -152,7 +153,7 @@ def load_facts(root: Path, verification: Mapping[str, Any] | None = None, *, exa
     guarantees = section(run, "guarantees")
     summary, unusable = _summary(certificates, settings)
     return RunFacts(
-        name=root.resolve().name,
+        name=os.fsencode(root.resolve().name).decode("utf-8", "replace"),  # a name on the disk may be any bytes
         run=run,
         run_sha256=sha256_file(RunLayout(root).run_json),
         privacy=_guarantee(root, Kind.PRIVACY, section(guarantees, "privacy")),

@@ -13,6 +13,7 @@ from twinproof.errors import ConfigError
 from twinproof.privacy.mechanisms.closed_forms import UPWARDS
 from twinproof.privacy.mechanisms.targets import check_positive
 
+LARGEST_DIMENSION = 10_000_000
 # Shares that were stored as float32 add up to 1 within this. The promise does not hang on it: noise and sensitivity are taken
 # from the same shares, and scaling all of them by one factor is a change of sigma.
 _SUM_TOLERANCE = 1e-6
@@ -52,8 +53,13 @@ class Redistribution:
     @classmethod
     def uniform(cls, dimension: int) -> Redistribution:
         """Equal shares: the same noise on all outputs."""
-        if dimension < 1:
-            raise ConfigError("the dimension cannot be used", where="dimension", got=dimension, wanted="a whole number above 0")
+        if not 1 <= dimension <= LARGEST_DIMENSION:
+            raise ConfigError(
+                "the dimension cannot be used",
+                where="dimension",
+                got=dimension,
+                wanted=f"a number from 1 to {LARGEST_DIMENSION:,}",
+            )
         return cls((1 / dimension,) * dimension)
 
     @classmethod
