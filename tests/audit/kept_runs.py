@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save
 from synthetic_run import bind, canonical, forge_ledger, forge_run, forge_settings, sha256
 
+from twinproof.audit import verify, verify_epsilon
+from twinproof.audit.verify_ledger import Ledger
 from twinproof.audit.verify_originals import Originals
 from twinproof.data.config import DataConfig
 from twinproof.data.load import load
@@ -27,6 +30,20 @@ def digits() -> Originals:
     """The test set of all kept runs."""
     test = load(DataConfig(source="digits")).test
     return Originals(test.inputs, test.labels)
+
+
+def count_each_ledger_once(patched: pytest.MonkeyPatch) -> None:
+    """Epsilon is recomputed once for each story of spendings: that it is right is tested elsewhere, and takes seconds."""
+    known: dict[str, Any] = {}
+    recompute = verify_epsilon.recompute
+
+    def remembered(ledger: Ledger) -> Any:
+        story = repr((ledger.spendings, ledger.delta, ledger.countable))
+        if story not in known:
+            known[story] = recompute(ledger)
+        return known[story]
+
+    patched.setattr(verify, "recompute", remembered)
 
 
 def copied(name: str, folder: Path) -> Path:

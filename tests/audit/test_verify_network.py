@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from kept_runs import DEMO, NOISY, TWO_NOISES, copied, reconfigured, reweighted
+from kept_runs import DEMO, NOISY, TWO_NOISES, copied, count_each_ledger_once, reconfigured, reweighted
 from safetensors.torch import save
 from synthetic_run import forge_run
 from torch import nn
@@ -27,6 +27,13 @@ from twinproof.layers.noise.fixed_draws import with_fixed_draws
 
 SHAPES = [(1, 8, 8), (1, 28, 28), (3, 32, 32), (3, 9, 11), (1, 4, 5), (30,), (1, 21, 33), (2, 12, 8)]
 Change = Callable[[dict[str, Any]], object]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_account_for_each_ledger() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patched:
+        count_each_ledger_once(patched)
+        yield
 
 
 def run_of(model: str, shape: tuple[int, ...], width: int = 1, **config: Any) -> dict[str, Any]:

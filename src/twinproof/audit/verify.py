@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from twinproof.audit.evidence import RunFolder, parse_object, shown
 from twinproof.audit.fields import FORMATS
 from twinproof.audit.verification import Findings, Problem, Verification
+from twinproof.audit.verify_attack_lines import AttackTable
 from twinproof.audit.verify_attack_settings import FILE as ATTACKS_FILE
 from twinproof.audit.verify_attack_settings import attack_noise, is_sound_attack
 from twinproof.audit.verify_attacks import Surroundings, verify_attacks
@@ -66,7 +67,7 @@ from twinproof.audit.verify_run_json import (
     steps_problems,
     top_problems,
 )
-from twinproof.audit.verify_with_network import verify_network
+from twinproof.audit.verify_with_network import Attacks, Request, verify_with_network
 from twinproof.errors import RunError
 from twinproof.rounding import format_up, round_up
 
@@ -79,17 +80,22 @@ TRAINING = "how training was done beyond its ledger (which records, the noise th
 """What no file of a run can show."""
 
 
-def verify_run(root: Path, *, originals: Originals | None = None, network: nn.Module | None = None) -> Verification:
+def verify_run(
+    root: Path, *, originals: Originals | None = None, network: nn.Module | None = None, redraw: int | None = None
+) -> Verification:
     """Checks the run in ``root`` and returns everything that was found; RunError only where there is no run.
 
-    With ``originals``, the test set of the run, attacked inputs are measured from the inputs that they were made of. A run
-    with a network of its owner's and noise behind its first layer can only be checked with that ``network``.
+    With ``originals``, the test set of the run, the network is asked again: labels, accuracy, its answers to attacked inputs,
+    which are measured from the inputs that they were made of. An owner's network is needed for that as ``network``.
+    ``redraw`` certificates, chosen at random, get their votes drawn again. What was not looked at is in ``not_checked``.
     """
+    request = Request(network, redraw)
     folder = RunFolder(root)
     findings = Findings()
     record = _read_object(folder, RUN_JSON, findings)
     run = record or {}
     _refuse_unfinished(folder, run)
+    request.refuse(run, originals)
     findings.check("run.json", top_problems(run) if record is not None else (), "fields of run.json")
     findings.check("weights to start from", prior_problems(run), "against the file in this package, where the run names one")
     findings.check("digests", digest_problems(folder, run), "SHA-256 of every released file")
@@ -109,9 +115,9 @@ def verify_run(root: Path, *, originals: Originals | None = None, network: nn.Mo
     around = Surroundings(run, public_data(run), settings, lines, _usable(originals, run, findings))
     attacks, audit = _verify_attacks(folder, around, findings)
     _verify_words(run, settings, audit, findings)
-    _verify_noise(folder, run, settings, attacks, findings, network)
-    _verify_model(folder, ledger, {SETTINGS_FILE: settings, ATTACKS_FILE: attacks}, findings)
-    verify_network(folder, run, network, findings)
+    _verify_noise(folder, run, settings, attacks.settings, findings, network)
+    _verify_model(folder, ledger, {SETTINGS_FILE: settings, ATTACKS_FILE: attacks.settings}, findings)
+    verify_with_network(folder, around, attacks, request, findings)
     findings.leave(TRAINING)
     return Verification(
         run=shown(str(root)),
@@ -242,17 +248,18 @@ def _usable(originals: Originals | None, run: dict[str, Any], findings: Findings
     return originals if findings.check("test set", found, "its size and levels against run.json") else None
 
 
-def _verify_attacks(folder: RunFolder, around: Surroundings, findings: Findings) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Attacks and the audit of certificates, where there are such; returns what attacks.json and audit.json hold."""
+def _verify_attacks(folder: RunFolder, around: Surroundings, findings: Findings) -> tuple[Attacks, dict[str, Any]]:
+    """Attacks and the audit of certificates, where there are such; returns what their files hold."""
     settings: dict[str, Any] | None = None
     audit: dict[str, Any] | None = None
+    table: AttackTable | None = None
     if any(name in folder.names for name in ATTACKS):
         settings = _read_object(folder, ATTACKS_FILE, findings)
-        verify_attacks(folder, settings, around, findings)
+        table = verify_attacks(folder, settings, around, findings)
     if AUDIT in folder.names:
         audit = _read_object(folder, AUDIT, findings)
         verify_audit(folder, audit, around, findings)
-    return settings or {}, audit or {}
+    return Attacks(settings or {}, table), audit or {}
 
 
 def _verify_noise(

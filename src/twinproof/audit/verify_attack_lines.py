@@ -51,7 +51,10 @@ class AttackLines:
 
 @dataclass(frozen=True)
 class AttackTable:
-    """Sound lines: rows are the inputs as they are and then each of ``entries``, columns the inputs."""
+    """Sound lines: rows are the inputs as they are and then each of ``entries``, columns the inputs.
+
+    ``answers`` are the same lines one after the other.
+    """
 
     entries: tuple[Entry, ...]
     label: NDArray[np.int64]
@@ -60,6 +63,7 @@ class AttackTable:
     unrounded: NDArray[np.int64]
     prediction: NDArray[np.int64]
     radius: NDArray[np.float64]
+    answers: Lines
 
     @property
     def correct(self) -> NDArray[np.bool_]:
@@ -151,6 +155,7 @@ def arranged(
         lines.unrounded.reshape(shape),
         answers.prediction.reshape(shape),
         answers.radius.reshape(shape),
+        answers,
     )
     return table, list(_table_problems(lines, table, settings, data, originals))
 

@@ -1,7 +1,8 @@
 """The three files of the attacks together: settings, lines, attacked inputs, and results that follow from them.
 
-What it cannot see: whether the network really answered so, or whether a stronger attack exists. It shows that the attacked
-inputs are inside their balls and that every printed share, interval and flag follows from the lines and the certificates.
+What it cannot see: whether the network really answered so (``verify_answers`` asks it), or whether a stronger attack exists. It
+shows that the attacked inputs are inside their balls and that every printed share, interval and flag follows from the lines and
+the certificates.
 
 Guarantees
     Any content of the files ends in problems, never in an error. Results pass only if they are those that the lines and the
@@ -39,8 +40,13 @@ class Surroundings:
     originals: Originals | None = None
 
 
-def verify_attacks(folder: RunFolder, settings: dict[str, Any] | None, around: Surroundings, findings: Findings) -> None:
-    """Notes the checks of the attacks; ``settings`` is what attacks.json holds, None where it could not be read."""
+def verify_attacks(
+    folder: RunFolder, settings: dict[str, Any] | None, around: Surroundings, findings: Findings
+) -> AttackTable | None:
+    """Notes the checks of the attacks; ``settings`` is what attacks.json holds, None where it could not be read.
+
+    Returns the lines, where they are those that the settings ask for.
+    """
     record = settings or {}
     about = "norm, sizes, and the smoothed classifier of the run"
     if settings is not None:
@@ -49,7 +55,7 @@ def verify_attacks(folder: RunFolder, settings: dict[str, Any] | None, around: S
     if not is_sound_attack(record):
         unknown = Problem(FILE, "the attacks cannot be checked without sound settings", "see the settings", "sound settings")
         findings.check("attacks", (unknown,), "lines, attacked inputs and results")
-        return
+        return None
     table = _verify_lines(folder, record, around, findings)
     content = folder.content(INPUTS)
     about = (
@@ -61,6 +67,7 @@ def verify_attacks(folder: RunFolder, settings: dict[str, Any] | None, around: S
         findings.check("attacked inputs", _input_problems(content, record, table, around), about)
     if table is not None:
         findings.check("attack results", _result_problems(record, table, around), "shares, intervals and flags from the lines")
+    return table
 
 
 def _verify_lines(folder: RunFolder, settings: dict[str, Any], around: Surroundings, findings: Findings) -> AttackTable | None:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinproof.audit.verification import Problem
+from twinproof.audit.verify_certificate_lines import Lines, wrong
 from twinproof.audit.verify_run_json import FILE, PublicData
 
 
@@ -38,3 +39,13 @@ def originals_problems(originals: Originals | None, data: PublicData) -> Iterato
     fits = (count, dimension, len(originals.labels)) == (data.test_records, data.dimension, data.test_records)
     if not known or not fits or int(originals.inputs.max(initial=0)) > (data.levels or 0):
         yield Problem(FILE, "the test set that was given is not the one that data describes", got, wanted)
+
+
+def label_problems(lines: Lines, originals: Originals) -> Iterator[Problem]:
+    """Labels of certificates.csv against the test set; indices are checked where the lines are."""
+    known = (lines.index >= 0) & (lines.index < len(originals.labels))
+    truth = np.full(len(lines.index), -1, dtype=np.int64)
+    truth[known] = originals.labels[lines.index[known]]
+    yield from wrong(
+        lines, lines.label != truth, "label is not that of the test record", lines.label, lambda at: str(truth[at])
+    )
