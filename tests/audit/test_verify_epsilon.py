@@ -140,3 +140,84 @@ def test_the_log_level_of_the_library_is_put_back() -> None:
 def test_printed_values(printed: object, truth: float, what: str | None) -> None:
     found = [problem.what for problem in printed_problems("run.json", "epsilon", printed, truth)]
     assert found == [] if what is None else what in found[0]
+
+
+COSTLY = {
+    "small noise": {Mechanism(0.01, 0.4): 50},
+    "all records": {Mechanism(1.0, 0.5): 1, Mechanism(1.0, 0.6): 2},
+    "many steps": {Mechanism(0.01, 0.7): 3000},
+    "Laplace too": {Mechanism(1.0, 0.5, True): 3, Mechanism(0.2, 0.8): 20},
+}
+
+
+@pytest.mark.parametrize("name", COSTLY)
+def test_a_coarser_grid_errs_upwards_and_by_no_more_than_it_says(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fine = account(COSTLY[name], 1e-5)
+    assert fine.error == 0
+    monkeypatch.setattr(verify_epsilon, "SECONDS", 0.1)
+    coarse = account(COSTLY[name], 1e-5)
+    assert 0 < coarse.error < 2e-3 * fine.epsilon
+    assert coarse.epsilon - coarse.error <= fine.epsilon <= coarse.epsilon * (1 + 1e-9)
+    assert not list(printed_problems("run.json", "epsilon", math.ceil(fine.epsilon * 1e6) / 1e6, coarse.epsilon, coarse.error))
+    less = math.floor((coarse.epsilon - coarse.error) * 1e6 - 2) / 1e6
+    assert [one.what for one in printed_problems("run.json", "epsilon", less, coarse.epsilon, coarse.error)] == [
+        "epsilon is smaller than what the ledger spends"
+    ]
+
+
+def test_a_ledger_that_would_take_too_long_is_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verify_epsilon, "SECONDS", 0.1)
+    outcome = recompute(ledger_of(step(0.7, 0.01, 3000)))
+    assert isinstance(outcome, Problem)
+    assert "too long" in outcome.what
+
+
+def test_steps_that_are_composed_in_parts_are_all_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = account({Mechanism(0.01, 4.0): 1234}, 1e-5).epsilon
+    monkeypatch.setattr(verify_epsilon, "_STEPS_AT_ONCE", 100)
+    assert account({Mechanism(0.01, 4.0): 1234}, 1e-5).epsilon == pytest.approx(whole, rel=1e-7)
+
+
+# What took 40 seconds to minutes: much to compute, or (steps) a number with millions of digits in the library.
+STALLS = {
+    "16 mechanisms at noise 0.3": {Mechanism(1.0, 0.3 + at / 100): 1 for at in range(16)},
+    "16 samples at noise 0.3": {Mechanism(0.5, 0.3 + at / 100): 1 for at in range(16)},
+    "the smallest noise": {Mechanism(0.001, 0.1): 100},
+    "ten million steps": {Mechanism(1e-12, 0.5): 10**7},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STALLS)
+def test_no_ledger_stalls_the_verifier(name: str) -> None:
+    started = time.thread_time()
+    account(STALLS[name], 1e-5)
+    assert time.thread_time() - started < 20
+
+
+@pytest.mark.parametrize("name", STALLS)
+def test_ledgers_that_would_stall_get_a_coarser_grid_or_are_composed_in_parts(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The work that is asked of the library: points of the grid, and steps at once."""
+    asked: list[float] = []
+
+    class Losses:
+        def self_compose(self, times: int) -> Losses:
+            assert times <= 10**6
+            return self
+
+        def compose(self, other: Losses) -> Losses:
+            return self
+
+        def get_epsilon_for_delta(self, delta: float) -> float:
+            return 1.0
+
+    def losses(mechanism: Mechanism, step: float) -> Losses:
+        asked.append(20 / mechanism.noise_multiplier / step)
+        return Losses()
+
+    monkeypatch.setattr(verify_epsilon, "_losses", losses)
+    monkeypatch.setattr("dp_accounting.pld.privacy_loss_distribution.identity", lambda **named: Losses())
+    account(STALLS[name], 1e-5)
+    assert sum(asked) < 5e6

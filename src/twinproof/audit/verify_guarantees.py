@@ -47,7 +47,7 @@ def epsilon_problems(run: dict[str, Any], spent: Spent | None) -> Iterator[Probl
     block = privacy_block(run)
     if block is None or spent is None:
         return
-    yield from printed_problems(FILE, "privacy.epsilon", block.get("epsilon"), spent.epsilon)
+    yield from printed_problems(FILE, "privacy.epsilon", block.get("epsilon"), spent.epsilon, spent.error)
     yield from printed_problems(FILE, "privacy.epsilon_rdp", block.get("epsilon_rdp"), spent.epsilon_rdp)
 
 
