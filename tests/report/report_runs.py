@@ -44,7 +44,7 @@ def robustness_promise(status: Status = Status.PROVEN) -> Guarantee:
 def run_record(**changes: Any) -> dict[str, Any]:
     """A complete run.json; keyword arguments replace entries."""
     record: dict[str, Any] = {
-        "format": 1,
+        "format": 2,
         "state": "complete",
         "created": "2025-01-01T10:00:00Z",
         "config": {"recipe": "dp-cert-gaussian"},

@@ -75,6 +75,16 @@ def test_plain_words_follow_epsilon(tmp_path: Path, epsilon: float, words: str) 
     assert "almost the same" not in sentence
 
 
+@pytest.mark.parametrize("number", [1, 2])
+def test_words_that_nobody_compared_are_called_that(tmp_path: Path, number: int) -> None:
+    """A run of format 1 could say anything in them; its numbers are checked."""
+    card = guarantee_card(
+        load_facts(write_run(tmp_path / "run", run_record(format=number), make_certificates(LABELS)), CHECKED)
+    )
+    assert ("Assuming (words not checked)" in card) == (number == 1)
+    assert ("As recorded (words not checked)" in card) == (number == 1)
+
+
 def with_epsilon(root: Path, epsilon: float, status: Status) -> RunFacts:
     record = run_record(guarantees={"privacy": privacy_promise(status).as_dict(), "robustness": robustness_promise().as_dict()})
     record["privacy"] = {**record["privacy"], "epsilon": epsilon}

@@ -32,6 +32,8 @@ _QUALIFIED = {
     Status.ASSUMED: "This holds if the last assumptions below do; they could not be checked. ",
 }
 _WEAK = "weak"
+# Words of a run of format 1, which a verification does not compare with anything.
+_UNCHECKED = " (words not checked)"
 _PRIVACY_SILENCE = (
     "Nothing about what can be inferred from the population as a whole: a pattern that holds without a person's record may "
     "still be learned, and may still concern that person.",
@@ -141,16 +143,17 @@ def _half(
     weak = promise.kind is Kind.PRIVACY and facts.says_little
     shown = badge(promise.status, refused=facts.refused, contradicted=contradicted, weak=weak)
     rows: list[tuple[object, object]] = [("To whom", whom if promised else "Nobody.")]
+    unchecked = _UNCHECKED if facts.words_unchecked else ""
     if promise.reason:
-        rows.append(("Why this status", promise.reason))
+        rows.append((f"Why this status{unchecked}", promise.reason))
     if promise.theorem:
-        rows.append(("By which theorem", promise.theorem))
+        rows.append((f"By which theorem{unchecked}", promise.theorem))
     if promise.assumptions:
-        rows.append(("Assuming", listing(promise.assumptions)))
+        rows.append((f"Assuming{unchecked}", listing(promise.assumptions)))
     if promised:
         rows.append(("It does not say", listing(silence)))
     if promise.promise and promise.promise != sentence:
-        rows.append(("As recorded" if promised else "Claim as recorded", promise.promise))
+        rows.append((f"{'As recorded' if promised else 'Claim as recorded'}{unchecked}", promise.promise))
     return element(
         "article",
         element("header", element("h3", title), shown),

@@ -93,6 +93,11 @@ class RunFacts:
         return guarantee.status in PROMISING and not undone
 
     @property
+    def words_unchecked(self) -> bool:
+        """Whether no verification compares the words of its promises with the settings: those of format 1."""
+        return self.run.get("format") == 1
+
+    @property
     def says_little(self) -> bool:
         """Whether privacy is promised with an epsilon so large that the promise is not shown as a proof."""
         return self.promised_epsilon is not None and self.promised_epsilon >= EMPTY_EPSILON
