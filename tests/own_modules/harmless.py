@@ -37,7 +37,7 @@ class OddMlp(nn.Module):
         self.first, self.last = nn.Linear(30, 7), nn.Linear(7, CLASSES)
 
     def forward(self, images: Tensor) -> Tensor:
-        return scores(self.last(self.first(images.flatten(1)[:, :30]).relu()))
+        return scores(self.last(self.first(images.flatten(1)[:, :30].contiguous()).relu()))
 
 
 class GroupNormCnn(nn.Module):

@@ -165,8 +165,8 @@ def test_a_rank_with_other_records_stops_everybody(tmp_path: Path) -> None:
 
     def work(ranks: Ranks) -> str:
         if ranks.rank == 1:  # the same path holds other records on its machine
-            honest = vars(train_module)["load"]
-            vars(train_module)["load"] = lambda data, **named: honest(data.model_copy(update={"source": other}), **named)
+            honest = vars(train_module)["load_again"]
+            vars(train_module)["load_again"] = lambda data, *rest: honest(data.model_copy(update={"source": other}), *rest)
         return str(train(settings, root, ranks=ranks).root)
 
     assert refused(run_ranks(2, work)) == ("the ranks do not agree on the training records", "rank 1")

@@ -128,8 +128,7 @@ def try_own_network(
                 tried = records
             if (codes := _shown(config, kind, used, probe, fresh, reasons)) is None:
                 continue
-            with shifted_parameters(used):
-                remembered, places = try_state(fresh, partial(own_path, config, kind), probe, used)
+            remembered, places = _state(config, kind, used, probe, fresh, exact=not codes)
             return OwnTrial(kind, records, codes + ((KEPT_STATE,) if places else ()), probe, remembered)
     raise ModelError(
         "it could not be shown that a record's gradient depends on that record alone",
@@ -158,6 +157,16 @@ def _shown(
             if not RowTrial(path, probe.to(_CPU, _MOST_ON_CPU)).reason():
                 return (GPU_ROUNDING,)
     return None
+
+
+def _state(
+    config: ResolvedConfig, kind: PathKind, used: nn.Module, probe: Probe, fresh: Callable[[], nn.Module], *, exact: bool
+) -> tuple[Remembered, list[str]]:
+    """Where the network keeps values; on the CPU where the bits of its own device say nothing."""
+    if not exact:
+        probe, used = probe.to(_CPU, _MOST_ON_CPU), used.to(_CPU)
+    with shifted_parameters(used):
+        return try_state(lambda: fresh().to(probe.labels.device), partial(own_path, config, kind), probe, used)
 
 
 def _probe(config: ResolvedConfig, model: nn.Module, dataset: Dataset, records: int) -> Probe:

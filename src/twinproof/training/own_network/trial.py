@@ -116,7 +116,8 @@ def try_forward(make: Callable[[], nn.Module], probe: Probe) -> None:
             raise _shared(draws.shared[0])
         with seeded(device):
             again = _scores(model, probe.rows)
-        if not same_bits(first, again):
+        exact = device.type == "cpu"  # on a GPU sums may be made in the order in which parts are finished
+        if not (same_bits(first, again) if exact else torch.allclose(first, again, rtol=_ROUNDING, atol=_ROUNDING)):
             raise _kept(model, state, "two passes over the same records with the same seed differ")
         _refuse_mixing(model, probe, first)
         if not draws.unplaced:
