@@ -10,14 +10,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from own_modules.harmful import HARMFUL as HARMFUL_IN_TRAINING
 from own_modules.harmful_certifying import CHANGES, FEATURES, HARMFUL, MIXES, SHARES, Base, Harmful
+from own_modules.harmless import PROVEN, SHAPE, plain_sequence
 from own_modules.harmless_certifying import HARMLESS
+from twinproof.certify import base_classifier as base_classifier_module
 from twinproof.certify import row_trial
 from twinproof.certify.base_classifier import base_classifier, classes_of
 from twinproof.certify.method import Method
 from twinproof.certify.row_trial import RowTrial, Watched
 from twinproof.certify.smoothed import Sampling, smooth
 from twinproof.errors import ModelError
+from twinproof.guarantee import Status
 from twinproof.randomness import Key
 
 INPUTS = np.random.default_rng(0).integers(0, 256, (3, FEATURES)).astype(np.uint8)
@@ -42,6 +46,29 @@ def test_harmful_networks_are_refused(harmful: Harmful) -> None:
 @pytest.mark.parametrize("name", HARMLESS)
 def test_harmless_networks_are_certified(name: str) -> None:
     assert len(_certify(HARMLESS[name]())) == len(INPUTS)
+
+
+IMAGES = np.random.default_rng(1).integers(0, 256, (3, *SHAPE)).astype(np.uint8)
+# Harm to the privacy of training that is none in eval mode: a coin of training, and what is written with the weights.
+FINE_IN_EVAL_MODE = {"OneCoin", "StateDictHook", "ExtraState", "SwappedWeights"}
+
+
+@pytest.mark.parametrize("make", [*PROVEN, plain_sequence], ids=lambda make: make.__name__)
+def test_networks_that_can_be_trained_privately_can_be_certified(make: Callable[[], nn.Module]) -> None:
+    torch.manual_seed(0)
+    smoothed = smooth(make(), 0.25)
+    assert len(smoothed.certify(IMAGES, sampling=SAMPLING)) == len(IMAGES)
+    assert smoothed.bound.status is Status.PROVEN
+
+
+@pytest.mark.parametrize("make", HARMFUL_IN_TRAINING, ids=lambda make: make.__name__)
+def test_networks_that_harm_privacy_are_refused_here_too_where_it_concerns_answers(make: Callable[[], nn.Module]) -> None:
+    torch.manual_seed(0)
+    if make.__name__ in FINE_IN_EVAL_MODE:
+        assert len(smooth(make(), 0.25).certify(IMAGES, sampling=SAMPLING)) == len(IMAGES)
+        return
+    with pytest.raises(ModelError, match=f"{MIXES}|{SHARES}|{CHANGES}"):
+        smooth(make(), 0.25).certify(IMAGES, sampling=SAMPLING)
 
 
 def test_harmful_networks_are_refused_with_scores_and_with_shared_noise_too() -> None:
@@ -80,7 +107,8 @@ def test_planted_trial_of_few_rows_alone_misses_what_large_batches_do(monkeypatc
 
 
 def test_planted_trial_of_scores_without_state_misses_a_small_drift(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_trial, "refuse_other", lambda before, now, got: None)
+    for module in (row_trial, base_classifier_module):
+        monkeypatch.setattr(module, "refuse_other", lambda before, now, got: None)
     _certify(HARMFUL["a bias that moves"].make())
 
 

@@ -6,6 +6,8 @@ depends on the other rows of the batch is no such function: its votes are not in
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from twinproof.certify.lowering import Lowered, lowered
-from twinproof.certify.network_state import own_copy
+from twinproof.certify.network_state import own_copy, refuse_other, tensors_of
 from twinproof.certify.row_threads import one_thread_inside
 from twinproof.certify.row_trial import RowTrial, Watched, checked_scores, is_known
 from twinproof.errors import ModelError
@@ -57,9 +59,9 @@ def base_classifier(
         The form that is run is the one that is tried (``RowTrial``), before votes are counted and while they are.
     """
     own = unused_copy(model)
-    classes = number_of_classes(own, example)
     # One thread inside, as when votes are counted: the form must not depend on the number of cores.
-    with one_thread_inside():
+    with unchanged(own), one_thread_inside():
+        classes = number_of_classes(own, example)
         network = lowered(own, tuple(example.shape[1:]), example.device, rows, form=form)
     made = watched(network, example, sigma, classes, None if own is model else unused_copy(model))
     return BaseClassifier(made, classes, network.arithmetic, network.form)
@@ -69,6 +71,15 @@ def unused_copy(model: nn.Module) -> nn.Module:
     """A copy of a network with code of its own, so that trying it changes nobody's network; else ``model`` itself."""
     own = None if is_known(model) else own_copy(model)
     return model if own is None else own
+
+
+@contextmanager
+def unchanged(network: nn.Module) -> Iterator[None]:
+    """Refuses a network whose parameters or buffers the calls inside have changed."""
+    known = is_known(network)
+    before = {} if known else tensors_of(network)
+    yield
+    refuse_other(before, {} if known else tensors_of(network), "another value after a forward pass")
 
 
 def watched(network: Lowered, example: Tensor, sigma: float, classes: int, fresh: nn.Module | None) -> Lowered:

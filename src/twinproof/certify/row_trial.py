@@ -16,6 +16,7 @@ Guarantees
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -45,8 +46,8 @@ _TIES = 0.02
 _KEPT = 8
 # Passes that are tried while votes are counted: the first of every size, and one of so many.
 _EVERY = 32
-# Calls after which the first rows are asked again.
-_CALLS = 128
+# Calls after which the first rows are asked again: so many at least, and so many at most within these seconds.
+_CALLS, _MOST_CALLS, _SECONDS = 128, 512, 1.0
 # The test of shared randomness: calls, rows of the example in each, copies of each, and the probability of a false alarm.
 _TEST_CALLS, _TEST_ROWS, _TEST_COPIES, _FALSE_ALARM = 128, 2, 32, 1e-6
 # Rows of a pass that are asked alone too.
@@ -101,8 +102,7 @@ class RowTrial:
                 return
             if self._random:
                 self._refuse_shared_randomness()
-            for row in self._noisy(_CALLS):
-                self.network(row[None])
+            self._call_often()
             self._refuse_memory()
 
     def finish(self) -> None:
@@ -167,6 +167,13 @@ class RowTrial:
             raise self._shares(
                 layers or type(self.network).__name__, "answers for copies of one input that vary together from call to call"
             )
+
+    def _call_often(self) -> None:
+        began = time.monotonic()
+        for number, row in enumerate(self._noisy(_MOST_CALLS)):
+            if number >= _CALLS and time.monotonic() - began > _SECONDS:
+                return
+            self.network(row[None])
 
     def _refuse_memory(self) -> None:
         self._ask_first_again(self.network)

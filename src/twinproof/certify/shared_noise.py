@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from twinproof.certify.base_classifier import number_of_classes, unused_copy, watched
+from twinproof.certify.base_classifier import number_of_classes, unchanged, unused_copy, watched
 from twinproof.certify.exact_first_layer import ExactFirstLayer
 from twinproof.certify.fused_pool import ActivationPool, sums
 from twinproof.certify.grid_noise import GridNoise, input_noise
@@ -80,7 +80,7 @@ def shared_network(
     own = unused_copy(model)
     layer, rest = _cut(own, shape)
     where = next(path for path, module in own.named_modules() if module is layer)
-    with evaluation_mode(own), torch.inference_mode():
+    with evaluation_mode(own), torch.inference_mode(), unchanged(own):
         first = ExactFirstLayer(layer, shape, noise, where)
         example = first.of_inputs(torch.zeros((1, *shape), device=device)).to(torch.float32)
         made = lowered(rest, tuple(example.shape[1:]), device, rows, form=form, overwrite=True)
