@@ -150,6 +150,14 @@ def test_equal_records_are_told_to_the_owner_and_written_nowhere(tmp_path: Path)
     assert released(equal) == released(apart)
 
 
+def test_a_coarse_table_may_have_the_same_inputs_on_both_sides() -> None:
+    inputs = np.array([[0.0], [1.0]] * 20)
+    labels = np.arange(40) % 2
+    coarse = {"x_train": inputs[:30], "y_train": labels[:30], "x_test": inputs[30:], "y_test": labels[30:]}
+    with pytest.warns(OverlapWarning, match="10 of 10"):
+        check_test_part(from_arrays("coarse", coarse, ranges={"*": (0.0, 1.0)}))
+
+
 def test_a_planted_copy_of_one_record_is_seen() -> None:
     arrays = blobs()
     clean = _with_test(arrays, arrays["x_test"], arrays["y_test"])

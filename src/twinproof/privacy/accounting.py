@@ -110,7 +110,7 @@ def check_steps(steps: float, where: str) -> None:
         raise ConfigError(
             "the number of steps cannot be used",
             where=where,
-            got=f"{min(steps, 1e300):.6g}" if steps > MOST_STEPS else steps,
+            got=f"{min(steps, 1e300):.6g}" if MOST_STEPS < steps < math.inf else steps,
             wanted=f"a whole number from 0 to {MOST_STEPS:,}",
             fix="take fewer epochs, or larger batches",
         )
