@@ -99,7 +99,7 @@ class MissingExtra(UserError):
 
 
 class CheckFailed(TwinproofError):
-    """A verification ran to its end and found a lie."""
+    """A verification ran to its end and found that something is wrong."""
 
 
 class SystemFault(TwinproofError):

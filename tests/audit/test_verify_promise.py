@@ -274,12 +274,19 @@ def test_the_sentence_of_a_seed_cannot_be_dropped() -> None:
     assert {what.split()[0] for what in found} == {"guarantees.privacy.reason", "guarantees.privacy.status"}
 
 
-def test_an_unfinished_run_gets_one_message(root: Path) -> None:
+def test_an_unfinished_run_gets_one_message(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     forge_run(lambda run: run.update(state="training"))(root)
     (root / "model.safetensors").unlink()
     with pytest.raises(RunError, match="not finished") as refused:
         verify_run(root)
     assert refused.value.fix == f"twinproof train --out {root} --resume"
+    with pytest.raises(SystemExit) as ended:
+        run(["verify", str(root)])
+    assert ended.value.code == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.count("not finished") == 1
+    assert "--resume" in told.err
 
 
 @pytest.mark.parametrize("name", ["run.json.part", "certificates.csv.part", "report.html.part", "model.safetensors.part"])

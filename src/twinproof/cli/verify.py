@@ -28,9 +28,10 @@ def verify(
 ) -> None:
     """Checks what a run says against its evidence, and exits with 1 if anything is wrong.
 
-    Recomputes epsilon from the ledger and every radius from its votes. With the test set (embedded and standard data sets are
-    loaded by themselves) it asks the network again: labels, accuracy, answers to attacked inputs. With --redraw it draws votes
-    again. The last line names what was not checked; how training was done, beyond its ledger, never is.
+    Recomputes epsilon from the ledger, every radius from its votes and both promises from the settings. With the test set
+    (embedded and standard data sets are loaded by themselves) it asks the network again: labels, accuracy, answers to attacked
+    inputs. With --redraw it draws votes again. The last line names what was not checked; how training was done, beyond its
+    ledger, never is.
 
     Example: twinproof verify runs/mnist --redraw 20
     """
