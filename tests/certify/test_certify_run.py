@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
 
 from interruption import StopAfter
 from twinproof.certify import earlier_work
@@ -22,7 +23,7 @@ from twinproof.certify.run import CertifiedRun, certify_run
 from twinproof.certify.smoothed import Sampling, smooth
 from twinproof.certify.votes import VoteCounter
 from twinproof.data.record import Dataset, Split
-from twinproof.errors import ConfigError, RunError
+from twinproof.errors import ConfigError, ModelError, RunError
 from twinproof.files import sha256_file
 from twinproof.guarantee import Status
 from twinproof.randomness import Key
@@ -309,3 +310,33 @@ def test_memory_does_not_grow_with_n(root: Path, dataset: Dataset, monkeypatch: 
     monkeypatch.setattr(NoisyRows, "_fill_on_host", watched)
     _certify(root, dataset, sampling=Sampling(20, 12_345), limit=2)
     assert max(largest) == 1000 * int(np.prod(dataset.shape))
+
+
+class LateMixing(nn.Module):
+    """Another network once it has seen many rows."""
+
+    seen = 0
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The network's scores, and later those of other rows."""
+        LateMixing.seen += len(x)
+        scores: Tensor = self.network(x)
+        return scores if LateMixing.seen < 4500 else scores.flip(0)
+
+
+def test_a_network_that_changes_while_votes_are_counted_promises_nothing(
+    root: Path, dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = Run.open(root).model()
+    monkeypatch.setattr(Run, "model", lambda run, device: LateMixing(model))
+    LateMixing.seen = 0
+    with pytest.raises(ModelError, match=r"changes while it is used|depends on the other inputs"):
+        _certify(root, dataset)
+    settings = read_settings(root)
+    assert settings is not None, "it began"
+    assert settings.state == "sampling"
+    assert Run.open(root).robustness.status is Status.NONE

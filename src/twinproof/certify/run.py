@@ -81,7 +81,8 @@ def certify_run(
     with ``overwrite``. Several ``ranks`` share out the inputs; all call this alike, and rank 0 writes.
 
     Guarantees
-        - Whatever is refused is refused before anything in the run is touched.
+        - Whatever is refused is refused before anything in the run is touched, but for a network of a user's own that
+          misbehaves only while votes are counted: that certification stays unfinished and promises nothing.
         - Interrupted at any moment and gone on with, on the same machine, it ends with the same certificates to the byte.
         - ``run.json`` promises robustness only while it binds the digests of a complete certification.
         - The certificates are the same to the byte for any number of ranks: noise belongs to the input, and the batches of
