@@ -12,6 +12,7 @@ import gzip
 import os
 import stat
 import struct
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
@@ -61,6 +62,7 @@ DECODER_ERRORS: tuple[type[Exception], ...] = (
     struct.error,
     zlib.error,
     zipfile.BadZipFile,
+    tokenize.TokenError,
 )
 """What decoders of damaged files raise. MemoryError is not among them: the limits above keep files from causing one."""
 
@@ -119,7 +121,7 @@ def read_regular(path: Path, limit: int) -> bytes:
     with open_regular(path, limit) as handle:
         content = handle.read(limit + 1)  # the file may have grown since its size was read
     if len(content) > limit:
-        raise too_large("the file is too large", path, len(content), limit)
+        raise too_large("the file is too large", path, None, limit)
     return content
 
 
@@ -151,11 +153,10 @@ def check_unpacked(needed: int, on_disk: int, where: object, fix: str) -> None:
         )
 
 
-def too_large(what: str, where: object, got: int, limit: int) -> DataError:
-    """The error for a size above one of the limits."""
-    return DataError(
-        what, where=str(where), got=_size(got), wanted=f"at most {_size(limit)}", fix="see docs/formats/data.md, Limits"
-    )
+def too_large(what: str, where: object, got: int | None, limit: int) -> DataError:
+    """The error for a size above one of the limits; None where reading ended at the limit."""
+    seen = f"more than {_size(limit)}" if got is None else _size(got)
+    return DataError(what, where=str(where), got=seen, wanted=f"at most {_size(limit)}", fix="see docs/formats/data.md, Limits")
 
 
 def check_names(names: Iterable[str], where: object, what: str) -> None:

@@ -15,6 +15,8 @@ from twinproof.errors import ConfigError, DataError
 
 _WANTED = "a whole .npz file of numbers and text; pickled objects are refused, because unpickling runs code"
 _FIX = "write it with numpy.savez(path, x=..., y=...)"
+# What NumPy writes. Other methods unpack whole chunks at once, whatever their size is.
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
 def read_npz(path: Path, name: str, config: DataConfig) -> Parts:
@@ -48,6 +50,12 @@ def _read_arrays(path: Path) -> Arrays:
                 wanted=f"some of {', '.join(ARRAY_NAMES)}",
                 fix="rename the arrays: x_train, y_train, x_test, y_test, or x and y",
             )
+        for name in known:
+            if members[name].compress_type not in _METHODS:
+                got = f"method {members[name].compress_type}"
+                raise DataError(
+                    "an array is compressed in a foreign way", where=f"{path}, array {name}", got=got, wanted=_WANTED, fix=_FIX
+                )
         stored = [StoredArray(stack.enter_context(archive.open(members[name])), f"{path}, array {name}") for name in known]
         needed = sum(array.working_bytes for array in stored)
         check_unpacked(needed, file_size(handle), path, "write it without compression: numpy.savez(path, x=..., y=...)")

@@ -116,10 +116,10 @@ def _bad_cell(path: Path, row: str, column: str, got: object, wanted: str) -> Da
 class _Rows:
     """Rows as batches bring them: features in one growing array, labels as numbers of the names seen so far."""
 
-    def __init__(self, columns: list[str], position: int, path: Path) -> None:
+    def __init__(self, columns: list[str], position: int, path: Path, expected: int = 0) -> None:
         self.names = tuple(columns[:position] + columns[position + 1 :])
         self._columns, self._position, self._path = columns, position, path
-        self._features = np.empty((0, len(self.names)))
+        self._features = np.empty((expected, len(self.names)))
         self._codes: list[NDArray[np.int64]] = []
         self._labels: dict[str, int] = {}
         self.count = 0
@@ -243,7 +243,7 @@ def _csv_rows(handle: BinaryIO, columns: int, path: Path, read: list[str] | None
 def _lines(text: IO[str], longest: int, path: Path, read: list[str] | None) -> Iterator[str]:
     while line := text.readline(longest + 1):
         if len(line) > longest:
-            raise too_large("a line is too long", path, len(line), longest)
+            raise too_large("a line is too long", path, None, longest)
         if read is not None:
             read.append(line)
         yield line
@@ -320,9 +320,9 @@ def _read_parquet(path: Path, label: str | None) -> _Table:
         declared = file.metadata.num_rows
         if declared <= 0:
             raise DataError("there are no records", where=str(path), got="no rows", wanted="one row for each record")
-        needed = declared * (8 * (len(columns) - 1) + RECORD_BYTES) + _longest_column(file.metadata)
+        needed = declared * (8 * (len(columns) - 1) + RECORD_BYTES) + _largest_group(file.metadata)
         check_unpacked(needed, file_size(handle), path, "write it without compression and dictionaries, or as CSV")
-        rows = _Rows(columns, position, path)
+        rows = _Rows(columns, position, path, declared)
         for batch in file.iter_batches(batch_size=_PARQUET_ROWS, use_threads=False):
             rows.add(batch)
             if rows.count > declared:
@@ -333,12 +333,9 @@ def _read_parquet(path: Path, label: str | None) -> _Table:
         return rows.table()
 
 
-def _longest_column(metadata: Any) -> int:
-    """Bytes of the longest stretch of one column when it is unpacked."""
-    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-    return max(
-        (group.column(place).total_uncompressed_size for group in groups for place in range(group.num_columns)), default=0
-    )
+def _largest_group(metadata: Any) -> int:
+    """Bytes of the largest group of rows, unpacked. Not asked of columns: Arrow aborts the process where one is broken."""
+    return max((metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups)), default=0)
 
 
 def _check_types(schema: Any, position: int, path: Path) -> None:
