@@ -333,3 +333,18 @@ def test_a_delta_without_meaning_is_refused(delta: float) -> None:
     for epsilon in (epsilon_pld, epsilon_rdp):
         with pytest.raises(ConfigError, match="delta cannot be used"):
             epsilon([GaussianEvent(1.0)], delta)
+
+
+@pytest.mark.parametrize(("rate", "noise", "steps", "delta"), [one[:4] for one in REFERENCE[:3]])
+def test_a_record_replaced_by_nothing_costs_what_both_accountants_say_of_a_special_record(
+    rate: float, noise: float, steps: int, delta: float
+) -> None:
+    """``REPLACE_SPECIAL`` is dp-accounting's name for it; replacing a record by another one costs more, and is not promised."""
+    special = dp_accounting.NeighboringRelation.REPLACE_SPECIAL
+    sampled = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(noise))
+    event = dp_accounting.SelfComposedDpEvent(sampled, steps)
+    ours = PoissonGaussianEvent(rate, noise, steps)
+    pld = PLDAccountant(special, value_discretization_interval=PLD_GRID).compose(event).get_epsilon(delta)
+    rdp = RdpAccountant(neighboring_relation=special).compose(event).get_epsilon(delta)
+    assert epsilon_pld([ours], delta) == pytest.approx(pld, rel=1e-6)
+    assert epsilon_rdp([ours], delta) == pytest.approx(rdp, rel=1e-6)

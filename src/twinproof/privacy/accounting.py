@@ -2,7 +2,8 @@
 
 Neighbours have the same number N of records, which is public, and differ in one, which one of them replaces by a null record.
 The accountants' add-or-remove-one proves this: a null record adds zero to every sum, drawn or not, and rate, divisor and noise
-depend on N alone. So each event has the laws that it has with and without that record, at the same rate and noise.
+depend on N alone. So each event has the laws that it has with and without that record, at the same rate and noise
+(Kairouz et al. 2021, Definition 1.1; dp-accounting's ``REPLACE_SPECIAL``).
 
 All accounting is dp-accounting's. The reported epsilon is its privacy-loss-distribution (PLD) bound, which is pessimistic at
 every grid step; the Renyi (RDP) bound is computed beside it as a cross-check by other mathematics and other code.
