@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from own_modules.harmful import Base, CallCounter
 from own_modules.harmless import SHAPE, Mlp
 from rank_processes import run_ranks
+from twinproof.audit.verify import verify_run
 from twinproof.data import Dataset, from_arrays
 from twinproof.errors import ModelError
 from twinproof.guarantee import Status
@@ -105,6 +106,7 @@ def test_a_session_that_goes_on_keeps_the_assumption(dataset: Dataset, tmp_path:
     assert read_run_json(tmp_path / "run")["own_network"] == {"assumptions": ["kept-state"]}
     run = train(None, tmp_path / "run", resume=True, dataset=dataset, network=CallCounter())
     assert run.guarantee.status is Status.ASSUMED
+    assert verify_run(run.root).problems == ()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from twinproof.layers.models.registry import NETWORKS, build_network
 from twinproof.layers.noise import Law, LearnedSpread, NoiseLayer, Place, RandomSpread, Spread, UniformSpread, add_noise
-from twinproof.training.pass_mode import ONE_BY_ONE, PassMode, layers_draw, pass_mode
+from twinproof.training.pass_mode import ONE_BY_ONE, PassMode, is_known, layers_draw, pass_mode
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
@@ -52,3 +54,27 @@ def test_noise_layers_draw_and_can_be_recorded(spread: Spread) -> None:
     assert layers_draw(model)
     assert pass_mode(model, CPU) == ONE_BY_ONE
     assert pass_mode(model, CUDA) == PassMode(capture=True)
+
+
+def replaced() -> nn.Module:
+    """A layer of torch with a forward pass of somebody else's."""
+    model = nn.Sequential(nn.Linear(4, 4))
+    honest = model[0].forward
+    model[0].forward = lambda rows: honest(rows - rows.mean(0))
+    return model
+
+
+def hooked() -> nn.Module:
+    model = nn.Sequential(nn.Linear(4, 4))
+    model[0].register_full_backward_hook(lambda *_: None)
+    return model
+
+
+def with_foreign_function() -> nn.Module:
+    return nn.TransformerEncoderLayer(4, 1, 8, activation=lambda values: values - values.mean(0))
+
+
+@pytest.mark.parametrize("make", [replaced, hooked, with_foreign_function])
+def test_code_of_somebody_else_inside_a_layer_of_torch_is_not_known(make: Callable[[], nn.Module]) -> None:
+    assert not is_known(make())
+    assert is_known(nn.TransformerEncoderLayer(4, 1, 8, activation=nn.functional.gelu))

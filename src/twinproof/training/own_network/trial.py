@@ -122,7 +122,8 @@ def try_forward(make: Callable[[], nn.Module], probe: Probe) -> None:
         _refuse_mixing(model, probe, first)
         if not draws.unplaced:
             _refuse_places(model, probe, draws=draws.happened)
-        _refuse_common_draw(model, probe)
+        if draws.happened:
+            _refuse_common_draw(model, probe)
         shifted.check()
     tensors.check()
 
