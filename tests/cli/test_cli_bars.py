@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import shutil
@@ -13,8 +14,9 @@ from typing import Any
 
 import pytest
 import typer
+from rich.console import Console
 
-from twinproof.cli.bars import SECONDS_BETWEEN_LINES, Lines, shown
+from twinproof.cli.bars import SECONDS_BETWEEN_LINES, Bars, Lines, shown
 
 
 class FakeClock:
@@ -150,3 +152,14 @@ def test_every_long_verb_tells_of_itself(call: Any, trained: Path, tmp_path: Pat
     audited = call("audit", root, "--certificates", "--steps", "2", "--votes", "100", "--json")
     assert audited.code == 0, audited.err
     assert "attacking: " in audited.err
+
+
+def test_a_terminal_gets_bars() -> None:
+    screen = io.StringIO()
+    bars = Bars(Console(file=screen, force_terminal=True, width=100, color_system=None))
+    with bars.drawn:
+        bars.advance()  # before any stage: nothing to move
+        bars.start("training", 4, 1)
+        bars.advance(3)
+        bars.say("a warning")
+    assert all(words in screen.getvalue() for words in ("a warning", "training", "4/4"))
