@@ -13,6 +13,8 @@ import io
 import json
 import os
 import stat
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +24,9 @@ from twinproof.runs.layout import RunLayout
 
 # What is parsed into Python's objects takes many times its size; tables of numbers and weights do not.
 LARGEST_RECORD = 16 * 2**20
+LARGEST_LOG = 64 * 2**20
 LARGEST_TABLE = 256 * 2**20
-LARGEST_MODEL = 4 * 2**30
+LARGEST_MODEL = 2 * 2**30
 SHOWN_CHARACTERS = 160
 
 
@@ -32,12 +35,36 @@ def shown(value: object) -> str:
     if isinstance(value, int) and abs(value) > 2**64:
         return "an integer beyond 64 bits"  # writing out a huge integer is slow, and refused by Python beyond 4300 digits
     try:
-        text = value if isinstance(value, str) else json.dumps(value)
+        text = value if isinstance(value, str) else json.dumps(_beginning(value))
     except (TypeError, ValueError, RecursionError):
         text = f"a value of type {type(value).__name__}"
-    plain = text.encode("ascii", "backslashreplace").decode("ascii")
+    plain = text[:1000].encode("ascii", "backslashreplace").decode("ascii")
     plain = "".join(letter if letter.isprintable() else "?" for letter in plain)
     return plain if len(plain) <= SHOWN_CHARACTERS else plain[:SHOWN_CHARACTERS] + "..."
+
+
+def _beginning(value: object, depth: int = 4) -> object:
+    """As much of ``value`` as can be shown, and little more: it may hold millions of others."""
+    if isinstance(value, str):
+        return value[:1000]
+    if isinstance(value, list):
+        return [_beginning(one, depth - 1) for one in value[:SHOWN_CHARACTERS]] if depth else "..."
+    if isinstance(value, dict):
+        some = islice(value.items(), SHOWN_CHARACTERS)
+        return {str(name)[:1000]: _beginning(one, depth - 1) for name, one in some} if depth else "..."
+    return value
+
+
+def whole_lines(content: bytes) -> Iterator[bytes]:
+    """The lines that end in a newline, without it, one at a time."""
+    for line in io.BytesIO(content):
+        if line.endswith(b"\n"):
+            yield line[:-1]
+
+
+def cut_off(content: bytes) -> bytes:
+    """What follows the last newline."""
+    return content[content.rfind(b"\n") + 1 :]
 
 
 class RunFolder:
@@ -77,6 +104,8 @@ def _limit(name: str) -> int:
     """The most bytes that a file of this name may have."""
     if name.endswith(".safetensors"):
         return LARGEST_MODEL
+    if name.endswith(".jsonl"):
+        return LARGEST_LOG
     return LARGEST_TABLE if name.endswith(".csv") or name.startswith("report.") else LARGEST_RECORD
 
 

@@ -5,7 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
+from itertools import islice
 from typing import Any
+
+MOST_PROBLEMS = 1000
+"""Problems of one check that are listed: a file may hold millions."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,10 @@ class Findings:
 
     def check(self, name: str, problems: Iterable[Problem], detail: str) -> bool:
         """Notes the check ``name``; it passed if ``problems`` is empty. ``detail`` says what was looked at."""
-        found = list(problems)
+        found = list(islice(problems, MOST_PROBLEMS + 1))
+        if len(found) > MOST_PROBLEMS:
+            what = "there are more problems of this kind than are listed"
+            found[MOST_PROBLEMS:] = [Problem(found[-1].file, what, f"more than {MOST_PROBLEMS}", "none")]
         self.problems += found
         self.checks.append(Check(name, not found, detail if not found else f"{detail}; problems: {len(found)}"))
         return not found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -12,11 +11,12 @@ from numpy.typing import NDArray
 
 from twinproof.audit.verification import Problem
 from twinproof.audit.verify_attack_settings import CLEAN, Entry, answer_rule, entries_of, size_text
-from twinproof.audit.verify_certificate_lines import ABSTAIN, Lines, named, text_of, vote_problems, wrong
+from twinproof.audit.verify_certificate_lines import ABSTAIN, Lines, named, vote_problems, wrong
 from twinproof.audit.verify_certificates import ROUNDING_UNIT
 from twinproof.audit.verify_confidence import Counts
 from twinproof.audit.verify_originals import Originals
 from twinproof.audit.verify_run_json import PublicData
+from twinproof.audit.verify_table import CLASS, COUNT, LENGTH, Form, read_table, text_of
 
 FILE = "attacks.csv"
 HEADER = b"index,protocol,target,attack,size,label,aim,length,network,network_unrounded,prediction,votes,top,radius,draws"
@@ -24,22 +24,22 @@ NOBODY = -1
 # A decimal of six places, read as a float, against another float.
 FLOAT_SLACK = 1e-9
 
-_COUNT = rb"(0|[1-9][0-9]{0,14})"
-_CLASS = rb"(-1|0|[1-9][0-9]{0,14})"
-_LENGTH = rb"([0-9]{1,9}\.[0-9]{6})"
-_ENTRY = rb"([a-z]{1,20},[a-z]{1,20},[a-z]{1,20},[0-9.e+-]{1,24})"
-_LINE = re.compile(
-    b",".join(
-        (_COUNT, _ENTRY, _COUNT, _CLASS, _LENGTH, _COUNT, _COUNT, _CLASS, _COUNT, _COUNT, _LENGTH, _COUNT),
-    ),
-    re.ASCII,
+_ENTRY = rb"[a-z]{1,20},[a-z]{1,20},[a-z]{1,20},[0-9.e+-]{1,24}"
+_FORM = Form(
+    FILE,
+    HEADER,
+    "this is no line of an attack",
+    (COUNT, _ENTRY, COUNT, CLASS, LENGTH, COUNT, COUNT, CLASS, COUNT, COUNT, LENGTH, COUNT),
+    words=_ENTRY + b",",
 )
-_WHOLE = {"index": 0, "label": 2, "aim": 3, "network": 5, "unrounded": 6, "prediction": 7, "votes": 8, "top": 9, "draws": 11}
 
 
 @dataclass(frozen=True)
 class AttackLines:
-    """Columns of all lines of attacks.csv. ``answers`` holds those of a certificate, at the attacked input."""
+    """Columns of all lines of attacks.csv. ``answers`` holds those of a certificate, at the attacked input.
+
+    ``entry`` names protocol, target, attack and size, each followed by a comma.
+    """
 
     answers: Lines
     entry: tuple[bytes, ...]
@@ -78,34 +78,12 @@ class AttackTable:
 
 def read_attack_lines(content: bytes) -> tuple[AttackLines, list[Problem]]:
     """The columns of attacks.csv, and every line that is none."""
-    raw = content.split(b"\n")
-    problems: list[Problem] = []
-    if raw[-1]:
-        problems.append(Problem(FILE, "the last line is cut off", text_of(raw[-1]), "a final newline"))
-    if raw[0] != HEADER:
-        problems.append(Problem(FILE, "the header is wrong", text_of(raw[0]), HEADER.decode()))
-    matches = [_LINE.fullmatch(text) for text in raw[1:-1]]
-    broken = [row for row, match in enumerate(matches, start=2) if match is None]
-    wanted = HEADER.decode()
-    problems += named(FILE, broken, "this is no line of an attack", lambda at: text_of(raw[broken[at] - 1]), lambda at: wanted)
-    rows = np.array([row for row, match in enumerate(matches, start=2) if match is not None], dtype=np.int64)
-    cells = list(zip(*(match.groups() for match in matches if match is not None), strict=True)) or [()] * 12
-    column = {name: np.array([int(cell) for cell in cells[at]], dtype=np.int64) for name, at in _WHOLE.items()}
-    length, radius = (np.array([float(cell) for cell in cells[at]], dtype=np.float64) for at in (4, 10))
-    correct = (column["prediction"] == column["label"]).astype(np.int64)
-    answers = Lines(
-        rows,
-        column["index"],
-        column["label"],
-        column["prediction"],
-        Counts.of_votes(column["votes"]),
-        column["top"],
-        correct,
-        radius,
-        column["draws"],
-        FILE,
-    )
-    return AttackLines(answers, cells[1], column["aim"], length, column["network"], column["unrounded"]), problems
+    table = read_table(content, _FORM)
+    index, label, aim, _, network, unrounded, prediction, votes, top, _, draws = table.cells.T
+    correct = (prediction == label).astype(np.int64)
+    counts, radius = Counts.of_votes(votes), table.decimals(9)
+    answers = Lines(table.rows, index, label, prediction, counts, top, correct, radius, draws, FILE)
+    return AttackLines(answers, tuple(table.words), aim, table.decimals(3), network, unrounded), table.problems
 
 
 def attack_line_problems(lines: AttackLines, settings: dict[str, Any], data: PublicData) -> Iterator[Problem]:
@@ -130,16 +108,16 @@ def arranged(
     if len(answers.rows) != wanted:
         got = f"{len(answers.rows)} lines"
         return None, [Problem(FILE, "the number of lines is not the one that attacks.json asks for", got, f"{wanted} lines")]
-    texts = [f"{one.protocol},{one.target},{one.attack},{size_text(one.size)}".encode() for one in (CLEAN, *entries)]
-    expected = [text for text in texts for _ in range(inputs)]
-    strange = np.array([got != right for got, right in zip(lines.entry, expected, strict=True)], dtype=np.bool_)
+    texts = [f"{one.protocol},{one.target},{one.attack},{size_text(one.size)},".encode() for one in (CLEAN, *entries)]
+    strange = [at for at, got in enumerate(lines.entry) if got != texts[at // inputs]]
+    what = "the attack is not the one that attacks.json asks for here"
     problems = list(
-        wrong(
-            answers,
-            strange,
-            "the attack is not the one that attacks.json asks for here",
-            np.array([text_of(text) for text in lines.entry]),
-            lambda at: text_of(expected[at]),
+        named(
+            FILE,
+            answers.rows[strange].tolist(),
+            what,
+            lambda at: text_of(lines.entry[strange[at]][:-1]),
+            lambda at: text_of(texts[strange[at] // inputs][:-1]),
         )
     )
     turn = np.tile(np.arange(inputs), len(texts))

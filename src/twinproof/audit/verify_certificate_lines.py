@@ -9,7 +9,6 @@ Guarantees
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,6 +23,7 @@ from twinproof.audit.verify_certificates import ROUNDING_UNIT, rules_of
 from twinproof.audit.verify_confidence import UNION, Counts
 from twinproof.audit.verify_rule import Rule
 from twinproof.audit.verify_run_json import PublicData
+from twinproof.audit.verify_table import CLASS, COUNT, LENGTH, NAMED_LINES, SUM, Form, read_table
 from twinproof.rounding import format_down
 
 FILE = "certificates.csv"
@@ -33,15 +33,9 @@ WIDE_HEADER = HEADER + b",squares,runner_up,runner_up_squares"
 ABSTAIN = -1
 # Bounds this close to each other are on either side for two correct programs.
 UNDECIDED = 1e-12
-# Faults of one sort that are named line by line; the rest are counted, so that a broken file does not bury the others.
-NAMED_LINES = 20
-
-_COUNT = rb"(0|[1-9][0-9]{0,14})"
-# Sums of squares of scores are longer; these are the ones that fit into 63 bits with room to spare.
-_SUM = rb"(0|[1-9][0-9]{0,17}|[1-8][0-9]{18}|9[01][0-9]{17})"
-_NARROW = rb"%b,%b,(-1|0|[1-9][0-9]{0,14}),%b,%b,([0-9]{1,9}\.[0-9]{6}),([01]),%b" % ((_COUNT,) * 5)
-_LINE = re.compile(_NARROW, re.ASCII)
-_WIDE_LINE = re.compile(rb",".join((_NARROW, _SUM, _COUNT, _SUM)), re.ASCII)
+_CELLS = (COUNT, COUNT, CLASS, COUNT, COUNT, LENGTH, rb"[01]", COUNT)
+_NARROW = Form(FILE, HEADER, "this is no certificate", _CELLS)
+_WIDE = Form(FILE, WIDE_HEADER, "this is no certificate", (*_CELLS, SUM, COUNT, SUM))
 
 Whole = NDArray[np.int64]
 
@@ -70,11 +64,6 @@ class Lines:
         return replace(self, counts=Counts(**{name: sums[mask] for name, sums in vars(self.counts).items()}), **columns)
 
 
-def text_of(raw: bytes) -> str:
-    """A line of a file as text that can be shown."""
-    return shown(raw.decode("ascii", "backslashreplace"))
-
-
 def named(
     file: str, rows: Sequence[int], what: str, got: Callable[[int], str], wanted: Callable[[int], str]
 ) -> Iterator[Problem]:
@@ -87,30 +76,10 @@ def named(
 
 def read_lines(content: bytes, *, wide: bool = False) -> tuple[Lines, list[Problem]]:
     """The columns of certificates.csv, and every line that is no certificate; ``wide`` with those of scores and runners-up."""
-    header, pattern = (WIDE_HEADER, _WIDE_LINE) if wide else (HEADER, _LINE)
-    raw = content.split(b"\n")
-    problems: list[Problem] = []
-    if raw[-1]:
-        problems.append(Problem(FILE, "the last line is cut off", text_of(raw[-1]), "a final newline"))
-    if raw[0] != header:
-        problems.append(Problem(FILE, "the header is wrong", text_of(raw[0]), header.decode()))
-    matches = [pattern.fullmatch(text) for text in raw[1:-1]]
-    broken = [row for row, match in enumerate(matches, start=2) if match is None]
-    problems += named(
-        FILE, broken, "this is no certificate", lambda at: text_of(raw[broken[at] - 1]), lambda at: header.decode()
-    )
-    rows = [row for row, match in enumerate(matches, start=2) if match is not None]
-    cells = [match.groups() for match in matches if match is not None]
-    return _columns(rows, list(zip(*cells, strict=True)) or [()] * 11), problems
-
-
-def _columns(rows: list[int], cells: list[tuple[bytes, ...]]) -> Lines:
-    """Cells, column by column, as numbers."""
-    radius = np.array([float(cell) for cell in cells[5]], dtype=np.float64)
-    whole = {at: np.array([int(cell) for cell in cells[at]], dtype=np.int64) for at in range(len(cells)) if at != 5}
-    index, label, prediction, votes, top, correct, draws = (whole[at] for at in (0, 1, 2, 3, 4, 6, 7))
-    counts = Counts(votes, whole[8], whole[9], whole[10]) if len(cells) > 8 else Counts.of_votes(votes)
-    return Lines(np.array(rows, dtype=np.int64), index, label, prediction, counts, top, correct, radius, draws)
+    table = read_table(content, _WIDE if wide else _NARROW)
+    index, label, prediction, votes, top, _, correct, draws, *sums = table.cells.T
+    counts = Counts(votes, *sums) if wide else Counts.of_votes(votes)
+    return Lines(table.rows, index, label, prediction, counts, top, correct, table.decimals(5), draws), table.problems
 
 
 def line_problems(lines: Lines, settings: dict[str, Any], data: PublicData) -> Iterator[Problem]:
@@ -191,7 +160,7 @@ def _sum_problems(lines: Lines, rule: Rule) -> Iterator[Problem]:
     counts, unit = lines.counts, rule.way.resolution
     most = rule.n * unit
     yield from wrong(lines, counts.total > most, "more votes than draws", counts.total, lambda at: f"0..{most}")
-    pairs = [("squares", counts.total, counts.squares)]
+    pairs = [("squares", counts.total, counts.squares)] if counts.squares is not counts.total else []
     if rule.way.runner_up == UNION or counts.other.any():
         both = counts.total + counts.other
         yield from wrong(lines, both > most, "more votes for two classes than draws", both, lambda at: f"0..{most}")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from twinproof.audit.evidence import digest_of, parse_object, shown
+from twinproof.audit.evidence import cut_off, digest_of, parse_object, shown, whole_lines
 from twinproof.audit.fields import (
     FORMAT,
     Field,
@@ -23,7 +23,7 @@ from twinproof.audit.fields import (
     number,
     or_null,
 )
-from twinproof.audit.verification import Problem
+from twinproof.audit.verification import MOST_PROBLEMS, Problem
 
 FILE = "ledger.jsonl"
 NEIGHBOURS = {1: "add-or-remove-one", 2: "replace-by-null"}
@@ -123,12 +123,14 @@ class Ledger:
 
 def read_ledger(content: bytes) -> Ledger:
     """Reads the whole file and notes every problem on the way."""
-    raw = content.split(b"\n")
     problems: list[Problem] = []
-    if raw[-1]:
-        problems.append(Problem(FILE, "the last line is cut off", shown(raw[-1].decode("ascii", "replace")), "a final newline"))
+    rest = cut_off(content)
+    if rest:
+        problems.append(Problem(FILE, "the last line is cut off", shown(rest.decode("ascii", "replace")), "a final newline"))
     lines: list[dict[str, Any] | None] = []
-    for row, text in enumerate(raw[:-1], start=1):
+    for row, text in enumerate(whole_lines(content), start=1):
+        if len(problems) >= MOST_PROBLEMS:  # whatever follows, the ledger cannot be counted
+            break
         line, faults = _read_line(row, text)
         lines.append(line)
         problems += faults
@@ -143,7 +145,7 @@ def read_ledger(content: bytes) -> Ledger:
         opening=known[0]["body"] if known and known[0]["kind"] == "open" else {},
         closing=known[-1]["body"] if known and known[-1]["kind"] == "close" else {},
         spendings=spendings,
-        countable=len(known) == len(lines) and not raw[-1] and bool(known),
+        countable=len(known) == len(lines) and not rest and bool(known),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from twinproof.audit.evidence import parse_object, shown
+from twinproof.audit.evidence import cut_off, parse_object, shown, whole_lines
 from twinproof.audit.fields import Field, field_problems, is_count, is_not_negative, is_number, is_probability, number, or_null
 from twinproof.audit.verification import Problem
 
@@ -23,11 +23,10 @@ LINE = (
 
 def metrics_problems(content: bytes, *, privacy: dict[str, Any] | None) -> Iterator[Problem]:
     """Every line on its own, then each against the one before and against what run.json says in the end."""
-    raw = content.split(b"\n")
-    if raw[-1]:
-        yield Problem(FILE, "the last line is cut off", shown(raw[-1].decode("ascii", "replace")), "a final newline")
+    if rest := cut_off(content):
+        yield Problem(FILE, "the last line is cut off", shown(rest.decode("ascii", "replace")), "a final newline")
     last_step, last_epsilon = -1, 0.0
-    for row, text in enumerate(raw[:-1], start=1):
+    for row, text in enumerate(whole_lines(content), start=1):
         where = f"line {row}: "
         line = parse_object(text)
         if isinstance(line, str):

@@ -80,7 +80,7 @@ def read_run_json(root: Path) -> dict[str, Any]:
         )
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise RunError("run.json cannot be read", where=str(path), got=error, wanted="valid JSON") from error
     if not isinstance(record, dict):
         raise RunError("run.json has an unknown format", where=str(path), got=type(record).__name__, wanted="a JSON object")
