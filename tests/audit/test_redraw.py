@@ -159,3 +159,20 @@ def test_votes_of_an_owners_network_are_drawn_again(dropout: float, dataset: Dat
     assert ("answers at random" in check.detail) is (dropout > 0)
     forge(root, unanimous=dropout > 0)
     assert not votes_again(root, network=network).passed
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("model", ["mlp", "small-cnn", "gelu-cnn"])
+def test_votes_of_a_gpu_are_drawn_again_there_and_on_the_host(model: str, dataset: Dataset, tmp_path: Path) -> None:
+    root = tmp_path / "run"
+    settings = {"data": {"source": "digits"}, "recipe": "regular", "model": model, "steps": 60, "seed": 1}
+    train({**settings, "performance": {"device": "cuda"}}, root)
+    certify_run(Run.open(root), dataset, sampling=Sampling(50, 10_000), limit=6, sigma=0.25, device="cuda")
+    assert votes_again(root).passed
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(torch.cuda, "is_available", lambda: False)
+        elsewhere = votes_again(root)
+    assert elsewhere.passed
+    assert "another device class" in elsewhere.detail
+    forge(root)
+    assert not votes_again(root).passed

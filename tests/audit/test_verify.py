@@ -6,6 +6,8 @@ import ast
 import json
 import math
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -182,3 +184,28 @@ def test_the_verifier_shares_no_code_with_the_writers() -> None:
                     assert (node.module or "").startswith("twinproof.audit."), (path.name, node.module)
             elif isinstance(node, ast.Import):
                 assert not any(name.name.startswith("twinproof") for name in node.names), path.name
+
+
+def test_whoever_asks_the_network_shares_its_layers_and_nothing_else() -> None:
+    """The noise, the counting and the radii of certification, evaluation and attacks are not asked about themselves."""
+    folder = Path(verify_module.__file__).parent
+    names = [
+        *folder.glob("redraw*.py"),
+        *(folder / f"{name}.py" for name in ("loaded_network", "network_answers", "same_place")),
+    ]
+    for path in names:
+        found = {node.module or "" for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)}
+        rooms = {".".join(module.split(".")[:2]) for module in found if module.startswith("twinproof")}
+        assert rooms <= {"twinproof.audit", "twinproof.layers", "twinproof.errors"}, path.name
+
+
+def test_a_run_is_verified_without_torch_where_no_network_is_needed() -> None:
+    kept = Path(__file__).parent.parent / "fixtures" / "format-1" / "hgm-pixeldp"
+    program = f"""
+import sys
+from pathlib import Path
+from twinproof.audit.verify import verify_run
+result = verify_run(Path({str(kept)!r}))
+sys.exit(0 if result.ok and "torch" not in sys.modules else 1)
+"""
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

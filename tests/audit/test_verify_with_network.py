@@ -16,8 +16,8 @@ from kept_runs import DEMO, KEPT, NOISY, TWO_NOISES, copied, count_each_ledger_o
 from synthetic_run import forge_lines, forge_run, forge_settings
 from torch import nn
 
+from twinproof.audit import network_answers, redraw_network
 from twinproof.audit import redraw as redraw_module
-from twinproof.audit import redraw_network, verify_answers
 from twinproof.audit.redraw_noise import Draws
 from twinproof.audit.same_place import Place
 from twinproof.audit.verify import verify_run
@@ -26,7 +26,7 @@ from twinproof.audit.verify_confidence import Counts
 from twinproof.audit.verify_originals import Originals
 from twinproof.audit.verify_run_json import clopper_pearson
 from twinproof.audit.verify_with_network import ATTACK_VOTES, NO_MODULE, NO_TEST_SET, VOTES
-from twinproof.errors import ConfigError
+from twinproof.errors import ConfigError, RunError
 from twinproof.layers.models.registry import build_network
 from twinproof.rounding import format_down
 
@@ -350,7 +350,7 @@ def test_an_owners_network_is_asked_where_it_is_given(tmp_path: Path) -> None:
 
 
 def test_a_network_that_would_take_long_is_left_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verify_answers, "MOST_SECONDS", 0.0)
+    monkeypatch.setattr(network_answers, "MOST_SECONDS", 0.0)
     result = verify_run(KEPT / DEMO, originals=digits())
     assert any(one.startswith("accuracy on the test set (about") for one in result.not_checked)
     assert passed(KEPT / DEMO, "accuracy again", redraw=1) is True
@@ -360,3 +360,27 @@ def test_a_test_set_of_another_form_is_not_used(tmp_path: Path) -> None:
     flat = Originals(digits().inputs.reshape(400, 64), digits().labels)
     result = verify_run(KEPT / DEMO, originals=flat)
     assert any("data.shape is not that of the test set" in problem.what for problem in result.problems)
+
+
+HOSTILE: tuple[Any, ...] = (None, True, -1, 0, 0.5, 1e308, 10**400, 2**53, "", "\ud800", [], [None], {}, {"a": 1})
+
+
+@pytest.mark.parametrize("every", [32, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("file", ["run.json", "certificates.json", "attacks.json"])
+def test_no_value_makes_the_network_raise(file: str, every: int, tmp_path: Path) -> None:
+    """Every top-level value, and those of config, its noise layer and data, replaced by hostile ones in turn; or some."""
+    root = copied(NOISY, tmp_path)
+    honest = json.loads((root / file).read_text())
+    parts = [honest] if file != "run.json" else [honest["config"]["noise_layer"], honest["config"], honest["data"], honest]
+    spots = [(part, key) for part in parts for key in part]
+    for number, (part, key) in enumerate(spots[::every]):
+        kept = part[key]
+        for value in (HOSTILE[number % len(HOSTILE)], HOSTILE[(5 * number + 3) % len(HOSTILE)]):
+            part[key] = value
+            (root / file).write_text(json.dumps(honest))
+            try:
+                result = verify_run(root, originals=digits(), redraw=1)
+            except (RunError, ConfigError):
+                continue  # a newer format, an unfinished run, an owner's network that was not given
+            assert result.problems
+        part[key] = kept

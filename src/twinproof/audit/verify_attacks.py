@@ -1,8 +1,8 @@
 """The three files of the attacks together: settings, lines, attacked inputs, and results that follow from them.
 
-What it cannot see: whether the network really answered so (``verify_answers`` asks it), or whether a stronger attack exists. It
-shows that the attacked inputs are inside their balls and that every printed share, interval and flag follows from the lines and
-the certificates.
+What it cannot see: whether the network really answered so (``network_answers`` asks it), or whether a stronger attack exists.
+It shows that the attacked inputs are inside their balls and that every printed share, interval and flag follows from the lines
+and the certificates.
 
 Guarantees
     Any content of the files ends in problems, never in an error. Results pass only if they are those that the lines and the

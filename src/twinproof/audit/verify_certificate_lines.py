@@ -135,7 +135,8 @@ def vote_problems(lines: Lines, rule: Rule) -> Iterator[Problem]:
     votes, radius = lines.counts.total, proven.radius
     unknown = ~np.isfinite(radius)
     yield from wrong(lines, unknown, "the radius cannot be recomputed", votes, lambda at: "votes that give a finite radius")
-    undecided = np.abs(proven.low - proven.high) <= UNDECIDED
+    with np.errstate(over="ignore"):  # a tau beyond all bounds, which is told where the settings are
+        undecided = np.abs(proven.low - proven.high) <= UNDECIDED
     expected = np.where(proven.low > proven.high, lines.top, ABSTAIN)
     unruly = (lines.prediction != expected) & ~(undecided & ((lines.prediction == lines.top) | (lines.prediction == ABSTAIN)))
     yield from wrong(lines, unruly, "prediction is not what the votes command", lines.prediction, lambda at: str(expected[at]))

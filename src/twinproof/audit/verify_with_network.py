@@ -15,6 +15,7 @@ from twinproof.audit.verify_attacked_inputs import FILE as ATTACKED
 from twinproof.audit.verify_attacked_inputs import read_attacked_inputs
 from twinproof.audit.verify_attacks import Surroundings
 from twinproof.audit.verify_certificates import SETTINGS_FILE, is_sound
+from twinproof.audit.verify_files import AUDIT
 from twinproof.audit.verify_metrics import FILE as METRICS
 from twinproof.audit.verify_model import FILE as MODEL
 from twinproof.audit.verify_network import is_own, network_problems
@@ -32,6 +33,8 @@ NO_MODULE = "the weights against the owner's network, and its answers (the modul
 VOTES = "votes of certificates (draw them again with --redraw K)"
 ATTACK_VOTES = "votes at attacked inputs (draw them again with --redraw K)"
 BEFORE_ROUNDING = "the network's answers to attacked inputs before these were brought to stored levels"
+AIMS = "which class the network found least likely (the aim of the attacks)"
+AUDITED = "what the audit of certificates tried, and the votes behind its flips"
 
 
 @dataclass(frozen=True)
@@ -73,12 +76,16 @@ def verify_with_network(
 ) -> None:
     """The weights against the network that run.json names; then, with the test set, what that network answers."""
     content, run, originals = folder.content(MODEL), around.run, around.originals
-    if request.redraw is None:
-        for left, there in ((VOTES, around.lines is not None), (ATTACK_VOTES, bool(attacks.settings))):
-            if there:
-                findings.leave(left)
-    if attacks.settings:
-        findings.leave(BEFORE_ROUNDING)
+    left_out = (
+        (VOTES, request.redraw is None and around.lines is not None),
+        (ATTACK_VOTES, request.redraw is None and bool(attacks.settings)),
+        (BEFORE_ROUNDING, bool(attacks.settings)),
+        (AIMS, attacks.settings.get("aim") == "least-likely"),
+        (AUDITED, AUDIT in folder.names),
+    )
+    for left, there in left_out:
+        if there:
+            findings.leave(left)
     if originals is not None and around.lines is not None:
         findings.check("labels", label_problems(around.lines, originals), "of the certificates, against the test set")
     if isinstance(content, Problem):
@@ -138,7 +145,7 @@ class _Asker:
         shape: tuple[int, ...],
         findings: Findings,
     ) -> None:
-        from twinproof.audit.verify_answers import Network
+        from twinproof.audit.network_answers import Network
 
         self._folder, self._around, self._originals = folder, around, originals
         self._model, self._shape, self._findings = model, shape, findings
@@ -147,8 +154,8 @@ class _Asker:
 
     def verify_accuracy(self, *, patient: bool) -> None:
         """Accuracy and the last progress line; a network that takes minutes is only asked by who is ``patient``."""
+        from twinproof.audit.network_answers import MOST_SECONDS, TooLong, accuracy_problems
         from twinproof.audit.same_place import Place
-        from twinproof.audit.verify_answers import MOST_SECONDS, TooLong, accuracy_problems
 
         if self._random:
             self._findings.leave("accuracy on the test set (the network answers at random)")
@@ -172,9 +179,9 @@ class _Asker:
 
     def verify_attacks(self, settings: dict[str, Any], table: AttackTable, redraw: int | None) -> None:
         """The network's answers to attacked inputs, and ``redraw`` of the smoothed classifier's."""
+        from twinproof.audit.network_answers import attack_problems
         from twinproof.audit.redraw import Drawn
         from twinproof.audit.same_place import Place
-        from twinproof.audit.verify_answers import attack_problems
 
         content = self._folder.content(ATTACKED)
         tensors, unreadable = ({}, [content]) if isinstance(content, Problem) else read_attacked_inputs(content, settings)
