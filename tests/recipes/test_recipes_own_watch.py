@@ -12,13 +12,19 @@ import torch
 from torch import Tensor, nn
 
 from own_modules.harmful import Base, CallCounter
-from own_modules.harmless import SHAPE, Mlp
+from own_modules.harmless import SHAPE, Mlp, plain_sequence
 from rank_processes import run_ranks
 from twinproof.audit.verify import verify_run
 from twinproof.data import Dataset, from_arrays
 from twinproof.errors import ModelError
 from twinproof.guarantee import Status
+from twinproof.randomness import Key
 from twinproof.recipes import own_path
+from twinproof.recipes.config import parse_train_config
+from twinproof.recipes.gradients import pass_records
+from twinproof.recipes.own import Own
+from twinproof.recipes.own_watch import try_network
+from twinproof.recipes.resolve import resolve
 from twinproof.recipes.train import train
 from twinproof.runs.layout import read_run_json
 from twinproof.training.own_network.trial import RowTrial
@@ -140,3 +146,18 @@ def test_what_no_path_shows_is_refused_with_every_reason(
     with pytest.raises(ModelError, match="got: vmap path: rows differ\n"):
         train(asked, tmp_path / "run", dataset=dataset, network=Mlp())
     assert not (tmp_path / "run").exists()
+
+
+def test_the_trial_is_made_at_the_size_of_the_passes_on_any_number_of_cores(dataset: Dataset) -> None:
+    config = resolve(
+        parse_train_config(SETTINGS | {"batch_size": 60, "data": {"source": "marked"}, "model": "own:Sequential"}), dataset
+    )
+    own, device, before = Own(dataset, plain_sequence()), torch.device("cpu"), torch.get_num_threads()
+    try:
+        torch.set_num_threads(8)
+        found = try_network(config, own, dataset, Key.from_seed(1), device)
+        path = own_path.own_path(config, found.kind, plain_sequence())
+        assert found.records == pass_records(config, dataset, plain_sequence(), path, device)
+        assert torch.get_num_threads() == 8
+    finally:
+        torch.set_num_threads(before)

@@ -108,28 +108,27 @@ def try_own_network(
         and empty rows, and in a fresh copy; random numbers belonged to single rows. ModelError names what does not hold,
         and what writes to the model's tensors. ``codes`` names what could not be shown.
     """
-    model = fresh()
-    with _threads(model):
-        try:
-            first = _kind_of(per_example_path(config, model, dataset))
-            kinds = _candidates(first, config.performance.path)
-        except NotMappable:
-            if config.performance.path != "auto":
-                raise
-            kinds = [PathKind("single")]
-        reasons: list[str] = []
-        tried = 0
-        for kind in kinds:
-            used = fresh()
-            records = sized(own_path(config, kind, used))
-            probe = _probe(config, used, dataset, records)
+    try:
+        first = _kind_of(per_example_path(config, fresh(), dataset))
+        kinds = _candidates(first, config.performance.path)
+    except NotMappable:
+        if config.performance.path != "auto":
+            raise
+        kinds = [PathKind("single")]
+    reasons: list[str] = []
+    tried = 0
+    for kind in kinds:
+        used = fresh()
+        records = sized(own_path(config, kind, used))
+        probe = _probe(config, used, dataset, records)
+        with _threads(used):
             if records != tried:
                 try_forward(fresh, probe)
                 tried = records
             if (codes := _shown(config, kind, used, probe, fresh, reasons)) is None:
                 continue
             remembered, places = _state(config, kind, used, probe, fresh, exact=not codes)
-            return OwnTrial(kind, records, codes + ((KEPT_STATE,) if places else ()), probe, remembered)
+        return OwnTrial(kind, records, codes + ((KEPT_STATE,) if places else ()), probe, remembered)
     raise ModelError(
         "it could not be shown that a record's gradient depends on that record alone",
         where="trial on random and public records, at the size of the run's passes",

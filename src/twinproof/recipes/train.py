@@ -118,6 +118,8 @@ def train(
         - A run killed at any moment and resumed on the same CPU with the same number of threads ends with the same bits.
         - Outside ``private/`` nothing depends on the training records except through the plan.
         - With several ranks the plan, and so the promise, is that of one: noise is added once, steps are announced once.
+        - A ``network`` of your own is tried at the size of the run's passes and watched at every step (docs/own-networks.md):
+          what changes its tensors or lets records meet is refused; what could not be shown gives the status ``assumed``.
     """
     root = Path(out)
     own = Own(dataset, network)
