@@ -171,6 +171,16 @@ def test_verify_can_measure_against_the_records(call: Any, root: Path) -> None:
     assert "not the data of the run" in wrong.err
 
 
+def test_verify_draws_votes_again_and_loads_known_data_by_itself(call: Any, root: Path) -> None:
+    assert call("attack", root, "--size", "0.5", "--attack", "fgsm", *QUICK).code == 0
+    checks = {check["name"] for check in call("verify", root, "--json").json()["checks"]}
+    assert {"accuracy again", "network under attack"} <= checks
+    again = call("verify", root, "--redraw", "3")
+    assert again.code == 0
+    assert "0 votes differ" in again.out
+    assert call("verify", root, "--redraw", "0").code == 2
+
+
 def test_certifying_anew_says_what_to_renew(call: Any, root: Path) -> None:
     assert call("attack", root, "--size", "0.5", "--attack", "fgsm", *QUICK).code == 0
     answer = call("certify", root, "--n", "200", "--limit", "20", "--overwrite", "--device", "cpu")

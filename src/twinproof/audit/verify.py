@@ -6,7 +6,7 @@ needs the network itself stands in modules of its own, which rebuild it. Whateve
 
 Guarantees
     Any content of the directory ends in a :class:`Verification`; the one error is :class:`RunError`, where there is no run, or
-    one of a newer version.
+    one of a newer version (and ConfigError, where votes are to be drawn again without what that needs).
     Epsilons and radii are recomputed from the ledger's events and the votes, never from a printed epsilon or radius.
 """
 
