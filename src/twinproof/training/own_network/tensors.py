@@ -86,9 +86,10 @@ class TensorWatch:
             if now.get(name) is not self._tensors.get(name):
                 raise changed_tensor(name, "another tensor stands in its place")
         for name, value in self._kept.items():
-            self._changed[name] |= (bits(self._tensors[name]) != bits(value)).any()
-        if not self._lazy:
-            self.check()
+            if self._lazy:
+                self._changed[name] |= (bits(self._tensors[name]) != bits(value)).any()
+            elif not torch.equal(bits(self._tensors[name]), bits(value)):
+                raise changed_tensor(name)
 
     def check(self) -> None:
         """ModelError if any comparison so far has found a change."""
