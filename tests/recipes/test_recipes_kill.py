@@ -41,7 +41,7 @@ from twinproof.privacy.accounting import Event, PoissonGaussianEvent, epsilon_pl
 from twinproof.privacy.ledger import Ledger
 from twinproof.recipes import finish, redistribution, reporter
 from twinproof.recipes.train import train
-from twinproof.runs.private_files import load_times
+from twinproof.runs.private_files import load_seconds
 from twinproof.training import checkpoint
 
 _CHANGES = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod", "os.truncate"}
@@ -344,7 +344,7 @@ def _kill_and_compare(folder: Path, stages: Sequence[str], *, seed: int) -> int:
     """Kills once in each of ``stages``, resuming in between; a run that got to its end is compared, then a new one begins."""
     uninterrupted = Command(folder / "whole")
     seconds = uninterrupted.finish()
-    longest = {"start": 0.6 * seconds, "loop": load_times(uninterrupted.root / "private")["seconds"], "end": 0.05}
+    longest = {"start": 0.6 * seconds, "loop": load_seconds(uninterrupted.root / "private") or 0.0, "end": 0.05}
     generator = random.Random(seed)
     run, number, inside, landed = Command(folder / "run0"), 0, 0, 0
     for stage in stages:

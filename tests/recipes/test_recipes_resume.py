@@ -33,8 +33,9 @@ from twinproof.privacy import plan as plan_module
 from twinproof.privacy.ledger import Entry
 from twinproof.recipes.train import train
 from twinproof.runs import private_files
-from twinproof.runs.layout import read_json_lines
 from twinproof.runs.lock import exclusive
+from twinproof.runs.reading import read_lines
+from twinproof.runs.run_model import StepLine
 
 
 @pytest.fixture(autouse=True)
@@ -333,5 +334,5 @@ def test_a_run_that_another_process_works_on_is_not_touched(root: Path) -> None:
 
 def test_steps_taken_again_are_diagnosed_once(root: Path) -> None:
     done = train(None, root, resume=True)
-    steps = [line["step"] for line in read_json_lines(done.layout.private / "diagnostics.jsonl")]
+    steps = [line["step"] for line in read_lines(done.layout.private / "diagnostics.jsonl", StepLine)]
     assert steps == list(range(done.record["config"]["steps"]))

@@ -73,7 +73,9 @@ INPUTS: dict[str, np.ndarray[Any, Any]] = {
     "paper/network/fgsm/0.25": np.arange(8, dtype=np.uint8).reshape(2, 4),
     "adaptive/smoothed/pgd/0.25": np.arange(8, dtype=np.uint8).reshape(2, 4)[::-1],
 }
-RECORD = AttackRecord(SETTINGS, {"crossing": False})
+SHARE = {"value": 0.5, "low": 0.25, "high": 0.75, "confidence": 0.95}
+SCORES = {"smoothed": SHARE, "network": SHARE, "abstained": SHARE, "certified": SHARE, "inputs": 2}
+RECORD = AttackRecord(SETTINGS, {"clean": SCORES, "sizes": [], "crossing": False})
 
 
 def test_round_trip(tmp_path: Path) -> None:

@@ -26,8 +26,16 @@ from twinproof.runs.audits import (
 from twinproof.runs.layout import read_run_json
 from twinproof.runs.record import update_run_json
 
-VALUES: dict[str, Any] = {"str": "x", "int": 3, "float": 0.5, "dict[str, str]": {"torch": "2"}}
-SETTINGS = AuditSettings(**{field.name: VALUES[str(field.type)] for field in fields(AuditSettings)})
+VALUES: dict[str, Any] = {
+    "str": "x",
+    "Digest": "a" * 64,
+    "Key": "b" * 64,
+    "Count": 3,
+    "Length": 0.5,
+    "Share": 0.5,
+    "dict[str, str]": {"torch": "2"},
+}
+SETTINGS = AuditSettings(**{field.name: VALUES.get(str(field.type), 0.5) for field in fields(AuditSettings)})
 VERDICT = Verdict(12, 2, 1, 0, 0.001, 0.012, "binomial", 0.01, False, 0.8, 0.8, 1)
 ATTACKED = (
     AttackedCertificate(0, 1, 0.5, FLIPPED, Flip(0.4, 0.8, 2, 90, 100, "ascent", (1, 2, 3))),
@@ -74,7 +82,7 @@ def test_a_new_audit_is_unbound(trained: Path, tmp_path: Path) -> None:
 )
 def test_a_broken_file_is_one_clear_error(tmp_path: Path, text: str) -> None:
     (tmp_path / "audit.json").write_text(text)
-    with pytest.raises(RunError, match=r"audit\.json cannot be read"):
+    with pytest.raises(RunError, match=r"audit\.json is broken"):
         read_audit(tmp_path)
 
 

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from twinproof.errors import RunError
-from twinproof.runs.layout import RunLayout, read_json_lines, read_run_json
+from twinproof.runs.layout import RunLayout, read_run_json
+from twinproof.runs.reading import read_lines
+from twinproof.runs.run_model import MetricsLine
 
 
 def test_the_names_are_those_of_the_format(tmp_path: Path) -> None:
@@ -56,16 +58,16 @@ def test_no_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "cannot be read"),
-        (b"{", "cannot be read"),
-        (b"\xff\xfe{}", "cannot be read"),
-        (b"[]", "unknown format"),
+        (b"", "is broken"),
+        (b"{", "is broken"),
+        (b"\xff\xfe{}", "is broken"),
+        (b"[]", "is broken"),
         (b"{}", "unknown format"),
         (b'{"format": 0}', "unknown format"),
         (b'{"format": true}', "unknown format"),
         (b'{"format": 3}', "made by a newer version"),
         (b'{"format": "1"}', "unknown format"),
-        (b"null", "unknown format"),
+        (b"null", "is broken"),
     ],
 )
 def test_a_broken_run_json(tmp_path: Path, content: bytes, message: str) -> None:
@@ -89,11 +91,11 @@ def test_a_broken_run_json(tmp_path: Path, content: bytes, message: str) -> None
 def test_json_lines_pass_over_a_torn_tail(tmp_path: Path, content: bytes, steps: list[int]) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(content)
-    assert [line["step"] for line in read_json_lines(path)] == steps
+    assert [line["step"] for line in read_lines(path, MetricsLine)] == steps
 
 
 def test_json_lines_of_no_file(tmp_path: Path) -> None:
-    assert read_json_lines(tmp_path / "metrics.jsonl") == []
+    assert read_lines(tmp_path / "metrics.jsonl", MetricsLine) == []
 
 
 @pytest.mark.parametrize("broken", [b'{"st', b"[1]", b"7", b"\xff"])
@@ -101,5 +103,5 @@ def test_a_broken_line_that_is_not_the_last_is_named(tmp_path: Path, broken: byt
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'{"step": 1}\n' + broken + b'\n{"step": 3}\n')
     with pytest.raises(RunError, match=re.escape("metrics.jsonl is broken")) as refused:
-        read_json_lines(path)
+        read_lines(path, MetricsLine)
     assert refused.value.where.endswith("line 2")

@@ -109,7 +109,8 @@ def test_source_round_trip_and_absence(tmp_path: Path) -> None:
     assert private_files.load_source(tmp_path) == {"source": "somewhere", "test": None}
     for broken in ("{", "[1]", "7", "null"):
         (tmp_path / "source.json").write_text(broken)
-        assert private_files.load_source(tmp_path) is None
+        with pytest.raises(RunError, match="is broken"):
+            private_files.load_source(tmp_path)
 
 
 def test_diagnostics_are_appended(tmp_path: Path) -> None:

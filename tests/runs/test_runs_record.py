@@ -13,6 +13,8 @@ from twinproof.runs.environment import software_versions, utc_now
 from twinproof.runs.layout import read_run_json
 from twinproof.runs.record import config_digest, file_digests, update_run_json, write_run_json
 
+ACCURACY = {"value": 0.5, "low": 0.25, "high": 0.75, "confidence": 0.95}
+
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
@@ -29,11 +31,11 @@ def test_format_is_written_first_of_all(root: Path) -> None:
 
 def test_update_keeps_other_entries(root: Path) -> None:
     before = read_run_json(root)
-    after = update_run_json(root, files=["metrics.jsonl"], state="complete", accuracy={"value": 0.5})
+    after = update_run_json(root, files=["metrics.jsonl"], state="complete", accuracy=ACCURACY)
     assert after == read_run_json(root)
     assert after["config"] == before["config"]
     assert after["state"] == "complete"
-    assert after["accuracy"] == {"value": 0.5}
+    assert after["accuracy"] == ACCURACY
     assert after["files"]["ledger.jsonl"] == before["files"]["ledger.jsonl"]
     assert after["files"]["metrics.jsonl"] == {"sha256": sha256_file(root / "metrics.jsonl")}
 

@@ -26,6 +26,7 @@ from twinproof.errors import RunError
 from twinproof.files import canonical_json, write_atomic, write_json
 from twinproof.progress import Progress, Silent
 from twinproof.randomness import Key
+from twinproof.runs.reading import read_json
 from twinproof.training.distributed.ranks import ALONE, Ranks
 from twinproof.training.distributed.rounds import in_rounds
 
@@ -145,11 +146,7 @@ def _take_up(folder: Path, binding: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         write_json(path, {"format": _FORMAT, "binding": binding})
         return
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))["binding"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunError("the record of the attack is broken", where=str(path), got=error, wanted="a binding") from error
-    if found != binding:
+    if read_json(path).record.get("binding") != binding:
         raise _other_attack(path)
 
 

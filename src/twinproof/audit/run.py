@@ -41,6 +41,7 @@ from twinproof.runs.layout import read_run_json
 from twinproof.runs.lock import exclusive
 from twinproof.runs.record import update_run_json
 from twinproof.runs.run import Run
+from twinproof.runs.run_model import GUARANTEES
 from twinproof.training.device import describe_device, resolve_device
 
 # Certificates attacked and made durable together: a kill loses at most these.
@@ -233,7 +234,7 @@ def refuted_promise(settings: CertificateSettings, verdict: Verdict) -> Guarante
 
 def _record(root: Path, settings: CertificateSettings, verdict: Verdict | None) -> None:
     """Binds the audit, and with it the promise that it refutes."""
-    guarantees = read_run_json(root)["guarantees"]
+    guarantees = read_run_json(root, GUARANTEES)["guarantees"]
     if verdict is not None and verdict.refuted:
         guarantees = {**guarantees, str(Kind.ROBUSTNESS): refuted_promise(settings, verdict).as_dict()}
     update_run_json(root, files=(AUDIT_JSON,), guarantees=guarantees)

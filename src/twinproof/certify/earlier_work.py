@@ -13,6 +13,7 @@ from twinproof.files import sync_folder
 from twinproof.runs.certificates import CertificateSettings, read_certificates, read_settings, write_settings
 from twinproof.runs.layout import RunLayout, read_run_json
 from twinproof.runs.record import update_run_json
+from twinproof.runs.run_model import GUARANTEES
 
 SAMPLING, COMPLETE = "sampling", "complete"
 CERTIFICATE_FILES = ("certificates.json", "certificates.csv")
@@ -90,12 +91,12 @@ def _lines_done(root: Path, settings: CertificateSettings) -> int:
 
 
 def _start_afresh(root: Path, wanted: CertificateSettings) -> None:
+    guarantees = {**read_run_json(root, GUARANTEES)["guarantees"], "robustness": unfinished_promise(wanted).as_dict()}
     # Settings go first and come back last: a kill in between leaves no settings, never new ones beside old certificates.
     layout = RunLayout(root)
     layout.certificates_json.unlink(missing_ok=True)
     sync_folder(root)
     layout.certificates_csv.unlink(missing_ok=True)
     sync_folder(root)
-    guarantees = {**read_run_json(root)["guarantees"], "robustness": unfinished_promise(wanted).as_dict()}
     update_run_json(root, files=CERTIFICATE_FILES, guarantees=guarantees)
     write_settings(root, wanted)

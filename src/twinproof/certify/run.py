@@ -39,6 +39,7 @@ from twinproof.runs.layout import read_run_json
 from twinproof.runs.lock import exclusive
 from twinproof.runs.record import update_run_json
 from twinproof.runs.run import Run
+from twinproof.runs.run_model import GUARANTEES
 from twinproof.training.device import describe_device, resolve_device
 from twinproof.training.distributed.ranks import ALONE, Ranks
 from twinproof.training.distributed.rounds import in_rounds
@@ -266,5 +267,5 @@ def _writer(root: Path, settings: CertificateSettings, done: int) -> Iterator[Ce
 
 
 def _record(root: Path, settings: CertificateSettings) -> None:
-    guarantees = {**read_run_json(root)["guarantees"], "robustness": certified_promise(settings).as_dict()}
+    guarantees = {**read_run_json(root, GUARANTEES)["guarantees"], "robustness": certified_promise(settings).as_dict()}
     update_run_json(root, files=CERTIFICATE_FILES, guarantees=guarantees)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from twinproof.errors import RunError
 from twinproof.evaluate.protocols import Entry
-from twinproof.files import make_folder_below, write_atomic, write_json
+from twinproof.files import LARGEST_TABLE, make_folder_below, read_bounded, write_atomic, write_json
 from twinproof.runs.attacks import (
     ATTACKS_JSON,
     AttackLine,
@@ -52,7 +52,7 @@ class AttackWork:
     def judged(self, entry: Entry, first: int) -> list[AttackLine] | None:
         """The lines of a batch that was judged before, or None."""
         path = self._judged(entry, first)
-        return parse_lines(path.read_text(encoding="utf-8"), path) if path.is_file() else None
+        return parse_lines(read_bounded(path, LARGEST_TABLE), path) if path.is_file() else None
 
     def keep_judged(self, entry: Entry, first: int, lines: list[AttackLine]) -> None:
         """Makes the lines of a batch durable."""
@@ -80,7 +80,7 @@ def earlier_attacks(run: Path) -> AttackSettings | None:
     for path in (AttackWork.of(run).plan, run / ATTACKS_JSON):
         found = read_attack_settings(path)
         if found is not None:
-            return found[0]
+            return found
     return None
 
 

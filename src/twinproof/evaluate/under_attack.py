@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import time
 from collections.abc import Sequence
@@ -43,6 +42,7 @@ from twinproof.runs.attacks import (
     AttackLine,
     AttackRecord,
     AttackSettings,
+    attack_settings,
     format_lines,
     is_complete,
     parse_lines,
@@ -148,7 +148,7 @@ def _follow(
         if record is None:
             raise RunError("the attacks that rank 0 speaks of are not here", where=str(run.root), got="no attacks.json")
         return AttackedRun(record.settings, record.results, read_attack_lines(run.root))
-    settings = AttackSettings.from_dict(json.loads(told))
+    settings = attack_settings(told)
     attacker = _prepare(run, dataset, plan, sampling, limit, device, settings.form, Key(bytes.fromhex(settings.key)))
     _agree(ranks, dataset, attacker.settings)
     made = _made(run, dataset, replace(attacker, settings=settings), began, Silent(), ranks)
@@ -357,7 +357,7 @@ def _judge(
         return format_lines(earlier or judge.lines(entry, stored, attacker.subjects, before, rows)).encode()
 
     for first, text in in_rounds(ranks, range(0, len(stored), _INPUTS_PER_BATCH), judged):
-        made = parse_lines(text.decode(), Path(entry.name))
+        made = parse_lines(text, Path(entry.name))
         if ranks.is_first and work.judged(entry, first) is None:
             work.keep_judged(entry, first, made)
         lines += made

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,14 +9,22 @@ from twinproof.errors import RunError
 from twinproof.files import make_folder, write_json
 from twinproof.runs.lock import exclusive
 from twinproof.runs.private_files import create_private_folder
+from twinproof.runs.reading import Count, read_json
 
 
 @dataclass(frozen=True)
 class Answer:
     """The last step that was answered, and the digest of the weights that it was answered for."""
 
-    step: int
+    step: Count
     weights_sha256: str
+
+
+@dataclass(frozen=True)
+class _Stored(Answer):
+    """The file: whose records, and their answer."""
+
+    records: str
 
 
 class AnsweredSteps:
@@ -70,17 +77,16 @@ class AnsweredSteps:
         if self._path is None or not self._path.is_file():
             return None
         try:
-            stored = json.loads(self._path.read_text(encoding="utf-8"))
-            records, last = str(stored["records"]), Answer(int(stored["step"]), str(stored["weights_sha256"]))
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            stored = read_json(self._path).typed(_Stored)
+        except (OSError, RunError) as error:
             raise self._refused("what this party has answered cannot be read", error, "the file that it wrote") from error
-        if records != self._records:
+        if stored.records != self._records:
             raise self._refused(
                 "the party has answered with other records or another key",
                 "another fingerprint",
                 "the records and the key that it began with; or a new agreement",
             )
-        return last
+        return Answer(stored.step, stored.weights_sha256)
 
     def _refused(self, what: str, got: object, wanted: str) -> RunError:
         return RunError(what, where=f"party {self._party}", got=got, wanted=wanted)

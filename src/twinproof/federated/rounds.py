@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from twinproof.files import append_line, canonical_json, write_atomic
-from twinproof.runs.layout import read_json_lines
+from twinproof.runs.reading import Count, read_lines
 
 FILE = "rounds.jsonl"
 
@@ -42,6 +44,18 @@ class Round:
         return cls(line["step"], dict(line["drawn"]), refused, tuple(line["missing"]))
 
 
+class _Refused(BaseModel):
+    party: str
+    reason: str
+
+
+class _Line(BaseModel):
+    step: Count
+    drawn: dict[str, Count]
+    refused: list[_Refused]
+    missing: list[str]
+
+
 class RoundLog:
     """Writes ``private/rounds.jsonl``."""
 
@@ -50,7 +64,7 @@ class RoundLog:
 
     def rewind(self, steps: int) -> None:
         """Forgets rounds whose step will be taken again."""
-        kept = [line for line in read_json_lines(self._path) if line["step"] < steps]
+        kept = [line for line in read_lines(self._path, _Line) if line["step"] < steps]
         write_atomic(self._path, "".join(canonical_json(line) + "\n" for line in kept).encode())
 
     def add(self, happened: Round) -> None:
@@ -60,4 +74,4 @@ class RoundLog:
 
 def read_rounds(private: Path) -> list[Round]:
     """All rounds of a run, from its private folder; none where it was not federated."""
-    return [Round.from_dict(line) for line in read_json_lines(private / FILE)]
+    return [Round.from_dict(line) for line in read_lines(private / FILE, _Line)]

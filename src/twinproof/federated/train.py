@@ -41,6 +41,7 @@ from twinproof.runs.layout import RunLayout, read_run_json
 from twinproof.runs.lock import exclusive
 from twinproof.runs.record import COMPLETE, TRAINING, config_digest, write_run_json
 from twinproof.runs.run import Run
+from twinproof.runs.run_model import STARTED
 from twinproof.training.averaging import WeightAverage
 from twinproof.training.checkpoint import FILE as CHECKPOINT_FILE
 from twinproof.training.checkpoint import load_checkpoint, save_checkpoint
@@ -140,7 +141,7 @@ def _start_job(root: Path, agreement: Agreement, public: Dataset, fewest: int) -
 
 
 def _continue_job(root: Path, agreement: Agreement, public: Dataset, fewest: int) -> _Job:
-    layout, record = RunLayout(root), read_run_json(root)
+    layout, record = RunLayout(root), read_run_json(root, STARTED)
     refuse_other_prior(agreement.config, record)
     ledger = load_ledger(layout, config_digest(record["config"]))
     key = private_files.load_key(layout.private)

@@ -13,6 +13,7 @@ from twinproof.files import write_json
 from twinproof.papers.cell import Cell
 from twinproof.runs.environment import utc_now
 from twinproof.runs.layout import RunLayout, read_run_json
+from twinproof.runs.reading import read_json
 from twinproof.runs.record import COMPLETE
 
 FORMAT = 1
@@ -65,10 +66,10 @@ class CellStore:
         if not path.is_file():
             return None
         try:
-            record = json.loads(path.read_text(encoding="utf-8"))
+            record = read_json(path).record
             format_, settings, numbers, made = (record[key] for key in ("format", "settings", "numbers", "made"))
-        except (ValueError, KeyError, TypeError) as error:
-            raise _refused(path, f"{type(error).__name__}: {error}", "a cell of this program") from error
+        except (RunError, KeyError) as error:
+            raise _refused(path, error, "a cell of this program") from error
         wanted = json.loads(json.dumps(cell.settings))
         if (format_, settings) != (FORMAT, wanted):
             raise _refused(path, "a cell made under other settings", f"the settings with digest {cell.digest[:12]}")
@@ -79,7 +80,7 @@ class CellStore:
         path = self.root / name / _FILE
         if not path.is_file():
             return None
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = read_json(path).record
         return {"name": name, **record["settings"], "numbers": record["numbers"], "made": record["made"]}
 
     def keep(self, measured: Measured) -> None:

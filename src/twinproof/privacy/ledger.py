@@ -10,16 +10,45 @@ import json
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from twinproof.errors import RunError
-from twinproof.files import canonical_json, naming, sync_folder
+from twinproof.files import LARGEST_INTEGER, LARGEST_RECORD, canonical_json, naming, read_bounded, strict_json, sync_folder
 from twinproof.privacy.accounting import Event, GaussianEvent, LaplaceEvent, PoissonGaussianEvent
 
 FORMAT = 2
 NEIGHBOURS = "replace-by-null"
 GENESIS = "0" * 64
 KINDS = ("open", "gaussian", "laplace", "poisson-gaussian", "close")
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+
+class _Open(_Body):
+    config_sha256: str = ""
+    delta: Annotated[float, Field(gt=0, lt=1)] | None = None
+
+
+class _Mechanism(_Body):
+    noise_multiplier: Annotated[float, Field(gt=0)]
+
+
+class _Steps(_Mechanism):
+    sample_rate: Annotated[float, Field(gt=0, le=1)]
+    steps: Annotated[int, Field(ge=1, le=LARGEST_INTEGER)]
+
+
+_BODIES: dict[str, TypeAdapter[Any]] = {
+    "open": TypeAdapter(_Open),
+    "gaussian": TypeAdapter(_Mechanism),
+    "laplace": TypeAdapter(_Mechanism),
+    "poisson-gaussian": TypeAdapter(_Steps),
+    "close": TypeAdapter(dict[str, Any]),
+}
 
 
 @dataclass(frozen=True)
@@ -73,7 +102,7 @@ class Ledger:
         if not path.is_file():
             raise RunError("the ledger is missing", where=str(path), got="no such file", wanted="the run's ledger.jsonl")
         # Not splitlines(): it would also take a carriage return for the end of a line.
-        *lines, tail = path.read_bytes().split(b"\n")
+        *lines, tail = read_bounded(path, LARGEST_RECORD).split(b"\n")
         ledger = cls(path, [])
         for line in lines:
             ledger.entries.append(_checked_entry(path, len(ledger.entries), line, ledger._last_hash))
@@ -134,7 +163,7 @@ class Ledger:
     @property
     def config_sha256(self) -> str:
         """The digest of the settings that this ledger was opened for."""
-        return str(self.entries[0].body["config_sha256"])
+        return str(self.entries[0].body.get("config_sha256", ""))
 
     @property
     def reserved_steps(self) -> int:
@@ -170,11 +199,11 @@ class Ledger:
 def _checked_entry(path: Path, number: int, line: bytes, previous: str) -> Entry:
     where = f"{path.name}, line {number + 1}"
     try:
-        record = json.loads(line)
+        record = strict_json(line)
         entry = Entry(record["index"], record["kind"], dict(record["body"]), record["previous"])
         # Byte for byte: another spelling of the same values is a changed ledger too.
         intact = entry.line() == line + b"\n"
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise RunError("a ledger line cannot be read", where=where, got=error, wanted="one JSON object") from error
     if not intact or entry.previous != previous or entry.index != number:
         raise RunError(
@@ -192,4 +221,11 @@ def _checked_entry(path: Path, number: int, line: bytes, previous: str) -> Entry
             wanted="'open' on the first line alone, then " + ", ".join(KINDS[1:]),
             fix="use the version of twinproof that wrote it: an entry that is not understood may have spent privacy",
         )
+    try:
+        _BODIES[entry.kind].validate_python(entry.body)
+    except ValidationError as error:
+        fault = error.errors(include_url=False)[0]
+        key = ".".join(("body", *map(str, fault["loc"])))
+        got = "nothing" if fault["type"] == "missing" else repr(fault["input"])[:80]
+        raise RunError("a ledger line cannot be read", where=f"{where}, key {key}", got=got, wanted=fault["msg"]) from error
     return entry

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import nn
@@ -16,7 +17,9 @@ from twinproof.recipes.config import ResolvedConfig
 from twinproof.recipes.resolve import spent_on_data, spent_on_redistribution
 from twinproof.rounding import round_up
 from twinproof.runs import private_files
-from twinproof.runs.layout import RunLayout, read_json_lines
+from twinproof.runs.layout import RunLayout
+from twinproof.runs.reading import read_lines
+from twinproof.runs.run_model import MetricsLine
 from twinproof.training.gradient_source import StepDiagnostics
 from twinproof.training.records import DeviceRecords
 
@@ -42,13 +45,16 @@ class Reporter:
 
     def rewind(self, step: int) -> None:
         """Forgets lines after the checkpoint that training goes on from; they will be written again."""
-        kept = [line for line in read_json_lines(self._layout.metrics) if line["step"] <= step]
+        kept = [line for line in self._lines() if line["step"] <= step]
         write_atomic(self._layout.metrics, "".join(canonical_json(line) + "\n" for line in kept).encode())
         private_files.rewind_diagnostics(self._layout.private, step)
 
     def reported(self, step: int) -> bool:
         """Whether there is a line about ``step``."""
-        return any(line["step"] == step for line in read_json_lines(self._layout.metrics))
+        return any(line["step"] == step for line in self._lines())
+
+    def _lines(self) -> list[dict[str, Any]]:
+        return read_lines(self._layout.metrics, MetricsLine)
 
     def report(self, model: nn.Module, done: int) -> None:
         """Adds a line about the test set, which is public, and the privacy spent, which depends on the plan alone."""

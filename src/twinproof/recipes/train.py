@@ -56,6 +56,7 @@ from twinproof.runs.layout import RunLayout, read_run_json
 from twinproof.runs.lock import exclusive
 from twinproof.runs.record import COMPLETE, TRAINING, config_digest, write_run_json
 from twinproof.runs.run import Run
+from twinproof.runs.run_model import STARTED
 from twinproof.training.averaging import WeightAverage
 from twinproof.training.captured import Captured
 from twinproof.training.checkpoint import FILE as CHECKPOINT_FILE
@@ -247,7 +248,7 @@ def _start_job(prepared: _Prepared, ranks: Ranks) -> Job:
 
 
 def _continue_job(root: Path, given: TrainConfig | None, own: Own, data_root: Path | None) -> Job:
-    layout, record = RunLayout(root), read_run_json(root)
+    layout, record = RunLayout(root), read_run_json(root, STARTED)
     passes = passes_of(layout.private)
     config = kept_to(restore_config(record["config"], private_files.load_source(layout.private)), record["device"], passes)
     dataset = own.dataset or load_again(config.data, record, data_root)

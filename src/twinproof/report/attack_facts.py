@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from twinproof.errors import RunError, UserError
+from twinproof.errors import UserError
 from twinproof.evaluate.attack_results import attack_results
 from twinproof.evaluate.certified import answered_correctly, certified_curve
 from twinproof.evaluate.crossing import CertifiedLine, line_of
@@ -17,7 +17,6 @@ from twinproof.evaluate.reach import reach
 from twinproof.evaluate.worst_case import Scores
 from twinproof.report.attack_examples import AttackedExample, choose_attacked, clean_lines, contradicting, with_inputs
 from twinproof.runs.attacks import (
-    ATTACKS_JSON,
     AttackLine,
     AttackSettings,
     read_attack_lines,
@@ -115,17 +114,8 @@ def load_attacks(root: Path, certified: CertificateSettings | None, certificates
     record = read_attacks(root)
     if record is None:
         return None
-    try:
-        clean = _scores(record.results["clean"])
-        sizes = tuple(_size(result) for result in record.results["sizes"])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RunError(
-            "attacks.json is broken",
-            where=f"{root / ATTACKS_JSON}, results",
-            got=error,
-            wanted="the format of docs/formats/run.md",
-            fix="restore the file, or attack again with --overwrite",
-        ) from error
+    clean = _scores(record.results["clean"])
+    sizes = tuple(_size(result) for result in record.results["sizes"])
     lines = read_attack_lines(root)
     line = _line(record.settings, certified, certificates)
     held = _held(lines, line)
@@ -155,10 +145,10 @@ def needed_radius(settings: AttackSettings, size: float) -> float:
 
 def _size(result: Mapping[str, Any]) -> SizeFacts:
     entries = []
-    if "paper" in result:
+    if result.get("paper"):
         for name, scores in result["paper"]["attacks"].items():
             entries.append(EntryScores(Protocol.PAPER, name, Target.NETWORK, _scores(scores)))
-    if "adaptive" in result:
+    if result.get("adaptive"):
         for name, scores in result["adaptive"]["attacks"].items():
             attack, _, target = name.partition(" on ")
             entries.append(EntryScores(Protocol.ADAPTIVE, attack, target, _scores(scores)))
@@ -167,8 +157,8 @@ def _size(result: Mapping[str, Any]) -> SizeFacts:
         certified=_interval(result["certified"]),
         certified_inputs=int(result["certified"]["inputs"]),
         entries=tuple(entries),
-        worst=_scores(result["adaptive"]["worst"]) if "adaptive" in result else None,
-        difference={name: float(value) for name, value in result["difference"].items()} if "difference" in result else None,
+        worst=_scores(result["adaptive"]["worst"]) if result.get("adaptive") else None,
+        difference={name: float(value) for name, value in result["difference"].items()} if result.get("difference") else None,
         flips=int(result["flips"]),
         flips_probability=float(result["flips_probability"]),
         crossing=bool(result["crossing"]),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from twinproof.errors import DataError, RunError
+from twinproof.errors import DataError
 from twinproof.evaluate.certified import CertifiedSummary, certified_curve, default_radii, summarize
 from twinproof.evaluate.intervals import Interval
 from twinproof.evaluate.refuted_bounds import already_refuted
@@ -20,7 +20,9 @@ from twinproof.report.audit_facts import AuditFacts, load_audit
 from twinproof.report.numbers import radius_number
 from twinproof.report.radius_words import RadiusWords
 from twinproof.runs.certificates import Certificate, CertificateSettings, read_certificates, read_settings
-from twinproof.runs.layout import RunLayout, read_json_lines, read_run_json
+from twinproof.runs.layout import RunLayout, read_run_json
+from twinproof.runs.reading import read_lines
+from twinproof.runs.run_model import MetricsLine
 
 CURVE_POINTS = 200
 _STEPS = (5.0, 2.0, 1.0, 0.5, 0.25, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
@@ -161,8 +163,8 @@ def load_facts(root: Path, verification: Mapping[str, Any] | None = None, *, exa
         name=os.fsencode(root.resolve().name).decode("utf-8", "replace"),  # a name on the disk may be any bytes
         run=run,
         run_sha256=sha256_file(RunLayout(root).run_json),
-        privacy=_guarantee(root, Kind.PRIVACY, section(guarantees, "privacy")),
-        robustness=_guarantee(root, Kind.ROBUSTNESS, section(guarantees, "robustness")),
+        privacy=_guarantee(Kind.PRIVACY, section(guarantees, "privacy")),
+        robustness=_guarantee(Kind.ROBUSTNESS, section(guarantees, "robustness")),
         settings=settings,
         certificates=certificates if settings else (),
         summary=summary,
@@ -208,20 +210,11 @@ def table_radii(largest: float) -> list[float]:
     return [round(index * step, 6) for index in range(int(largest / step + 1e-9) + 1)][: 2 * _TABLE_ROWS]
 
 
-def _guarantee(root: Path, kind: Kind, record: Mapping[str, Any]) -> Guarantee:
-    try:
-        status = Status(record.get("status", Status.NONE))
-    except ValueError as error:
-        raise RunError(
-            "a guarantee has an unknown status",
-            where=f"{RunLayout(root).run_json}, guarantees.{kind}.status",
-            got=record.get("status"),
-            wanted=", ".join(Status),
-        ) from error
+def _guarantee(kind: Kind, record: Mapping[str, Any]) -> Guarantee:
     assumptions, values = record.get("assumptions"), section(record, "values")
     return Guarantee(
         kind=kind,
-        status=status,
+        status=Status(record.get("status", Status.NONE)),
         promise=str(record.get("promise") or ""),
         theorem=str(record.get("theorem") or ""),
         assumptions=tuple(map(str, assumptions)) if isinstance(assumptions, list) else (),
@@ -231,13 +224,5 @@ def _guarantee(root: Path, kind: Kind, record: Mapping[str, Any]) -> Guarantee:
 
 
 def _progress(root: Path) -> tuple[Progress, ...]:
-    path = RunLayout(root).metrics
-    try:
-        lines = read_json_lines(path)
-        return tuple(
-            Progress(int(line["step"]), number(line.get("test_accuracy")), number(line.get("epsilon"))) for line in lines
-        )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RunError(
-            "metrics.jsonl is broken", where=str(path), got=error, wanted="one JSON object with `step` a line"
-        ) from error
+    lines = read_lines(RunLayout(root).metrics, MetricsLine)
+    return tuple(Progress(line["step"], number(line.get("test_accuracy")), number(line.get("epsilon"))) for line in lines)

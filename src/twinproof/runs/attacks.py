@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
@@ -20,6 +20,21 @@ from twinproof.files import write_atomic, write_json
 from twinproof.rounding import format_down, format_up
 from twinproof.runs.certificates import ABSTAIN
 from twinproof.runs.layout import FORMAT, refuse_unknown_format
+from twinproof.runs.reading import (
+    NUMBER,
+    WHOLE,
+    WORD,
+    Count,
+    Digest,
+    JsonObject,
+    Key,
+    Length,
+    Share,
+    parse_json,
+    parse_table,
+    read_json,
+    read_table,
+)
 from twinproof.runs.record import COMPLETE
 
 ATTACKS_JSON, ATTACKS_CSV, ATTACKED_INPUTS = "attacks.json", "attacks.csv", "attacks.safetensors"
@@ -78,70 +93,112 @@ class AttackLine:
         values |= {"length": format_up(self.length), "radius": format_down(self.radius)}
         return [str(values[name]) for name in HEADER]
 
-    @classmethod
-    def from_row(cls, row: Mapping[str, str]) -> AttackLine:
-        """Reads one line back; ValueError, KeyError or TypeError where it is malformed."""
-        kinds = {"str": str, "int": int, "float": float}
-        return cls(**{field.name: kinds[str(field.type)](row[field.name]) for field in fields(cls)})
-
 
 HEADER = tuple(field.name for field in fields(AttackLine))
+_KINDS = {"str": WORD, "int": WHOLE, "float": NUMBER}
+_COLUMNS = {field.name: _KINDS[str(field.type)] for field in fields(AttackLine)}
 
 
 @dataclass(frozen=True)
 class AttackSettings:
     """What all lines of a run's attacks share; see docs/formats/run.md for each field."""
 
-    model_sha256: str
+    model_sha256: Digest
     norm: str
-    sizes: tuple[float, ...]
+    sizes: tuple[Length, ...]
     attacks: tuple[str, ...]
     protocols: tuple[str, ...]
-    steps: int
-    step_size: float | None
-    paper_steps: int
-    restarts: int
-    draws: int
+    steps: Count
+    step_size: Length | None
+    paper_steps: Count
+    restarts: Count
+    draws: Count
     aim: str | None
-    inputs: int
+    inputs: Count
     certificate_norm: str
-    sigma: float
-    levels: int
+    sigma: Length
+    levels: Count
     law: str
     place: str
     bound: str
-    operator_norm: float
-    slack: float
-    grid: float
-    tau: float
-    dimension: int
-    noise_dimension: int
-    n0: int
-    n: int
-    alpha: float
-    key: str
+    operator_norm: Length
+    slack: Length
+    grid: Length
+    tau: Length
+    dimension: Count
+    noise_dimension: Count
+    n0: Count
+    n: Count
+    alpha: Share
+    key: Key
     random_network: bool
     form: str
     device: str
     versions: dict[str, str]
     created: str
-    seconds: float
+    seconds: Length
     state: str = ATTACKING
-    slackless_norm: float | None = None
+    slackless_norm: Length | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON values; the slackless norm only where there is one."""
         unsaid = () if self.slackless_norm is not None else ("slackless_norm",)
         return {"format": FORMAT, **{name: value for name, value in asdict(self).items() if name not in unsaid}}
 
-    @classmethod
-    def from_dict(cls, record: Mapping[str, Any]) -> AttackSettings:
-        """Reads ``as_dict`` back; ValueError, KeyError or TypeError where it is malformed."""
-        values = {field.name: record[field.name] for field in fields(cls) if field.name != "slackless_norm"}
-        values["slackless_norm"] = record.get("slackless_norm")
-        for name in ("sizes", "attacks", "protocols"):
-            values[name] = tuple(values[name])
-        return cls(**values)
+
+class _Results(BaseModel):
+    """What a report says of ``results``; they follow from the lines, so that further keys are left alone."""
+
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+
+
+class _Interval(_Results):
+    value: float
+    low: float
+    high: float
+    confidence: float
+
+
+class _Scores(_Results):
+    smoothed: _Interval
+    network: _Interval
+    abstained: _Interval
+    certified: _Interval
+    inputs: Count
+
+
+class _Certified(_Interval):
+    inputs: Count
+
+
+class _Protocol(_Results):
+    attacks: dict[str, _Scores]
+
+
+class _Adaptive(_Protocol):
+    worst: _Scores
+
+
+class _Size(_Results):
+    size: Length
+    certified: _Certified
+    paper: _Protocol | None = None
+    adaptive: _Adaptive | None = None
+    difference: dict[str, float] | None = None
+    flips: Count
+    flips_probability: Share
+    crossing: bool
+
+
+class _AllResults(_Results):
+    clean: _Scores
+    sizes: list[_Size]
+    crossing: bool
+    warnings: list[str] = []
+
+
+class _WithResults(_Results):
+    results: _AllResults
 
 
 @dataclass(frozen=True)
@@ -157,34 +214,39 @@ def entry_name(protocol: str, target: str, attack: str, size: float) -> str:
     return "/".join((protocol, target, attack, size_name(size)))
 
 
-def read_attack_settings(path: Path) -> tuple[AttackSettings, dict[str, Any]] | None:
-    """Settings, and all of the object that holds them; None where there is no such file."""
-    if not path.is_file():
-        return None
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-        refuse_unknown_format(path, record["format"])
-        return AttackSettings.from_dict(record), record
-    except (ValueError, KeyError, TypeError) as error:
-        raise RunError(
-            f"{path.name} is broken",
-            where=str(path),
-            got=error,
-            wanted="the format of docs/formats/run.md",
-            fix="restore the file, or attack again with --overwrite",
-        ) from error
+def read_attack_settings(path: Path) -> AttackSettings | None:
+    """The settings of attacks, finished or not; None where there is no such file."""
+    return _settings(_read(path)) if path.is_file() else None
+
+
+def attack_settings(content: bytes) -> AttackSettings:
+    """The settings as another rank sends them."""
+    return _settings(parse_json(content, Path(ATTACKS_JSON)))
 
 
 def read_attacks(root: Path) -> AttackRecord | None:
     """What ``attacks.json`` says, or None where the run was not attacked yet."""
-    found = read_attack_settings(root / ATTACKS_JSON)
-    return None if found is None else AttackRecord(found[0], dict(found[1].get("results", {})))
+    path = root / ATTACKS_JSON
+    if not path.is_file():
+        return None
+    found = _read(path)
+    settings = _settings(found)
+    found.typed(_WithResults)
+    return AttackRecord(settings, found.record["results"])
+
+
+def _read(path: Path) -> JsonObject:
+    return read_json(path, fix="restore the file, or attack again with --overwrite")
+
+
+def _settings(found: JsonObject) -> AttackSettings:
+    refuse_unknown_format(found.path, found.record.get("format"))
+    return found.typed(AttackSettings, optional=("slackless_norm",))
 
 
 def read_attack_lines(root: Path) -> list[AttackLine]:
     """All lines of ``attacks.csv``; none where the run was not attacked yet."""
-    path = root / ATTACKS_CSV
-    return parse_lines(path.read_text(encoding="utf-8"), path) if path.is_file() else []
+    return [AttackLine(**row) for row in read_table(root / ATTACKS_CSV, (_COLUMNS,))]
 
 
 def read_attacked_inputs(root: Path) -> dict[str, NDArray[Any]]:
@@ -192,7 +254,7 @@ def read_attacked_inputs(root: Path) -> dict[str, NDArray[Any]]:
     path = root / ATTACKED_INPUTS
     try:
         return dict(load_file(path)) if path.is_file() else {}
-    except SafetensorError as error:
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:  # numpy does not know every type of theirs
         raise RunError("the attacked inputs cannot be read", where=str(path), got=error, wanted="a safetensors file") from error
 
 
@@ -218,12 +280,9 @@ def format_lines(lines: Iterable[AttackLine]) -> str:
     return text.getvalue()
 
 
-def parse_lines(text: str, path: Path) -> list[AttackLine]:
+def parse_lines(content: bytes, path: Path) -> list[AttackLine]:
     """Reads ``format_lines`` back; ``path`` is for the error."""
-    try:
-        return [AttackLine.from_row(row) for row in csv.DictReader(io.StringIO(text))]
-    except (ValueError, KeyError, TypeError) as error:
-        raise RunError(f"{path.name} is broken", where=str(path), got=error, wanted=",".join(HEADER)) from error
+    return [AttackLine(**row) for row in parse_table(content, path, (_COLUMNS,))]
 
 
 def is_complete(settings: AttackSettings) -> bool:

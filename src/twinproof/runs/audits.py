@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
-from twinproof.errors import RunError
+from pydantic import BaseModel, ConfigDict, Field
+
 from twinproof.files import write_json
 from twinproof.runs.layout import FORMAT, read_run_json, refuse_unknown_format
+from twinproof.runs.reading import CLOSED, Count, Digest, JsonObject, Key, Length, Share, read_json
 from twinproof.runs.record import write_run_json
 
 AUDIT_JSON = "audit.json"
 SECTION = "certificates"
+_FURTHEST = 1e4  # radii: the report counts in eighths of one
 ATTACKING, COMPLETE = "attacking", "complete"
 HELD, UNDECIDED, FLIPPED = "held", "undecided", "flipped"
 
@@ -22,29 +24,29 @@ HELD, UNDECIDED, FLIPPED = "held", "undecided", "flipped"
 class AuditSettings:
     """What all attacks of an audit share; see docs/formats/run.md for each field."""
 
-    certificates_sha256: str
-    settings_sha256: str
-    model_sha256: str
+    certificates_sha256: Digest
+    settings_sha256: Digest
+    model_sha256: Digest
     norm: str
-    inputs: int
-    attackable: int
-    within: float
-    outward: float
-    steps: int
-    draws: int
-    restarts: int
-    directions: int
-    rounds: int
-    screen: int
-    votes: int
-    false_flips: float
-    key: str
+    inputs: Count
+    attackable: Count
+    within: Length
+    outward: Annotated[float, Field(ge=0, le=_FURTHEST)]
+    steps: Count
+    draws: Count
+    restarts: Count
+    directions: Count
+    rounds: Count
+    screen: Count
+    votes: Count
+    false_flips: Share
+    key: Key
     form: str
     arithmetic: str
     device: str
     versions: dict[str, str]
     created: str
-    seconds: float
+    seconds: Length
     state: str
 
 
@@ -56,11 +58,13 @@ class Flip:
     down. ``found_by`` names the search. ``stored`` holds the input itself, in levels, where it contradicts the certificate.
     """
 
-    distance: float
-    ratio: float
+    __pydantic_config__: ClassVar = CLOSED
+
+    distance: Length
+    ratio: Length
     prediction: int
-    votes: int
-    draws: int
+    votes: Count
+    draws: Count
     found_by: str
     stored: tuple[int, ...] | None = None
 
@@ -69,9 +73,11 @@ class Flip:
 class AttackedCertificate:
     """One certificate after the attacks: its verdict, and the closest flip that was proven, inside the radius or beyond it."""
 
-    index: int
+    __pydantic_config__: ClassVar = CLOSED
+
+    index: Count
     prediction: int
-    radius: float
+    radius: Length
     verdict: str
     flip: Flip | None = None
 
@@ -80,18 +86,18 @@ class AttackedCertificate:
 class Verdict:
     """What the attacks say of all certificates together (``twinproof.audit.certificate_verdict``)."""
 
-    inputs: int
-    attacked: int
-    flips: int
-    undecided: int
-    alpha: float
-    expected: float
+    inputs: Count
+    attacked: Count
+    flips: Count
+    undecided: Count
+    alpha: Share
+    expected: Length
     bound: str
-    probability: float
+    probability: Share
     refuted: bool
-    closest: float | None
-    median: float | None
-    beyond_reach: int
+    closest: Length | None
+    median: Length | None
+    beyond_reach: Count
 
     @property
     def words(self) -> str:
@@ -115,25 +121,35 @@ class CertificateAudit:
         return {**asdict(self.settings), "attacked": [asdict(one) for one in self.attacked], "verdict": verdict}
 
 
+@dataclass(frozen=True)
+class _Section(AuditSettings):
+    """The audit of the certificates as the file has it: settings, findings and verdict beside each other."""
+
+    attacked: tuple[AttackedCertificate, ...]
+    verdict: Verdict | None
+
+
+class _AuditFile(BaseModel):
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    certificates: _Section | None = None
+
+
 def write_audit(root: Path, audit: CertificateAudit) -> None:
     """Replaces the audit of the certificates in one step; other sections of the file stay."""
-    others = {name: section for name, section in (_content(root) or {}).items() if name not in ("format", SECTION)}
+    found = _content(root)
+    others = {} if found is None else {name: one for name, one in found.record.items() if name not in ("format", SECTION)}
     write_json(root / AUDIT_JSON, {"format": FORMAT, **others, SECTION: audit.as_dict()})
 
 
 def read_audit(root: Path) -> CertificateAudit | None:
     """The audit of the certificates, or None where there was none; a broken file is an error."""
-    section = (_content(root) or {}).get(SECTION)
+    found = _content(root)
+    section = None if found is None else found.typed(_AuditFile).certificates
     if section is None:
         return None
-    try:
-        settings = AuditSettings(**{field.name: section[field.name] for field in fields(AuditSettings)})
-        attacked = tuple(_attacked(record) for record in section["attacked"])
-        verdict = section["verdict"]
-        known = None if verdict is None else Verdict(**{field.name: verdict[field.name] for field in fields(Verdict)})
-    except (KeyError, TypeError, ValueError) as error:
-        raise _broken(root, error) from error
-    return CertificateAudit(settings, attacked, known)
+    settings = AuditSettings(**{field.name: getattr(section, field.name) for field in fields(AuditSettings)})
+    return CertificateAudit(settings, section.attacked, section.verdict)
 
 
 def unbind_audit(root: Path) -> None:
@@ -143,32 +159,10 @@ def unbind_audit(root: Path) -> None:
     write_run_json(root, record)
 
 
-def _attacked(record: dict[str, Any]) -> AttackedCertificate:
-    flip = record["flip"]
-    if flip is not None:
-        flip = Flip(**{**flip, "stored": None if flip["stored"] is None else tuple(flip["stored"])})
-    return AttackedCertificate(**{**record, "flip": flip})
-
-
-def _content(root: Path) -> dict[str, Any] | None:
+def _content(root: Path) -> JsonObject | None:
     path = root / AUDIT_JSON
     if not path.is_file():
         return None
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise _broken(root, error) from error
-    if not isinstance(record, dict):
-        raise _broken(root, type(record).__name__)
-    refuse_unknown_format(path, record.get("format"))
-    return record
-
-
-def _broken(root: Path, got: object) -> RunError:
-    return RunError(
-        "audit.json cannot be read",
-        where=str(root / AUDIT_JSON),
-        got=got,
-        wanted="the format of docs/formats/run.md",
-        fix="move the file away and audit again",
-    )
+    found = read_json(path, fix="move the file away and audit again")
+    refuse_unknown_format(path, found.record.get("format"))
+    return found

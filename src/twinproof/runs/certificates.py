@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import csv
-import json
 import os
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, ClassVar
 
 from twinproof.errors import RunError
 from twinproof.files import naming, write_json
 from twinproof.rounding import format_down
 from twinproof.runs.layout import FORMAT, RunLayout, refuse_unknown_format
+from twinproof.runs.reading import CLOSED, NUMBER, WHOLE, Count, Digest, Key, Length, Radius, Share, read_json, read_table
 
 ABSTAIN = -1  # prediction: the votes do not allow an answer
 UNKNOWN = -2  # label: nobody said what the truth is
 HEADER = ("index", "label", "prediction", "votes", "top", "radius", "correct", "draws")
 # Columns of evidence that is more than one number of votes.
 MORE = ("squares", "runner_up", "runner_up_squares")
+_COLUMNS = dict.fromkeys(HEADER, WHOLE) | {"radius": NUMBER}
 
 
 @dataclass(frozen=True)
@@ -56,20 +57,15 @@ class Certificate:
         line = [*map(str, numbers), format_down(self.radius), str(int(self.correct)), str(self.draws)]
         return line + [str(getattr(self, name)) for name in MORE] if more else line
 
-    @classmethod
-    def from_row(cls, row: dict[str, str]) -> Certificate:
-        """Reads one line back; ValueError or KeyError where it is malformed."""
-        given = MORE if MORE[0] in row else ()
-        whole = {name: int(row[name]) for name in ("index", "label", "prediction", "votes", "top", "draws", *given)}
-        return cls(radius=float(row["radius"]), **whole)
-
 
 @dataclass(frozen=True)
 class Look:
     """A look at the votes after ``draws`` estimation draws, with a bound that fails with probability at most ``alpha``."""
 
-    draws: int
-    alpha: float
+    __pydantic_config__: ClassVar = CLOSED
+
+    draws: Count
+    alpha: Share
 
 
 @dataclass(frozen=True)
@@ -79,25 +75,25 @@ class CertificateSettings:
     Without ``looks`` there is one, at all n draws with all of alpha.
     """
 
-    model_sha256: str
+    model_sha256: Digest
     norm: str
-    sigma: float
-    grid: float
-    levels: int
-    dimension: int
-    tau: float
-    n0: int
-    n: int
-    alpha: float
-    key: str
-    largest_radius: float
-    inputs: int
+    sigma: Length
+    grid: Length
+    levels: Count
+    dimension: Count
+    tau: Length
+    n0: Count
+    n: Count
+    alpha: Share
+    key: Key
+    largest_radius: Radius
+    inputs: Count
     state: str
     device: str
     versions: dict[str, str]
     created: str
-    seconds: float
-    target_radius: float | None = None
+    seconds: Length
+    target_radius: Radius | None = None
     looks: tuple[Look, ...] = ()
     arithmetic: str = "float32"
     form: str = "as given"
@@ -108,12 +104,12 @@ class CertificateSettings:
     statistic: str = "votes"
     confidence: str = "clopper-pearson"
     runner_up: str = "complement"
-    classes: int = 2
-    resolution: int = 1
-    operator_norm: float = 1.0
+    classes: Count = 2
+    resolution: Count = 1
+    operator_norm: Length = 1.0
     operator_norm_method: str = "identity"
-    slack: float = 0.0
-    slackless_norm: float | None = None
+    slack: Length = 0.0
+    slackless_norm: Length | None = None
 
     def __post_init__(self) -> None:
         if not self.looks:
@@ -147,30 +143,16 @@ def read_settings(root: Path) -> CertificateSettings | None:
     path = RunLayout(root).certificates_json
     if not path.is_file():
         return None
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-        refuse_unknown_format(path, record["format"])
-        # Records from before there was noise at two places have no slackless norm.
-        values = {field.name: record[field.name] for field in fields(CertificateSettings) if field.name != "slackless_norm"}
-        values["slackless_norm"] = record.get("slackless_norm")
-        return CertificateSettings(**{**values, "looks": tuple(Look(**look) for look in values["looks"])})
-    except (ValueError, KeyError, TypeError) as error:
-        raise RunError(
-            "certificates.json is broken", where=str(path), got=error, wanted="the format of docs/formats/run.md"
-        ) from error
+    found = read_json(path, fix="restore the file, or certify again with --overwrite")
+    refuse_unknown_format(path, found.record.get("format"))
+    # Records from before there was noise at two places have no slackless norm.
+    return found.typed(CertificateSettings, optional=("slackless_norm",))
 
 
 def read_certificates(root: Path) -> list[Certificate]:
     """All complete lines of ``certificates.csv``; a last line that a kill cut short is passed over."""
-    path = RunLayout(root).certificates_csv
-    if not path.is_file():
-        return []
-    try:
-        text = path.read_text(encoding="utf-8")
-        whole = text[: text.rfind("\n") + 1].splitlines()
-        return [Certificate.from_row(row) for row in csv.DictReader(whole)]
-    except (ValueError, KeyError, TypeError) as error:
-        raise RunError("certificates.csv is broken", where=str(path), got=error, wanted=",".join(HEADER)) from error
+    rows = read_table(RunLayout(root).certificates_csv, (_COLUMNS, _COLUMNS | dict.fromkeys(MORE, WHOLE)), appended=True)
+    return [Certificate(**{name: value for name, value in row.items() if name != "correct"}) for row in rows]
 
 
 class CertificateWriter:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from twinproof.errors import RunError
+from twinproof.runs.reading import broken, read_json, shown
+from twinproof.runs.run_model import Needs, RunFile, missing_keys
 
 FORMAT = 2
 """The format that is written now. A run keeps the number it began with, whatever is added to it later."""
@@ -67,8 +69,11 @@ class RunLayout:
         return self.root / "private"
 
 
-def read_run_json(root: Path) -> dict[str, Any]:
-    """The content of ``run.json``; a clear error where ``root`` is no run or the file is broken."""
+def read_run_json(root: Path, needs: Needs | None = None) -> dict[str, Any]:
+    """The content of ``run.json``; a clear error where ``root`` is no run or the file is broken.
+
+    ``needs`` are the keys that must be there (``run_model.STARTED`` and others).
+    """
     path = RunLayout(root).run_json
     if not path.is_file():
         raise RunError(
@@ -78,14 +83,17 @@ def read_run_json(root: Path) -> dict[str, Any]:
             wanted="a directory made by `twinproof train` or `twinproof demo`",
             fix="check the path",
         )
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise RunError("run.json cannot be read", where=str(path), got=error, wanted="valid JSON") from error
-    if not isinstance(record, dict):
-        raise RunError("run.json has an unknown format", where=str(path), got=type(record).__name__, wanted="a JSON object")
-    refuse_unknown_format(path, record.get("format"))
-    return record
+    found = read_json(path)
+    refuse_unknown_format(path, found.record.get("format"))  # first: of a newer format the keys may differ
+    found.typed(RunFile)
+    refuse_missing(root, found.record, needs or {})
+    return found.record
+
+
+def refuse_missing(root: Path, record: Mapping[str, Any], needs: Needs) -> None:
+    """Raises RunError unless ``record``, which is that of ``run.json``, has all the keys of ``needs``."""
+    if missing := missing_keys(record, needs):
+        raise broken(RunLayout(root).run_json, f"key {', '.join(missing[:5])}", "nothing", "the format of docs/formats/run.md")
 
 
 def refuse_unknown_format(path: Path, found: object) -> None:
@@ -101,24 +109,4 @@ def refuse_unknown_format(path: Path, found: object) -> None:
             wanted=wanted,
             fix="upgrade twinproof",
         )
-    raise RunError(f"{path.name} has an unknown format", where=str(path), got=found, wanted=wanted)
-
-
-def read_json_lines(path: Path) -> list[dict[str, Any]]:
-    """Every complete line of a JSON-lines file; a last line that a kill left half written is passed over."""
-    if not path.is_file():
-        return []
-    lines = path.read_bytes().split(b"\n")
-    return [_json_line(path, number, line) for number, line in enumerate(lines[:-1], start=1) if line]
-
-
-def _json_line(path: Path, number: int, line: bytes) -> dict[str, Any]:
-    try:
-        record = json.loads(line)
-    except ValueError as error:
-        raise RunError(f"{path.name} is broken", where=f"{path}, line {number}", got=error, wanted="a JSON object") from error
-    if not isinstance(record, dict):
-        raise RunError(
-            f"{path.name} is broken", where=f"{path}, line {number}", got=type(record).__name__, wanted="a JSON object"
-        )
-    return record
+    raise RunError(f"{path.name} has an unknown format", where=f"{path}, key format", got=shown(found), wanted=wanted)

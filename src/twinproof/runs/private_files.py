@@ -9,17 +9,30 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from twinproof.data.fingerprint import fingerprint
 from twinproof.data.record import Split
 from twinproof.errors import RunError
-from twinproof.files import append_line, write_atomic, write_json
+from twinproof.files import append_line, read_bounded, write_atomic, write_json
 from twinproof.randomness import Key
-from twinproof.runs.layout import read_json_lines
+from twinproof.runs.reading import Digest, Length, read_json, read_lines
+from twinproof.runs.run_model import StepLine
 
 _KEY, _FINGERPRINT, _SOURCE, _DIAGNOSTICS = "key", "fingerprint.json", "source.json", "diagnostics.jsonl"
 _PASSES, _TIMES = "passes.json", "times.json"
 # What a start writes before ``run.json`` is there, in this order.
 WRITTEN_FIRST = (_SOURCE, _FINGERPRINT, _KEY)
+_LARGEST_KEY = 4096
+
+
+class _Fingerprint(BaseModel):
+    key: Digest
+    hmac_sha256: Digest
+
+
+class _Times(BaseModel):
+    seconds: Length
 
 
 def create_private_folder(folder: Path) -> None:
@@ -36,12 +49,15 @@ def save_key(folder: Path, key: Key) -> None:
 
 def load_key(folder: Path) -> Key:
     """The noise key of an unfinished run."""
+    path = folder / _KEY
     try:
-        return Key(bytes.fromhex((folder / _KEY).read_text()))
-    except (OSError, ValueError) as error:
+        if not path.is_file():
+            raise ValueError("no such file")
+        return Key(bytes.fromhex(read_bounded(path, _LARGEST_KEY).decode("ascii")))
+    except ValueError as error:
         raise RunError(
             "the noise key of this run cannot be read",
-            where=str(folder / _KEY),
+            where=str(path),
             got=error,
             wanted="the key that the run was started with",
             fix="start a new run; this one cannot be continued without its key",
@@ -56,13 +72,11 @@ def save_fingerprint(folder: Path, training: Split) -> None:
 
 def check_fingerprint(folder: Path, training: Split) -> None:
     """Refuses to go on with other records: the same noise on two data sets would let one subtract it."""
-    try:
-        kept = json.loads((folder / _FINGERPRINT).read_text())
-        same = hmac.compare_digest(fingerprint(training, bytes.fromhex(kept["key"])), kept["hmac_sha256"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunError(
-            "the fingerprint of the training records cannot be read", where=str(folder / _FINGERPRINT), got=error
-        ) from error
+    path = folder / _FINGERPRINT
+    if not path.is_file():
+        raise RunError("the fingerprint of the training records is missing", where=str(path), got="no such file")
+    kept = read_json(path).typed(_Fingerprint)
+    same = hmac.compare_digest(fingerprint(training, bytes.fromhex(kept.key)), kept.hmac_sha256)
     if not same:
         raise RunError(
             "the training records are not the ones this run was started with",
@@ -80,10 +94,8 @@ def save_source(folder: Path, settings: Mapping[str, Any]) -> None:
 
 def load_source(folder: Path) -> dict[str, Any] | None:
     """Where the data lay, or None where the run came without its private folder."""
-    try:
-        return dict(json.loads((folder / _SOURCE).read_text()))
-    except (OSError, ValueError, TypeError):
-        return None
+    path = folder / _SOURCE
+    return read_json(path).record if path.is_file() else None
 
 
 def save_passes(folder: Path, passes: Mapping[str, Any]) -> None:
@@ -91,15 +103,10 @@ def save_passes(folder: Path, passes: Mapping[str, Any]) -> None:
     write_json(folder / _PASSES, dict(passes))
 
 
-def load_passes(folder: Path) -> Any:
+def load_passes(folder: Path) -> dict[str, Any] | None:
     """What ``save_passes`` kept; None for a run that has not begun to draw."""
     path = folder / _PASSES
-    if not path.is_file():
-        return None
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise RunError("how this run computes its passes cannot be read", where=str(path), got=error) from error
+    return read_json(path).record if path.is_file() else None
 
 
 def save_times(folder: Path, *, finished: str, seconds: float) -> None:
@@ -107,12 +114,10 @@ def save_times(folder: Path, *, finished: str, seconds: float) -> None:
     write_json(folder / _TIMES, {"finished": finished, "seconds": round(seconds, 3)})
 
 
-def load_times(folder: Path) -> dict[str, Any]:
-    """What ``save_times`` kept; nothing where the run came without its private folder."""
-    try:
-        return dict(json.loads((folder / _TIMES).read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
-        return {}
+def load_seconds(folder: Path) -> float | None:
+    """The seconds that ``save_times`` kept; None where the run came without its private folder."""
+    path = folder / _TIMES
+    return read_json(path).typed(_Times).seconds if path.is_file() else None
 
 
 def append_diagnostics(folder: Path, line: Mapping[str, Any]) -> None:
@@ -124,7 +129,7 @@ def rewind_diagnostics(folder: Path, steps: int) -> None:
     """Forgets lines of steps that will be taken again."""
     path = folder / _DIAGNOSTICS
     if path.is_file():
-        kept = [line for line in read_json_lines(path) if line["step"] < steps]
+        kept = [line for line in read_lines(path, StepLine) if line["step"] < steps]
         write_atomic(path, "".join(json.dumps(line) + "\n" for line in kept).encode())
 
 

@@ -20,9 +20,10 @@ from twinproof.layers.models.registry import build_network
 from twinproof.layers.models.with_noise import NoiseForm, RedistributionKind, with_noise, with_two_noises
 from twinproof.layers.noise import BOTH_PLACES, Law, Place
 from twinproof.layers.noise.fixed_draws import with_fixed_draws
-from twinproof.runs.layout import RunLayout, read_run_json
-from twinproof.runs.private_files import load_times
+from twinproof.runs.layout import RunLayout, read_run_json, refuse_missing
+from twinproof.runs.private_files import load_seconds
 from twinproof.runs.record import COMPLETE
+from twinproof.runs.run_model import DATA, NETWORK, PROMISES
 
 _OWN = "own:"
 # The variant in which noise at both places is drawn once as well, and kept with the weights.
@@ -69,6 +70,7 @@ class Run:
                 wanted="a complete run",
                 fix=f"twinproof train --out {root} --resume",
             )
+        refuse_missing(root, record, NETWORK)
         return cls(root, record, network)
 
     @property
@@ -96,7 +98,8 @@ class Run:
     def training_seconds(self) -> float | None:
         """How long the last session of training took, for the owner: None where the run came without its private folder."""
         # Runs of earlier versions have it in run.json.
-        seconds = load_times(self.layout.private).get("seconds", self.record.get("seconds"))
+        kept = load_seconds(self.layout.private)
+        seconds = self.record.get("seconds") if kept is None else kept
         return None if seconds is None else float(seconds)
 
     @property
@@ -128,6 +131,7 @@ class Run:
 
     def refuse_other_data(self, dataset: Dataset) -> None:
         """Refuses a data set whose public description is not the run's."""
+        refuse_missing(self.root, self.record, DATA)
         expected = self.record["data"]
         for name, got, wanted in (
             ("shape", list(dataset.shape), expected["shape"]),
@@ -179,6 +183,7 @@ class Run:
         return copy.deepcopy(self.network)
 
     def _guarantee(self, kind: Kind) -> Guarantee:
+        refuse_missing(self.root, self.record, PROMISES)
         record = self.record["guarantees"][str(kind)]
         return Guarantee(
             kind,

@@ -68,6 +68,8 @@ def load_checkpoint(
             metadata = handle.metadata()
             tensors = {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118 (not a mapping)
         step, bound_to = int(metadata["step"]), metadata["binding"]
+        if step < 0:
+            raise ValueError(f"step {step}")
     except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
         raise RunError(
             "the checkpoint cannot be read", where=str(path), got=error, wanted="a checkpoint of this run"
@@ -82,9 +84,22 @@ def load_checkpoint(
         )
     if average is not None:
         _restore_average(average, tensors, path)
-    model.load_state_dict(_part(tensors, "model/"))
-    _restore_optimizer(model, optimizer, tensors)
+    try:
+        model.load_state_dict(_part(tensors, "model/"))
+    except RuntimeError as error:
+        raise _not_of_this_run(path, str(error).partition("\n")[0]) from error
+    _restore_optimizer(model, optimizer, tensors, path)
     return step
+
+
+def _not_of_this_run(path: Path, got: str) -> RunError:
+    return RunError(
+        "the checkpoint does not fit the network",
+        where=str(path),
+        got=got,
+        wanted="a checkpoint of this run",
+        fix="restore the checkpoint, or start a new run",
+    )
 
 
 def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
@@ -104,9 +119,12 @@ def _restore_average(average: WeightAverage, tensors: dict[str, Tensor], path: P
         ) from error
 
 
-def _restore_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+def _restore_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor], path: Path) -> None:
     for name, parameter in model.named_parameters():
         found = _part(tensors, f"optimizer/{name}/")
+        for key, value in found.items():
+            if value.ndim and value.shape != parameter.shape:
+                raise _not_of_this_run(path, f"{key} of {name} with shape {tuple(value.shape)}")
         state: dict[str, Any] = {key: value.to(parameter.device) for key, value in found.items()}
         if state:
             optimizer.state[parameter] = state

@@ -1,0 +1,229 @@
+"""Hostile run files end in one error that names file and key; sound ones are read as they were, and quickly."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from twinproof.errors import RunError
+from twinproof.files import read_bounded, strict_json
+from twinproof.report.facts import load_facts
+from twinproof.runs import private_files
+from twinproof.runs.attacks import read_attack_lines, read_attacks
+from twinproof.runs.audits import read_audit
+from twinproof.runs.certificates import HEADER, read_certificates, read_settings
+from twinproof.runs.layout import read_run_json
+from twinproof.runs.reading import read_json, read_lines
+from twinproof.runs.run import Run
+from twinproof.runs.run_model import MetricsLine
+
+KEPT = Path(__file__).parents[1] / "fixtures" / "format-1"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A run with certificates, attacks and an audit."""
+    return Path(shutil.copytree(KEPT / "hgm-pixeldp", tmp_path / "run"))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (b'{"a": 1, "a": 2}', "'a' appears twice"),
+        (b'{"a": {"b": NaN}}', "NaN"),
+        (b'{"a": {"b": 1e999}}', r"a\.b: a number that is not finite"),
+        (b'{"a": {"b": [1, 9223372036854775808]}}', r"a\.b\.1: an integer of more than 64 bits"),
+        (b'{"a": ' + b"9" * 5000 + b"}", "digits"),
+        (b'{"a": ' + b"[" * 60 + b"]" * 60 + b"}", "nested"),
+        (b"[" * 200_000, "nested"),
+        (b'{"a": "\\ud800"}', "surrogate"),
+        (b'{"\\ud800": 1}', "surrogate"),
+        (b'{"a": "\xff"}', "utf-8"),
+        (b"", "Expecting value"),
+        (b'{"a": 1} x', "Extra data"),
+    ],
+)
+def test_json_is_read_strictly(text: bytes, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        strict_json(text)
+
+
+def test_sound_json_is_read_as_it_is() -> None:
+    value: dict[str, Any] = {"a": [1, -(2**63) + 1, 0.5, None, True, "ü", {"b": []}], "": {}}
+    assert strict_json(json.dumps(value).encode()) == value
+    assert strict_json(json.dumps(value, ensure_ascii=False).encode()) == value
+
+
+def test_only_regular_files_of_a_bounded_size_are_read(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"123")
+    assert read_bounded(tmp_path / "file", 3) == b"123"
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    for name, words in (("file", "too large"), ("pipe", "regular"), ("zero", "regular"), (".", "regular")):
+        with pytest.raises(RunError, match=words):
+            read_bounded(tmp_path / name, 2)
+
+
+# File, key that is changed, the value it gets, and who reads it.
+HOSTILE: list[tuple[str, str, Any, Callable[[Path], Any]]] = [
+    ("run.json", "state", 1, read_run_json),
+    ("run.json", "config", [], read_run_json),
+    ("run.json", "config.model", None, read_run_json),
+    ("run.json", "config.width", 10**6, read_run_json),
+    ("run.json", "config.sigma", "0.5", read_run_json),
+    ("run.json", "data.shape", [1, 2**30, 2**30], read_run_json),
+    ("run.json", "data.shape", [2**12, 2**12], read_run_json),
+    ("run.json", "data.shape", [1.0, 8, 8], read_run_json),
+    ("run.json", "data.shape", [], read_run_json),
+    ("run.json", "data.classes", 7, read_run_json),
+    ("run.json", "guarantees.privacy.status", "certain", read_run_json),
+    ("run.json", "guarantees.privacy.assumptions", "none", read_run_json),
+    ("run.json", "files.model.safetensors", "x", read_run_json),
+    ("run.json", "accuracy.value", True, read_run_json),
+    ("run.json", "privacy", 3.0, read_run_json),
+    ("certificates.json", "sigma", "0.25", read_settings),
+    ("certificates.json", "key", "zz", read_settings),
+    ("certificates.json", "inputs", -1, read_settings),
+    ("certificates.json", "looks", [{"draws": 1}], read_settings),
+    ("attacks.json", "sizes", [None], read_attacks),
+    ("attacks.json", "results.clean", {}, read_attacks),
+    ("attacks.json", "results.sizes", {"x": 1}, read_attacks),
+    ("audit.json", "certificates.attacked", [{"index": "0"}], read_audit),
+    ("audit.json", "certificates.outward", 1e300, read_audit),
+    ("audit.json", "certificates.verdict", "held", read_audit),
+]
+IDS = [f"{name} {key} {value}"[:60] for name, key, value, _ in HOSTILE]
+
+
+def _changed(path: Path, key: str, value: Any) -> None:
+    record = json.loads(path.read_text())
+    holder, parts = record, key.split(".", 1) if key.startswith("files.") else key.split(".")
+    for part in parts[:-1]:
+        holder = holder[part]
+    holder[parts[-1]] = value
+    path.write_text(json.dumps(record))
+
+
+@pytest.mark.parametrize(("name", "key", "value", "read"), HOSTILE, ids=IDS)
+def test_a_hostile_value_is_named(root: Path, name: str, key: str, value: Any, read: Callable[[Path], Any]) -> None:
+    read(root)
+    _changed(root / name, key, value)
+    with pytest.raises(RunError) as refused:
+        read(root)
+    error = refused.value
+    assert name in error.where
+    assert key.removesuffix(".safetensors") in error.where
+    assert all((error.got, error.wanted, error.fix))
+    assert len(error.message()) < 1500
+    assert error.message().replace("\n", " ").isprintable()
+
+
+def _keys(record: Any, place: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    found = [place] if place else []
+    inner = record.items() if isinstance(record, dict) else enumerate(record[:2]) if isinstance(record, list) else ()
+    for key, value in inner:
+        found += _keys(value, (*place, key))
+    return found
+
+
+@pytest.mark.parametrize("name", ["run.json", "certificates.json", "attacks.json", "audit.json"])
+def test_any_value_in_the_wrong_place_is_one_error_or_none(root: Path, name: str) -> None:
+    """Each key of each file in turn is lost or replaced by junk: readers answer, or raise a RunError."""
+    whole = (root / name).read_text()
+    refused = 0
+    for number, place in enumerate(_keys(json.loads(whole))):
+        record = json.loads(whole)
+        holder = record
+        for part in place[:-1]:
+            holder = holder[part]
+        if number % 6 == 0:
+            del holder[place[-1]]
+        else:
+            holder[place[-1]] = (None, -1, 10**18, "x", [{}])[number % 6 - 1]
+        (root / name).write_text(json.dumps(record))
+        try:
+            load_facts(root)
+            Run.open(root)
+        except RunError:
+            refused += 1
+    assert refused > 20
+
+
+@dataclass(frozen=True)
+class Thing:
+    x: int
+    y: int = 3
+
+
+def test_what_a_record_does_not_say_is_no_default(tmp_path: Path) -> None:
+    path = tmp_path / "thing.json"
+    path.write_text('{"x": 1}')
+    assert read_json(path).typed(Thing, optional=("y",)) == Thing(1, 3)
+    with pytest.raises(RunError, match="key y"):
+        read_json(path).typed(Thing)
+
+
+def test_a_reader_that_indexes_is_caught(tmp_path: Path) -> None:
+    """The planted bug: the reader before, which took what it found."""
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1e999}\n')
+    with pytest.raises(OverflowError):
+        int(json.loads((tmp_path / "metrics.jsonl").read_text())["step"])
+    with pytest.raises(RunError, match="line 1"):
+        read_lines(tmp_path / "metrics.jsonl", MetricsLine)
+
+
+@pytest.mark.parametrize(
+    ("cell", "words"),
+    [
+        ("x", "votes"),
+        ("1_0", "votes"),
+        (" 1", "votes"),
+        ("١", "votes"),
+        ("9" * 30, "votes"),
+        ("1,2", "9 cells"),
+        ("", "votes"),
+    ],
+)
+def test_a_cell_is_named(tmp_path: Path, cell: str, words: str) -> None:
+    (tmp_path / "certificates.csv").write_text(f"{','.join(HEADER)}\n0,1,1,{cell},1,0.5,1,9\n")
+    with pytest.raises(RunError, match="is broken") as refused:
+        read_certificates(tmp_path)
+    assert "line 2" in refused.value.where
+    assert words in refused.value.where + refused.value.got
+
+
+@pytest.mark.parametrize("radius", ["nan", "inf", "1e999", "0x1", "1e5", "0.5"])
+def test_radii_are_finite_numbers(tmp_path: Path, radius: str) -> None:
+    (tmp_path / "certificates.csv").write_text(f"{','.join(HEADER)}\n0,1,1,5,1,{radius},1,9\n")
+    if radius in ("1e5", "0.5"):
+        assert read_certificates(tmp_path)[0].radius == float(radius)
+        return
+    with pytest.raises(RunError, match="radius"):
+        read_certificates(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["demo", "hgm-pixeldp", "stobatch"])
+def test_kept_runs_are_read(name: str) -> None:
+    root = KEPT / name
+    run = Run.open(root)
+    assert run.record["format"] == 1
+    assert read_settings(root) is not None
+    assert read_certificates(root)
+    assert (read_attacks(root) is None) == (not read_attack_lines(root))
+    assert private_files.load_source(root / "private") is None
+
+
+def test_ten_thousand_certificates_are_read_at_once(tmp_path: Path) -> None:
+    lines = "".join(f"{index},3,3,9990,3,0.512345,1,10000\n" for index in range(10_000))
+    (tmp_path / "certificates.csv").write_text(",".join(HEADER) + "\n" + lines)
+    began = time.process_time()
+    assert len(read_certificates(tmp_path)) == 10_000
+    assert time.process_time() - began < 1.0
