@@ -160,7 +160,7 @@ def test_train_answers_with_the_promised_keys(call: Any, tmp_path: Path) -> None
 
 
 def test_a_large_epsilon_is_called_weak(call: Any, tmp_path: Path) -> None:
-    answer = call("train", *QUICK, "--epsilon", "50", "--out", tmp_path / "run", "--json").json()
+    answer = call("train", *QUICK, "--set", "noise_multiplier=0.3", "--out", tmp_path / "run", "--json").json()
     assert answer["status"] == "proven"
     assert "weak" in answer["warning"]
     promise = json.loads((tmp_path / "run" / "run.json").read_text())["guarantees"]["privacy"]["promise"]

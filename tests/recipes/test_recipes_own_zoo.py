@@ -25,7 +25,8 @@ SETTINGS: dict[str, Any] = {
     "delta": 1e-3,
     "steps": 6,
     "batch_size": 16,
-    "performance": {"report_every": 6},
+    # On a GPU rows are equal up to rounding only, and a module of the zoo keeps tensors where no device reaches them.
+    "performance": {"report_every": 6, "device": "cpu"},
 }
 
 ASSUMED = (LateWrite, CallCounter, GlobalCounter)
