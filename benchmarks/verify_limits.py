@@ -3,7 +3,8 @@
     python benchmarks/verify_limits.py --out results/verify-limits.json
 
 Every run goes through the command line in a process of its own, whose address space is limited to 6,000,000 KiB: what ``ulimit
--v 6000000`` does. Runs are made from the demo run among the tests' fixtures. ``--quick`` has small sizes, for the tests.
+-v 6000000`` does. Limits are held against seconds of the processor, which other work on the machine does not change. Runs are
+made from the demo run among the tests' fixtures. ``--quick`` has small sizes, for the tests.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import logging
 import os
 import resource
 import shutil
@@ -73,7 +75,8 @@ def many_certificates(root: Path, size: int) -> None:
     rows = [f"{at},{y},{a},{v},{t},{r:.6f},{int(a == y)},{draws}\n" for at, (y, a, v, t, r) in enumerate(lines)]
     (root / "certificates.csv").write_text("index,label,prediction,votes,top,radius,correct,draws\n" + "".join(rows))
     (root / "certificates.json").write_text(json.dumps(settings | {"inputs": size}))
-    record["data"]["test_records"] = max(size, record["data"]["test_records"])
+    # Of no data set that comes with the package: a million digits are not there to be asked again.
+    record["data"] |= {"name": "many", "test_records": max(size, record["data"]["test_records"])}
     (root / "run.json").write_text(json.dumps(record))
     bind(root, "certificates.csv", "certificates.json")
 
@@ -144,7 +147,7 @@ RUNS: dict[str, tuple[Change | None, int, int, tuple[float, float]]] = {
 
 
 def verify(root: Path, *, limited: bool = True) -> dict[str, Any]:
-    """One call of the command line: seconds, MiB at most, exit status, number of problems and the first of them."""
+    """One call of the command line: seconds (processor, clock), MiB at most, exit status, problems and the first of them."""
     started = time.monotonic()
     output = root.parent / "answer.json"
     child = os.fork()
@@ -158,7 +161,8 @@ def verify(root: Path, *, limited: bool = True) -> dict[str, Any]:
     answer = json.loads(output.read_text() or "{}")
     problems = answer.get("problems", [])
     return {
-        "seconds": round(time.monotonic() - started, 2),
+        "seconds": round(usage.ru_utime + usage.ru_stime, 2),
+        "wall_seconds": round(time.monotonic() - started, 2),
         "mebibytes": round(usage.ru_maxrss / 1024),
         "status": os.waitstatus_to_exitcode(status),
         "problems": len(problems),
@@ -207,6 +211,7 @@ def ledgers(count: int) -> dict[str, dict[Mechanism, int]]:
 def measured_ledgers(count: int) -> list[dict[str, Any]]:
     """Seconds of one thread for the epsilons of each."""
     rows = []
+    logging.getLogger("absl").setLevel(logging.ERROR)
     for name, mechanisms in ledgers(count).items():
         started = time.thread_time()
         spent = account(mechanisms, 1e-5)
@@ -257,7 +262,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--ledgers", type=int, default=40, help="random ledgers")
+    parser.add_argument("--ledgers", type=int, default=20, help="random ledgers")
     parser.add_argument("--only", nargs="*", default=[], help="names of runs; nothing else is measured")
     options = parser.parse_args(arguments)
     found = {"runs": measured_runs(quick=options.quick, only=options.only)}
