@@ -47,6 +47,7 @@ from twinproof.audit import verify_epsilon
 from twinproof.audit.certificate_search import AttackBudget
 from twinproof.audit.verify import verify_run
 from twinproof.certify import run as certify_module
+from twinproof.cli.summaries import training_answer
 from twinproof.errors import OutOfMemory, TwinproofError
 from twinproof.evaluate import under_attack as attack_module
 from twinproof.randomness import Key
@@ -148,6 +149,7 @@ def _open(root: Path) -> None:
     run = tp.Run.open(root)
     for read in (lambda: run.guarantee, lambda: run.robustness, lambda: run.epsilon, lambda: run.training_seconds, run.model):
         read()
+    training_answer(run)
 
 
 def _report(root: Path) -> None:
@@ -174,12 +176,13 @@ READERS: dict[str, Callable[[Path], None]] = {
     "resume": _resume,
 }
 COMMANDS = {
-    "verify": ["verify", "{root}"],
-    "report": ["report", "{root}"],
-    "certify": ["certify", "{root}", "--limit", "2", "--n", "20", "--n0", "5", "--device", "cpu"],
-    "attack": ["attack", "{root}", "--limit", "2", "--steps", "1", "--n", "20", "--size", "0.5", "--device", "cpu"],
-    "audit": ["audit", "{root}", "--certificates", "--steps", "1", "--draws", "1", "--votes", "100", "--device", "cpu"],
-    "resume": ["train", "--out", "{root}", "--resume"],
+    "verify": "verify {root}",
+    "report": "report {root}",
+    # The settings of the seeds: what is there already is read, and gone on with.
+    "certify": "certify {root} --limit 8 --n 40 --n0 10 --device cpu",
+    "attack": "attack {root} --limit 4 --steps 1 --draws 1 --n 40 --n0 10 --size 0.5 --attack fgsm --device cpu",
+    "audit": "audit {root} --certificates --limit 8 --steps 1 --draws 1 --restarts 1 --votes 100 --device cpu",
+    "resume": "train --out {root} --resume",
 }
 
 
@@ -238,7 +241,7 @@ def read_in_process(root: Path, verb: str, case: str, tally: Tally) -> None:
 
 def run_command(root: Path, verb: str, case: str, tally: Tally) -> None:
     """The command itself, in a child that has everything loaded; its exit code and what it prints are looked at."""
-    words = [word.format(root=root) for word in COMMANDS[verb]] + ["--json"]
+    words = [word.format(root=root) for word in COMMANDS[verb].split()] + ["--json"]
     out = root.with_name("command")
     began = time.monotonic()
     child = os.fork()

@@ -10,6 +10,7 @@ from twinproof.data.load import load
 from twinproof.data.own_files import public_name
 from twinproof.data.record import Dataset, Scaling
 from twinproof.data.sources import SOURCES
+from twinproof.errors import ConfigError, RunError
 from twinproof.recipes.config import ResolvedConfig, TrainConfig
 from twinproof.settings import parse_settings
 
@@ -53,7 +54,16 @@ def restore_config(stored: dict[str, Any], source: dict[str, Any] | None) -> Res
     restored = {**stored, "data": {name: data[name] for name in data if name not in (_PUBLIC_DATA, _FORMER_FRACTION)}}
     if source is not None and _PUBLIC_DATA in source and stored.get("noise_layer") is not None:
         restored["noise_layer"] = {**stored["noise_layer"], _PUBLIC_DATA: source[_PUBLIC_DATA]}
-    return parse_settings(ResolvedConfig, restored)
+    try:
+        return parse_settings(ResolvedConfig, restored)
+    except ConfigError as error:
+        raise RunError(
+            "the settings of this run cannot be used",
+            where=f"run.json, config (data: private/source.json, where there is one): {error.where}",
+            got=error.got,
+            wanted=error.wanted,
+            fix="restore the files",
+        ) from error
 
 
 def load_again(data: DataConfig, record: dict[str, Any], data_root: Path | None) -> Dataset:

@@ -72,8 +72,8 @@ class _Accuracy(_Record):
 
 
 class _Privacy(_Record):
-    epsilon: Length | None = None
-    delta: Share | None = None
+    epsilon: Length
+    delta: Share = 0.0
 
 
 class _File(_Record):
@@ -118,6 +118,8 @@ PROMISES: Needs = {
     "guarantees.robustness": _PROMISE,
 }
 """What is promised of a complete run."""
+ANSWER: Needs = {"": ("accuracy",)}
+"""What is said of a training that ended."""
 
 
 def missing_keys(record: Mapping[str, Any], wanted: Needs) -> list[str]:
