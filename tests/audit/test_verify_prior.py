@@ -30,7 +30,7 @@ LIES: list[tuple[dict[str, Any], str]] = [
     ({"prior": "figures"}, "not the one of config"),
     ({"prior": None}, "not the one of config"),
     ({"prior": {"name": "figures", "sha256": "0" * 64}}, "not those of this version"),
-    ({"prior": {"name": "figures"}}, "not those of this version"),
+    ({"prior": {"name": "figures"}}, "not the one of config"),
 ]
 
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from own_modules import harmful
 from own_modules.harmful import DRAWS, HARMFUL, MIXING, STATE, TENSORS, CallCounter, GlobalCounter, LateWrite
 from own_modules.harmless import PROVEN, SHAPE, plain_sequence
 from twinproof.data import Dataset, from_arrays
@@ -30,6 +31,12 @@ SETTINGS: dict[str, Any] = {
 }
 
 ASSUMED = (LateWrite, CallCounter, GlobalCounter)
+
+
+@pytest.fixture(autouse=True)
+def no_calls_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tests of this process may have called the network that counts in a global."""
+    monkeypatch.setitem(harmful._GLOBAL, "calls", 0)
 
 
 @pytest.fixture(scope="module")

@@ -111,6 +111,7 @@ def test_a_run_of_a_cpu_stays_there_beside_a_gpu(
     config = ResolvedConfig(**run_json(root)["config"])
     free = config.model_copy(update={"performance": config.performance.model_copy(update={"device": "auto"})})
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
     kept = kept_to(free, run_json(root)["device"], PassesOfRun(5, "float32"))
     assert (kept.performance.device, kept.performance.physical_batch) == ("cpu", 5)
     assert kept_to(free, "cuda: a GPU, 2 ranks", None).performance.device == "cuda"

@@ -12,6 +12,8 @@ from twinproof.papers.measurement import Measurement
 from twinproof.papers.prior_of_cell import told_prior
 from twinproof.recipes.config import parse_train_config
 
+_FORMER_SHARE = 0.2
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -35,10 +37,14 @@ class Cell:
     def settings(self) -> dict[str, Any]:
         """Everything that its numbers depend on, as plain JSON values; what the recipe decides is written out."""
         config = parse_train_config(self.training)
+        training = config.model_dump(mode="json", exclude={"performance"})
+        # Kept results name cells by settings in which the public share had another name and a default.
+        share = training["data"].pop("public_fraction")
+        training["data"]["test_fraction"] = _FORMER_SHARE if share is None else share
         return {
             "method": self.method,
             "repetition": self.repetition,
-            "training": config.model_dump(mode="json", exclude={"performance"}),
+            "training": training,
             "measurement": self.measurement.as_dict(),
             **told_prior(config),
         }
