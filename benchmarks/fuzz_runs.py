@@ -178,7 +178,7 @@ READERS: dict[str, Callable[[Path], None]] = {
 COMMANDS = {
     "verify": "verify {root}",
     "report": "report {root}",
-    # The settings of the seeds: what is there already is read, and gone on with.
+    # The same settings as the seed runs, so that the verb reads what is there and resumes it.
     "certify": "certify {root} --limit 8 --n 40 --n0 10 --device cpu",
     "attack": "attack {root} --limit 4 --steps 1 --draws 1 --n 40 --n0 10 --size 0.5 --attack fgsm --device cpu",
     "audit": "audit {root} --certificates --limit 8 --steps 1 --draws 1 --restarts 1 --votes 100 --device cpu",

@@ -158,7 +158,7 @@ def attack_problems(
 
 
 def _classes(scores: Tensor) -> Tensor:
-    """The class of each row; nobody's where one of its scores is no number."""
+    """The class of each row, or -1 where one of its scores is NaN."""
     return torch.where(scores.isnan().any(dim=1), -1, scores.argmax(dim=1))
 
 

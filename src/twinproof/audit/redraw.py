@@ -151,7 +151,7 @@ class _Judge:
         selected = self._sums(answers, "select", index, self._settings["n0"])
         made = self._sums(answers, "estimate", index, int(lines.draws[at]))
         if top >= len(made.total):
-            return [_problem(lines, at, "top is no class of the network", str(top), f"0..{len(made.total) - 1}")], 0
+            return [_problem(lines, at, "top is not a class of the network", str(top), f"0..{len(made.total) - 1}")], 0
         problems: list[Problem] = []
         best = int(selected.total.max())
         lead = best - int(selected.total[top])

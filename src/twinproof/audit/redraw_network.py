@@ -153,7 +153,7 @@ class _Front:
 
     def __init__(self, split: NoiseSplit, shape: tuple[int, ...]) -> None:
         if split.before is None:
-            raise CannotRedraw("there is no layer before the noise")
+            raise CannotRedraw("the network has no layer before its noise")
         self.spread, self.shape = split.noise.spread, (math.prod(shape),) if split.flattens else shape
         self.deviation = float(split.noise.deviation)
         self._layer, self._outputs = split.before, split.noise.shape

@@ -22,7 +22,7 @@ from scipy.special import ndtr
 GAUSSIAN, LAPLACE = "gaussian", "laplace"
 # Deviations of the law beyond which nothing is drawn.
 CUTS = {GAUSSIAN: 8.5, LAPLACE: 36.0}
-# Noise of more steps, on both sides, is no whole number of float32.
+# float32 holds whole numbers exactly up to this one only, so noise of more steps would be rounded.
 MOST_STEPS = 2**24
 KEY_BYTES = 32
 _INPUTS_PER_BLOCK = 1024
