@@ -78,7 +78,7 @@ def try_file(sample: Sample, number: int, folder: Path) -> Outcome:
     """Loads one damaged data set as ``tp.data.load`` does."""
     shutil.rmtree(folder, ignore_errors=True)
     sample.write(folder)
-    start = time.perf_counter()
+    start, before = time.perf_counter(), _peak()
     detail = ""
     previous = signal.signal(signal.SIGALRM, _ring)
     signal.setitimer(signal.ITIMER_REAL, SECONDS)
@@ -99,12 +99,17 @@ def try_file(sample: Sample, number: int, folder: Path) -> Outcome:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous)
     seconds = time.perf_counter() - start
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    peak = _peak()
     if outcome in GOOD and seconds > SECONDS:
         outcome = "slow"
-    if outcome in GOOD and peak > BYTES:
+    if outcome in GOOD and peak > max(BYTES, before):
         outcome = "large"
     return Outcome(number, sample.form, outcome, detail, round(seconds, 3), round(peak / 1e6, 1))
+
+
+def _peak() -> int:
+    """The largest memory of this process so far; Linux counts what its parent had when it was started."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _ring(*_: object) -> NoReturn:

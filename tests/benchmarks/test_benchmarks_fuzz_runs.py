@@ -55,6 +55,16 @@ def test_a_reader_that_takes_too_long_is_caught(seeds: dict[str, Path], monkeypa
     assert [problem["what"] for problem in fuzz_runs._share(seeds, range(1), 0, 7).problems] == ["over 0.05 s"]
 
 
+def test_a_reader_that_takes_too_much_is_caught(seeds: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the one that raises the peak: others of this process may have been larger, and are not the next run's fault."""
+    peak = fuzz_runs._peak()
+    tally = fuzz_runs.Tally(largest=peak)
+    monkeypatch.setattr(fuzz_runs, "BYTES", 10**6)
+    for used in (peak, peak + 1, peak + 1):
+        tally.memory("verify", f"{used}", used)
+    assert [problem["what"] for problem in tally.problems] == [f"{peak + 1} bytes"]
+
+
 def test_mutations_are_repeatable_and_change_something(seeds: dict[str, Path], tmp_path: Path) -> None:
     contents = []
     for name in ("one", "two"):
