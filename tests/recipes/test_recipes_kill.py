@@ -370,6 +370,7 @@ def test_the_command_survives_sigkill_at_random_moments(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)  # fifty starts of the command, each of which a busy machine stretches
 def test_the_command_survives_fifty_kills(tmp_path: Path) -> None:
     stages = random.Random(4).choices(("start", "loop", "end"), weights=(1, 3, 1), k=50)
     assert _kill_and_compare(tmp_path, stages, seed=3) >= 25, "too many kills came too late"
