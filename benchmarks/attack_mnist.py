@@ -44,14 +44,14 @@ from twinproof.attacks.objective import Expectation, Objective, Plain, Smoothed
 from twinproof.attacks.result import AttackResult
 from twinproof.attacks.run import run_attack
 from twinproof.attacks.threat import Threat
-from twinproof.certify.run import certify_run
-from twinproof.certify.smoothed import Sampling, SmoothedClassifier, smooth
+from twinproof.certification.run import certify_run
+from twinproof.certification.smoothed import Sampling, SmoothedClassifier, smooth
 from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError, UserError
-from twinproof.evaluate.intervals import Interval, binomial_interval, mean_interval
-from twinproof.evaluate.protocols import AttackPlan
-from twinproof.evaluate.stored_levels import stored_inside
-from twinproof.evaluate.under_attack import JUDGING, attack_run
+from twinproof.evaluation.intervals import Interval, binomial_interval, mean_interval
+from twinproof.evaluation.protocols import AttackPlan
+from twinproof.evaluation.stored_levels import stored_inside
+from twinproof.evaluation.under_attack import JUDGING, attack_run
 from twinproof.files import write_json
 from twinproof.randomness import Key
 from twinproof.recipes.run_data import load_run_data

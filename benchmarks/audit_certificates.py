@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from dpcert_mnist import SETTINGS
-from twinproof.audit.certificate_search import AttackBudget
-from twinproof.audit.run import audit_run
-from twinproof.certify.run import certify_run
-from twinproof.certify.smoothed import Sampling
+from twinproof.auditing.certificate_search import AttackBudget
+from twinproof.auditing.run import audit_run
+from twinproof.certification.run import certify_run
+from twinproof.certification.smoothed import Sampling
 from twinproof.data.record import Dataset
 from twinproof.files import write_json
 from twinproof.randomness import Key

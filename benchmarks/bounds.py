@@ -34,12 +34,12 @@ def one(job: tuple[Path, str, str, int, int, int, dict[str, int]]) -> dict[str, 
     """Certifies, attacks and verifies one copy of the run."""
     import torch
 
-    from twinproof.audit.certificate_search import AttackBudget
-    from twinproof.audit.run import audit_run
-    from twinproof.audit.verify import verify_run
-    from twinproof.certify.method import Method
-    from twinproof.certify.run import certify_run
-    from twinproof.certify.sampling import Sampling
+    from twinproof.auditing.certificate_search import AttackBudget
+    from twinproof.auditing.run import audit_run
+    from twinproof.auditing.verify import verify_run
+    from twinproof.certification.method import Method
+    from twinproof.certification.run import certify_run
+    from twinproof.certification.sampling import Sampling
     from twinproof.randomness import Key
     from twinproof.recipes.run_data import load_run_data
     from twinproof.runs.run import Run

@@ -42,17 +42,17 @@ import torch
 
 import twinproof as tp
 from run_mutations import mutate
-from twinproof.audit import run as audit_module
-from twinproof.audit import verify_epsilon
-from twinproof.audit.certificate_search import AttackBudget
-from twinproof.audit.verify import verify_run
-from twinproof.certify import run as certify_module
+from twinproof.auditing import run as audit_module
+from twinproof.auditing import verify_epsilon
+from twinproof.auditing.certificate_search import AttackBudget
+from twinproof.auditing.verify import verify_run
+from twinproof.certification import run as certify_module
 from twinproof.cli.summaries import training_answer
 from twinproof.errors import OutOfMemory, TwinproofError
-from twinproof.evaluate import under_attack as attack_module
+from twinproof.evaluation import under_attack as attack_module
 from twinproof.randomness import Key
 from twinproof.recipes import train as train_module
-from twinproof.report.facts import load_facts
+from twinproof.reporting.facts import load_facts
 from twinproof.runs.environment import software_versions, utc_now
 
 SECONDS, BYTES = 20, 2 * 10**9

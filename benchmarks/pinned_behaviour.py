@@ -30,7 +30,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import torch
 
 import twinproof as tp
-from twinproof.audit.certificate_search import AttackBudget
+from twinproof.auditing.certificate_search import AttackBudget
 from twinproof.federated.on_one_machine import federate_shares
 from twinproof.randomness import Key
 

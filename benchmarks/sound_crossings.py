@@ -24,8 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
-from twinproof.certify.clopper_pearson import clopper_pearson_lower
-from twinproof.evaluate.crossing import CertifiedLine, Crossing, chance_of, held_against
+from twinproof.certification.clopper_pearson import clopper_pearson_lower
+from twinproof.evaluation.crossing import CertifiedLine, Crossing, chance_of, held_against
 from twinproof.files import write_json
 from twinproof.rounding import round_down
 from twinproof.runs.attacks import NOBODY, AttackLine

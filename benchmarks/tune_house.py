@@ -29,13 +29,13 @@ from typing import Any, ClassVar, Protocol
 
 import torch
 
-from twinproof.certify.run import certify_run
-from twinproof.certify.sampling import Sampling
+from twinproof.certification.run import certify_run
+from twinproof.certification.sampling import Sampling
 from twinproof.data.config import DataConfig
 from twinproof.data.load import load
 from twinproof.data.record import Dataset, Split
 from twinproof.errors import UserError
-from twinproof.evaluate.certified import summarize
+from twinproof.evaluation.certified import summarize
 from twinproof.files import canonical_json, write_json
 from twinproof.randomness import Key
 from twinproof.recipes.train import train

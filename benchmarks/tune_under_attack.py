@@ -16,9 +16,9 @@ from twinproof.attacks.attack import Attack, pgd
 from twinproof.attacks.objective import OwnNoise
 from twinproof.attacks.run import run_attack
 from twinproof.attacks.threat import Threat
-from twinproof.certify.method import Method
-from twinproof.certify.of_run import smoothed_for_run
-from twinproof.certify.sampling import Sampling
+from twinproof.certification.method import Method
+from twinproof.certification.of_run import smoothed_for_run
+from twinproof.certification.sampling import Sampling
 from twinproof.data.record import Dataset
 from twinproof.layers.noise import silenced
 from twinproof.randomness import Key

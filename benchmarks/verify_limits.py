@@ -26,9 +26,9 @@ from typing import Any
 import numpy as np
 from scipy.special import betaincinv, ndtri
 
-from twinproof.audit.verify_epsilon import MOST_STEPS, SMALLEST_NOISE, Mechanism, account
-from twinproof.audit.verify_layer_matrix import convolution, linear
-from twinproof.audit.verify_operator_norm import least_provable
+from twinproof.auditing.verify_epsilon import MOST_STEPS, SMALLEST_NOISE, Mechanism, account
+from twinproof.auditing.verify_layer_matrix import convolution, linear
+from twinproof.auditing.verify_operator_norm import least_provable
 from twinproof.files import write_json
 from twinproof.runs.environment import software_versions, utc_now
 from twinproof.training.device import describe_device, resolve_device

@@ -24,8 +24,8 @@ def test_every_public_name_can_be_used() -> None:
 def test_no_public_name_is_hidden_by_a_room() -> None:
     """A room of the same name would replace the function as soon as anything imports it."""
     code = (
-        "import twinproof.certify.run, twinproof.report.run, twinproof.data.load, twinproof.cli.main; import twinproof as tp; "
-        "import types; names = [n for n in tp.__all__ if n != 'data']; "
+        "import twinproof.certification.run, twinproof.reporting.run, twinproof.data.load, twinproof.cli.main; "
+        "import twinproof as tp, types; names = [n for n in tp.__all__ if n != 'data']; "
         "assert not [n for n in names if isinstance(getattr(tp, n), types.ModuleType)]; assert callable(tp.data.load)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

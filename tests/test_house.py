@@ -31,14 +31,14 @@ ROOMS = (
     ["privacy"],
     ["runs"],
     ["training"],
-    ["certify"],
+    ["certification"],
     ["attacks"],
-    ["evaluate"],
+    ["evaluation"],
     ["recipes"],
     ["federated"],
-    ["audit"],
+    ["auditing"],
     ["papers"],
-    ["report"],
+    ["reporting"],
     ["cli"],
 )
 HEIGHT = {room: height for height, rooms in enumerate(ROOMS) for room in rooms}

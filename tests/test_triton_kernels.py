@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from twinproof import stream_cipher
-from twinproof.certify import fused_pool
-from twinproof.certify.fused_pool import ActivationPool
+from twinproof.certification import fused_pool
+from twinproof.certification.fused_pool import ActivationPool
 from twinproof.stream_cipher import cipher_keys, cipher_words
 from twinproof.training.per_example import device_sums
 from twinproof.triton_kernels import kernels_run

@@ -24,8 +24,8 @@ from speed.costs import forward_cost
 from speed.limits import Limits
 from speed.timing import take_turns
 from speed.workloads import CLASSES, WORKLOADS
-from twinproof.certify.clopper_pearson import clopper_pearson_lower
-from twinproof.certify.smoothed import Sampling, smooth
+from twinproof.certification.clopper_pearson import clopper_pearson_lower
+from twinproof.certification.smoothed import Sampling, smooth
 from twinproof.data.load import load
 from twinproof.errors import DataError
 from twinproof.randomness import Key

@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from twinproof import data as data
-    from twinproof.audit.certificate_search import AttackBudget as AttackBudget
-    from twinproof.audit.run import audit_run as audit_run
-    from twinproof.audit.verify import verify_run as verify_run
-    from twinproof.certify.method import Method as Method
-    from twinproof.certify.of_run import smoothed_for_run as smoothed_for_run
-    from twinproof.certify.run import certify_run as certify_run
-    from twinproof.certify.sampling import Sampling as Sampling
-    from twinproof.certify.smoothed import SmoothedClassifier as SmoothedClassifier
-    from twinproof.certify.smoothed import smooth as smooth
-    from twinproof.evaluate.protocols import AttackPlan as AttackPlan
-    from twinproof.evaluate.under_attack import attack_run as attack_run
+    from twinproof.auditing.certificate_search import AttackBudget as AttackBudget
+    from twinproof.auditing.run import audit_run as audit_run
+    from twinproof.auditing.verify import verify_run as verify_run
+    from twinproof.certification.method import Method as Method
+    from twinproof.certification.of_run import smoothed_for_run as smoothed_for_run
+    from twinproof.certification.run import certify_run as certify_run
+    from twinproof.certification.sampling import Sampling as Sampling
+    from twinproof.certification.smoothed import SmoothedClassifier as SmoothedClassifier
+    from twinproof.certification.smoothed import smooth as smooth
+    from twinproof.evaluation.protocols import AttackPlan as AttackPlan
+    from twinproof.evaluation.under_attack import attack_run as attack_run
     from twinproof.recipes.run_data import load_run_data as load_run_data
     from twinproof.recipes.train import train as train
-    from twinproof.report.run import report_run as report_run
+    from twinproof.reporting.run import report_run as report_run
     from twinproof.runs.run import Run as Run
 
 __version__ = "0.1.0"
@@ -35,21 +35,21 @@ __version__ = "0.1.0"
 # Rooms are named with nouns and verbs that functions would like to have (certify, report), and a package's attribute of that
 # name is the room: so functions on runs say what they work on.
 _PLACES = {
-    "AttackBudget": "twinproof.audit.certificate_search",
-    "AttackPlan": "twinproof.evaluate.protocols",
-    "Method": "twinproof.certify.method",
+    "AttackBudget": "twinproof.auditing.certificate_search",
+    "AttackPlan": "twinproof.evaluation.protocols",
+    "Method": "twinproof.certification.method",
     "Run": "twinproof.runs.run",
-    "Sampling": "twinproof.certify.sampling",
-    "SmoothedClassifier": "twinproof.certify.smoothed",
-    "attack_run": "twinproof.evaluate.under_attack",
-    "audit_run": "twinproof.audit.run",
-    "certify_run": "twinproof.certify.run",
+    "Sampling": "twinproof.certification.sampling",
+    "SmoothedClassifier": "twinproof.certification.smoothed",
+    "attack_run": "twinproof.evaluation.under_attack",
+    "audit_run": "twinproof.auditing.run",
+    "certify_run": "twinproof.certification.run",
     "load_run_data": "twinproof.recipes.run_data",
-    "report_run": "twinproof.report.run",
-    "smooth": "twinproof.certify.smoothed",
-    "smoothed_for_run": "twinproof.certify.of_run",
+    "report_run": "twinproof.reporting.run",
+    "smooth": "twinproof.certification.smoothed",
+    "smoothed_for_run": "twinproof.certification.of_run",
     "train": "twinproof.recipes.train",
-    "verify_run": "twinproof.audit.verify",
+    "verify_run": "twinproof.auditing.verify",
 }
 __all__ = [
     "AttackBudget",

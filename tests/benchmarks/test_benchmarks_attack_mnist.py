@@ -18,8 +18,8 @@ from attack_mnist import Answers, NoiseLayer, Victim
 from speed.timing import Times
 from twinproof.attacks.frozen import untouched
 from twinproof.attacks.objective import Expectation, Objective
-from twinproof.certify.smoothed import smooth
-from twinproof.evaluate.intervals import mean_interval
+from twinproof.certification.smoothed import smooth
+from twinproof.evaluation.intervals import mean_interval
 
 CPU = torch.device("cpu")
 

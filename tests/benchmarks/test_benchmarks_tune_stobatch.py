@@ -22,9 +22,9 @@ from tune_stobatch import CHANGES, MIDDLE, Task, best_lines, grid, merged, one, 
 from tune_under_attack import ATTACK_SIZE, Measure, measured
 from twinproof.attacks.attack import pgd
 from twinproof.attacks.run import run_attack
-from twinproof.certify.method import Method
-from twinproof.certify.of_run import smoothed_for_run
-from twinproof.certify.sampling import Sampling
+from twinproof.certification.method import Method
+from twinproof.certification.of_run import smoothed_for_run
+from twinproof.certification.sampling import Sampling
 from twinproof.data.arrays import from_arrays
 from twinproof.data.config import DataConfig
 from twinproof.data.load import load

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from twinproof.audit.certificate_search import AttackBudget
+from twinproof.auditing.certificate_search import AttackBudget
 from twinproof.cli.audit import audit
 from twinproof.cli.main import run
 from twinproof.randomness import Key

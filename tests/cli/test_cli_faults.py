@@ -13,7 +13,7 @@ import pytest
 
 import twinproof as tp
 from disk_faults import VANISHED, DiskFault, fill, small_disk
-from twinproof.audit.verify import verify_run
+from twinproof.auditing.verify import verify_run
 from twinproof.cli.main import run
 from twinproof.errors import SystemFault
 from twinproof.randomness import Key

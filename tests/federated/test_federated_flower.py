@@ -18,7 +18,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
-from twinproof.audit.verify import verify_run
+from twinproof.auditing.verify import verify_run
 from twinproof.errors import ConfigError, RunError
 from twinproof.federated.flower import FlowerParties, client_app, server_app
 from twinproof.federated.flower_messages import (

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from federations import Watched, agreed, local, members, public
 
-from twinproof.audit.verify import verify_run
+from twinproof.auditing.verify import verify_run
 from twinproof.errors import RunError
 from twinproof.federated import train as train_module
 from twinproof.federated.messages import Parties, Reply, Request

@@ -13,9 +13,9 @@ import pytest
 import torch
 from federations import NAMES, Cheat, agreed, digits, local, members, public, settings, shares, with_sums
 
-from twinproof.audit.verify import verify_run
-from twinproof.certify.run import certify_run
-from twinproof.certify.sampling import Sampling
+from twinproof.auditing.verify import verify_run
+from twinproof.certification.run import certify_run
+from twinproof.certification.sampling import Sampling
 from twinproof.errors import RunError
 from twinproof.federated.agreement import agree
 from twinproof.federated.local import Answering
@@ -27,7 +27,7 @@ from twinproof.guarantee import Status
 from twinproof.progress import Silent
 from twinproof.recipes.run_data import load_run_data
 from twinproof.recipes.train import train
-from twinproof.report.write import write_report
+from twinproof.reporting.write import write_report
 from twinproof.runs.run import Run
 
 LEARNING = {"noise_multiplier": 2.0, "steps": 60, "performance": {"device": "cpu", "report_every": 60}}

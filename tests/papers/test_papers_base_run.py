@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from twinproof.certify.run import certify_run
+from twinproof.certification.run import certify_run
 from twinproof.data.record import Dataset
 from twinproof.errors import RunError
 from twinproof.papers import measure as measuring

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from twinproof.certify.method import Method
-from twinproof.certify.run import certify_run
-from twinproof.certify.smoothed import Sampling
+from twinproof.certification.method import Method
+from twinproof.certification.run import certify_run
+from twinproof.certification.smoothed import Sampling
 from twinproof.data.load import load
 from twinproof.errors import ConfigError, DataError, RunError
 from twinproof.papers import attacked_numbers

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from twinproof.certify.bounds.confidence import after_tau
-from twinproof.certify.bounds.evidence import Evidence
-from twinproof.certify.method import Method
-from twinproof.certify.of_run import smoothed_for_run
-from twinproof.certify.two_noises import composition_radius, single_pass_radius
-from twinproof.certify.two_noises.appendix_n import appendix_n_radius
-from twinproof.certify.two_noises.site import TwoNoisesSite
+from twinproof.certification.bounds.confidence import after_tau
+from twinproof.certification.bounds.evidence import Evidence
+from twinproof.certification.method import Method
+from twinproof.certification.of_run import smoothed_for_run
+from twinproof.certification.two_noises import composition_radius, single_pass_radius
+from twinproof.certification.two_noises.appendix_n import appendix_n_radius
+from twinproof.certification.two_noises.site import TwoNoisesSite
 from twinproof.data.load import load
 from twinproof.data.record import Dataset
 from twinproof.papers.cell_store import CellStore

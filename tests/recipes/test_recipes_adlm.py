@@ -19,7 +19,7 @@ from scipy.stats import spearmanr
 from small_runs import RECORDS, blobs, ledger_lines, run_json, tiny, with_other_record, write_blobs
 from torch import Tensor, nn
 
-from twinproof.audit.verify import verify_run
+from twinproof.auditing.verify import verify_run
 from twinproof.data.load import load
 from twinproof.data.record import Dataset, Split
 from twinproof.errors import ConfigError, ModelError, RunError

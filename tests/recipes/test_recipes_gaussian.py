@@ -11,14 +11,14 @@ import torch
 from recipe_fixtures import on_one_thread as on_one_thread
 from small_runs import ledger_lines
 
-from twinproof.audit.verify import verify_run
-from twinproof.certify.run import certify_run
-from twinproof.certify.sampling import Sampling
+from twinproof.auditing.verify import verify_run
+from twinproof.certification.run import certify_run
+from twinproof.certification.sampling import Sampling
 from twinproof.data.config import DataConfig
 from twinproof.data.load import load
 from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError
-from twinproof.evaluate.certified import summarize
+from twinproof.evaluation.certified import summarize
 from twinproof.guarantee import Status
 from twinproof.randomness import Key
 from twinproof.recipes.config import TrainConfig, parse_train_config

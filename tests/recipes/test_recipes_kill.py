@@ -34,7 +34,7 @@ from small_runs import (
 )
 
 from quiet_fork import fork
-from twinproof.audit.verify import verify_run
+from twinproof.auditing.verify import verify_run
 from twinproof.privacy import plan as plan_module
 from twinproof.privacy import step_randomness as randomness_module
 from twinproof.privacy.accounting import Event, PoissonGaussianEvent, epsilon_pld, epsilon_rdp, spending

@@ -16,9 +16,9 @@ from safetensors.torch import load_file
 from small_runs import tiny
 from torch import Tensor, nn
 
-from twinproof.audit.verify import verify_run
-from twinproof.certify.run import certify_run
-from twinproof.certify.smoothed import Sampling
+from twinproof.auditing.verify import verify_run
+from twinproof.certification.run import certify_run
+from twinproof.certification.smoothed import Sampling
 from twinproof.data.load import load
 from twinproof.guarantee import Status
 from twinproof.layers.noise import silenced, split_at_noise

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from twinproof.audit.verify import verify_run
-from twinproof.certify.run import certify_run
-from twinproof.certify.smoothed import Sampling
+from twinproof.auditing.verify import verify_run
+from twinproof.certification.run import certify_run
+from twinproof.certification.smoothed import Sampling
 from twinproof.cli.summaries import training_answer
 from twinproof.data import Dataset, from_arrays
 from twinproof.errors import ConfigError, ModelError, RunError

@@ -14,7 +14,7 @@ from dp_accounting.pld import pld_privacy_accountant
 from recipe_fixtures import on_one_thread as on_one_thread
 from small_runs import blobs, ledger_lines, run_json, tiny, write_blobs
 
-from twinproof.audit.verify import verify_run
+from twinproof.auditing.verify import verify_run
 from twinproof.data import assemble
 from twinproof.data.private_ranges import private_scaling
 from twinproof.errors import ConfigError, RunError

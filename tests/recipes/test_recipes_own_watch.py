@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from own_modules.harmful import Base, CallCounter
 from own_modules.harmless import SHAPE, Mlp, plain_sequence
 from rank_processes import run_ranks
-from twinproof.audit.verify import verify_run
+from twinproof.auditing.verify import verify_run
 from twinproof.data import Dataset, from_arrays
 from twinproof.errors import ModelError
 from twinproof.guarantee import Status

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from small_runs import ledger_lines, model_bytes, run_json, tiny
 from torch import nn
 
-from twinproof.audit.verify import verify_run
+from twinproof.auditing.verify import verify_run
 from twinproof.data.arrays import from_arrays
 from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError, RunError

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from recipe_fixtures import on_one_thread as on_one_thread
 from small_runs import RECORDS, blobs, ledger_lines, model_bytes, released, run_json, tiny, write_blobs
 
-from twinproof.audit.verify import verify_run
+from twinproof.auditing.verify import verify_run
 from twinproof.data import from_arrays
 from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError, DataError

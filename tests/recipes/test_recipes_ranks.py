@@ -24,7 +24,7 @@ from small_runs import (
 from torch import Tensor, nn
 
 from rank_processes import Ended, die, quick_to_part, run_ranks
-from twinproof.audit.verify import verify_run
+from twinproof.auditing.verify import verify_run
 from twinproof.errors import RunError
 from twinproof.privacy.plan import Draw, PrivateExecution
 from twinproof.recipes import train as train_module

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from small_runs import RECORDS, blobs, ledger_lines, released, run_json, tiny, with_other_record, write_blobs
 from torch import Tensor
 
-from twinproof.audit.verify import verify_run
+from twinproof.auditing.verify import verify_run
 from twinproof.data.load import load
 from twinproof.data.record import Dataset, Split
 from twinproof.errors import DataError, RunError

@@ -16,7 +16,7 @@ from scipy.stats import norm
 from small_runs import RECORDS, model_bytes, tiny
 from torch import Tensor
 
-from twinproof.audit.verify import verify_run
+from twinproof.auditing.verify import verify_run
 from twinproof.data.config import DataConfig
 from twinproof.data.load import load
 from twinproof.errors import ConfigError

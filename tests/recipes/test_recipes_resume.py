@@ -26,7 +26,7 @@ from small_runs import (
     write_blobs,
 )
 
-from twinproof.audit.verify import verify_run
+from twinproof.auditing.verify import verify_run
 from twinproof.data.fingerprint import fingerprint
 from twinproof.errors import ConfigError, RunError, UserError
 from twinproof.privacy import plan as plan_module

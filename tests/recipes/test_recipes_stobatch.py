@@ -13,14 +13,14 @@ from recipe_fixtures import source as source
 from safetensors.torch import load_file
 from small_runs import announced_steps, model_bytes, one_thread, tiny
 
-from twinproof.audit.verify import verify_run
-from twinproof.certify.method import Method
-from twinproof.certify.run import certify_run
-from twinproof.certify.smoothed import Sampling
+from twinproof.auditing.verify import verify_run
+from twinproof.certification.method import Method
+from twinproof.certification.run import certify_run
+from twinproof.certification.smoothed import Sampling
 from twinproof.data.load import load
 from twinproof.errors import ConfigError, RunError
-from twinproof.evaluate.protocols import AttackPlan
-from twinproof.evaluate.under_attack import attack_run
+from twinproof.evaluation.protocols import AttackPlan
+from twinproof.evaluation.under_attack import attack_run
 from twinproof.guarantee import Status
 from twinproof.layers.models.registry import build_network
 from twinproof.layers.models.with_noise import with_two_noises
@@ -35,7 +35,7 @@ from twinproof.recipes.registry import RECIPES
 from twinproof.recipes.resolve import resolve
 from twinproof.recipes.stobatch import STOBATCH, stobatch_loss
 from twinproof.recipes.train import train
-from twinproof.report.run import report_run
+from twinproof.reporting.run import report_run
 from twinproof.runs.run import Run
 from twinproof.training.adversarial_ensemble import ATTACKS
 from twinproof.training.taylor_loss import balanced_cross_entropy, taylor_cross_entropy

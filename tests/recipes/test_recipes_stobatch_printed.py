@@ -14,11 +14,11 @@ from safetensors.torch import load_file
 from small_runs import ledger_lines, model_bytes, one_thread
 
 from rank_processes import run_ranks
-from twinproof.audit.verify import verify_run
-from twinproof.audit.verify_redistribution import PRINTED
-from twinproof.certify.method import Method
-from twinproof.certify.run import certify_run
-from twinproof.certify.smoothed import Sampling
+from twinproof.auditing.verify import verify_run
+from twinproof.auditing.verify_redistribution import PRINTED
+from twinproof.certification.method import Method
+from twinproof.certification.run import certify_run
+from twinproof.certification.smoothed import Sampling
 from twinproof.data.load import load
 from twinproof.errors import ConfigError, RunError
 from twinproof.guarantee import Status

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from small_runs import RECORDS, ledger_lines, model_bytes, run_json, tiny
 from torch import Tensor
 
-from twinproof.audit.verify import verify_run
+from twinproof.auditing.verify import verify_run
 from twinproof.data.load import load
 from twinproof.errors import RunError
 from twinproof.guarantee import Status

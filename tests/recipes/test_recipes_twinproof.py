@@ -14,10 +14,10 @@ from safetensors.torch import load_file
 from small_runs import ledger_lines, model_bytes, released, run_json, tiny
 from torch import Tensor, nn
 
-from twinproof.audit.verify import verify_run
+from twinproof.auditing.verify import verify_run
 from twinproof.data.load import load
 from twinproof.errors import ConfigError, RunError
-from twinproof.evaluate.accuracy import clean_accuracy
+from twinproof.evaluation.accuracy import clean_accuracy
 from twinproof.guarantee import Status
 from twinproof.recipes import train as train_module
 from twinproof.recipes.config import parse_train_config

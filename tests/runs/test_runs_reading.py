@@ -15,7 +15,7 @@ import pytest
 
 from twinproof.errors import RunError
 from twinproof.files import read_bounded, strict_json
-from twinproof.report.facts import load_facts
+from twinproof.reporting.facts import load_facts
 from twinproof.runs import private_files
 from twinproof.runs.attacks import read_attack_lines, read_attacks
 from twinproof.runs.audits import read_audit

@@ -12,7 +12,7 @@ from twinproof.cli.ranks import bars_of, launched_ranks
 from twinproof.errors import ConfigError
 
 if TYPE_CHECKING:
-    from twinproof.evaluate.under_attack import AttackedRun
+    from twinproof.evaluation.under_attack import AttackedRun
 
 _ALL = "all"
 _BOTH = "both"
@@ -57,9 +57,9 @@ def attack(
     Example: twinproof attack runs/mnist --norm l2 --size 0.5 --size 1 --restarts 5 --draws 32
     """
     from twinproof.attacks.attack import METHODS
-    from twinproof.certify.smoothed import Sampling
-    from twinproof.evaluate.protocols import AttackPlan, Protocol
-    from twinproof.evaluate.under_attack import attack_run, default_norm
+    from twinproof.certification.smoothed import Sampling
+    from twinproof.evaluation.protocols import AttackPlan, Protocol
+    from twinproof.evaluation.under_attack import attack_run, default_norm
     from twinproof.randomness import Key
     from twinproof.recipes.run_data import load_run_data
     from twinproof.runs.run import Run
@@ -98,7 +98,7 @@ def attack(
 
 def _tell(run: Path, result: AttackedRun, *, as_json: bool) -> None:
     from twinproof.cli.attack_summary import tell_attacked
-    from twinproof.evaluate.refuted_bounds import already_refuted
+    from twinproof.evaluation.refuted_bounds import already_refuted
 
     tell_attacked(run, result, as_json=as_json)
     if result.results["crossing"] and not already_refuted(result.settings):

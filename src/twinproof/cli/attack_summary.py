@@ -10,7 +10,7 @@ import typer
 from twinproof.cli.output import print_json, print_rows
 
 if TYPE_CHECKING:
-    from twinproof.evaluate.under_attack import AttackedRun
+    from twinproof.evaluation.under_attack import AttackedRun
 
 _PROTOCOL_COLUMNS = {
     "adaptive": ("smoothed", "95 % interval", "abstained", "network"),
@@ -36,8 +36,8 @@ def attacked_answer(result: AttackedRun) -> dict[str, Any]:
     ``certified_accuracy`` is what no attack of that size can take away, on those of the inputs that are certified, unless the
     bound of the certificates is known to be false: ``already_refuted`` says so, and a ``crossing`` is then no surprise.
     """
-    from twinproof.evaluate.attack_results import headline
-    from twinproof.evaluate.refuted_bounds import already_refuted
+    from twinproof.evaluation.attack_results import headline
+    from twinproof.evaluation.refuted_bounds import already_refuted
     from twinproof.runs.attacks import size_name
 
     settings, sizes = result.settings, result.results["sizes"]
@@ -74,7 +74,7 @@ def show_attacked(result: AttackedRun) -> None:
 
 def _claim(result: AttackedRun) -> str:
     """What must be said beside radii that are no promise; nothing otherwise."""
-    from twinproof.evaluate.refuted_bounds import already_refuted
+    from twinproof.evaluation.refuted_bounds import already_refuted
 
     return " (claimed, refuted)" if already_refuted(result.settings) else ""
 
@@ -130,7 +130,7 @@ def _grouped(names: list[str], widths: list[int]) -> str:
 
 def meaning(result: AttackedRun) -> str:
     """One plain sentence about the middle size."""
-    from twinproof.evaluate.attack_results import headline
+    from twinproof.evaluation.attack_results import headline
     from twinproof.runs.attacks import size_name
 
     sizes = result.results["sizes"]

@@ -34,13 +34,13 @@ def audit(
 
     Example: twinproof audit runs/mnist --certificates --limit 1000
     """
-    from twinproof.audit.certificate_search import AttackBudget
-    from twinproof.audit.certificate_verdict import nothing_inside
-    from twinproof.audit.run import audit_run
+    from twinproof.auditing.certificate_search import AttackBudget
+    from twinproof.auditing.certificate_verdict import nothing_inside
+    from twinproof.auditing.run import audit_run
     from twinproof.cli.bars import shown
     from twinproof.cli.output import print_json
     from twinproof.errors import ConfigError
-    from twinproof.evaluate.refuted_bounds import already_refuted
+    from twinproof.evaluation.refuted_bounds import already_refuted
     from twinproof.randomness import Key
     from twinproof.recipes.run_data import load_run_data
     from twinproof.runs.certificates import read_settings
@@ -91,7 +91,7 @@ def _answer(result: CertificateAudit, *, expected: bool) -> dict[str, Any]:
 
 def _show(result: CertificateAudit, *, expected: bool, empty: int) -> None:
     """The verdict in plain words."""
-    from twinproof.audit.certificate_verdict import MARKOV, REFUTED_BELOW
+    from twinproof.auditing.certificate_verdict import MARKOV, REFUTED_BELOW
     from twinproof.cli.output import print_rows
     from twinproof.rounding import format_down
 

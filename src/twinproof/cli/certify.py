@@ -11,7 +11,7 @@ from twinproof.cli.options import DataRoot, Device, Json, RunPath
 from twinproof.cli.ranks import bars_of, launched_ranks
 
 if TYPE_CHECKING:
-    from twinproof.certify.run import CertifiedRun
+    from twinproof.certification.run import CertifiedRun
 
 
 def certify(
@@ -66,10 +66,10 @@ def certify(
 
     Example: twinproof certify runs/mnist --statistic scores --confidence empirical-bernstein --runner-up union
     """
-    from twinproof.certify.method import Method, default_confidence
-    from twinproof.certify.of_run import norm_of_run
-    from twinproof.certify.run import certify_run
-    from twinproof.certify.sampling import Sampling
+    from twinproof.certification.method import Method, default_confidence
+    from twinproof.certification.of_run import norm_of_run
+    from twinproof.certification.run import certify_run
+    from twinproof.certification.sampling import Sampling
     from twinproof.recipes.run_data import load_run_data
     from twinproof.runs.run import Run
 

@@ -11,10 +11,10 @@ from twinproof.cli.options import Device, Json
 from twinproof.errors import ConfigError, system_faults
 
 if TYPE_CHECKING:
-    from twinproof.audit.verification import Verification
-    from twinproof.certify.run import CertifiedRun
-    from twinproof.evaluate.under_attack import AttackedRun
-    from twinproof.report.write import ReportFiles
+    from twinproof.auditing.verification import Verification
+    from twinproof.certification.run import CertifiedRun
+    from twinproof.evaluation.under_attack import AttackedRun
+    from twinproof.reporting.write import ReportFiles
     from twinproof.runs.run import Run
 
 
@@ -30,15 +30,15 @@ def demo(
 
     Example: twinproof demo
     """
-    from twinproof.audit.verify import verify_run
-    from twinproof.audit.verify_originals import Originals
-    from twinproof.certify.run import certify_run
+    from twinproof.auditing.verify import verify_run
+    from twinproof.auditing.verify_originals import Originals
+    from twinproof.certification.run import certify_run
     from twinproof.cli.bars import shown
-    from twinproof.evaluate.under_attack import attack_run
+    from twinproof.evaluation.under_attack import attack_run
     from twinproof.recipes.demo import DEMO_ATTACKED, DEMO_ATTACKS, DEMO_JUDGING, DEMO_SAMPLING, DEMO_SETTINGS
     from twinproof.recipes.run_data import load_run_data
     from twinproof.recipes.train import train
-    from twinproof.report.write import write_report
+    from twinproof.reporting.write import write_report
 
     root, device = _free_directory(out), device or "auto"
     settings: dict[str, Any] = {**DEMO_SETTINGS, "performance": {"device": device}}

@@ -28,8 +28,8 @@ def report(
     """
     from twinproof.cli.output import print_json, print_rows
     from twinproof.errors import ConfigError
-    from twinproof.report.run import report_run
-    from twinproof.report.write import write_comparison
+    from twinproof.reporting.run import report_run
+    from twinproof.reporting.write import write_comparison
 
     if len(runs) > 1:
         if out is None:

@@ -11,8 +11,8 @@ from twinproof.guarantee import PROMISING, WEAK_EPSILON, WEAK_WORDS
 from twinproof.rounding import format_down, format_up
 
 if TYPE_CHECKING:
-    from twinproof.audit.verification import Verification
-    from twinproof.certify.run import CertifiedRun
+    from twinproof.auditing.verification import Verification
+    from twinproof.certification.run import CertifiedRun
     from twinproof.runs.run import Run
 
 
@@ -67,7 +67,7 @@ def certified_answer(result: CertifiedRun) -> dict[str, Any]:
     With a target radius, certified accuracy is given up to the target only. It is decided at the target; below it, as for
     ``acr`` and ``smoothed_accuracy``, the few draws give lower bounds, and an upper one for ``abstained``.
     """
-    from twinproof.evaluate.certified import default_radii, summarize
+    from twinproof.evaluation.certified import default_radii, summarize
 
     settings, certificates, target = result.settings, result.certificates, result.settings.target_radius
     radii = default_radii(settings.decided_radius)
@@ -111,7 +111,7 @@ def show_certified(result: CertifiedRun) -> None:
 
 def show_decided(result: CertifiedRun, answer: dict[str, Any]) -> None:
     """The result of a certification with a target radius: what it decided, and what is only bounded."""
-    from twinproof.evaluate.certified import radius_name
+    from twinproof.evaluation.certified import radius_name
 
     target = radius_name(answer["target_radius"])
     rows = [

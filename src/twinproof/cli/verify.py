@@ -10,7 +10,7 @@ import typer
 from twinproof.cli.options import DataRoot, Json, RunPath
 
 if TYPE_CHECKING:
-    from twinproof.audit.verify_originals import Originals
+    from twinproof.auditing.verify_originals import Originals
 
 
 def verify(
@@ -35,7 +35,7 @@ def verify(
 
     Example: twinproof verify runs/mnist --redraw 20
     """
-    from twinproof.audit.verify import verify_run
+    from twinproof.auditing.verify import verify_run
     from twinproof.cli.output import print_json
     from twinproof.cli.summaries import show_verification
 
@@ -51,7 +51,7 @@ def verify(
 
 def _originals(run: Path, data: str | None, data_root: Path | None, *, wanted: bool) -> Originals | None:
     """The test set; unless it is ``wanted``, that of a known data set alone, and None where it is not here."""
-    from twinproof.audit.verify_originals import Originals
+    from twinproof.auditing.verify_originals import Originals
     from twinproof.data.config import parse_data_config
     from twinproof.data.sources import SOURCES
     from twinproof.errors import UserError

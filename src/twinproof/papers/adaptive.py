@@ -13,12 +13,12 @@ from twinproof.attacks.objective import Plain
 from twinproof.attacks.run import predicted_labels, run_attack
 from twinproof.attacks.threat import Threat
 from twinproof.attacks.without_noise import without_noise
-from twinproof.certify.method import Method
-from twinproof.certify.of_run import smoothed_for_run
-from twinproof.certify.sampling import Sampling
+from twinproof.certification.method import Method
+from twinproof.certification.of_run import smoothed_for_run
+from twinproof.certification.sampling import Sampling
 from twinproof.data.record import Dataset
-from twinproof.evaluate.attacked_classifiers import smoothed_objective
-from twinproof.evaluate.stored_levels import stored_inside
+from twinproof.evaluation.attacked_classifiers import smoothed_objective
+from twinproof.evaluation.stored_levels import stored_inside
 from twinproof.papers.under_attack import UnderAttack
 from twinproof.randomness import Key
 from twinproof.runs.run import Run

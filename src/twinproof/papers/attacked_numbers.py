@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from twinproof.certify.method import Method
-from twinproof.certify.run import CertifiedRun, certify_run
-from twinproof.certify.sampling import Sampling
+from twinproof.certification.method import Method
+from twinproof.certification.run import CertifiedRun, certify_run
+from twinproof.certification.sampling import Sampling
 from twinproof.data.record import Dataset
-from twinproof.evaluate.protocols import CLEAN, AttackPlan, Protocol
-from twinproof.evaluate.under_attack import AttackedRun, attack_run
+from twinproof.evaluation.protocols import CLEAN, AttackPlan, Protocol
+from twinproof.evaluation.under_attack import AttackedRun, attack_run
 from twinproof.papers.adaptive import adaptive_accuracy
 from twinproof.papers.measurement import Numbers
 from twinproof.papers.rereading import PUBLISHED, Rereading

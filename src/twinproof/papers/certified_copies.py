@@ -9,8 +9,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from twinproof.certify.earlier_work import CERTIFICATE_FILES
-from twinproof.certify.earlier_work import COMPLETE as CERTIFIED
+from twinproof.certification.earlier_work import CERTIFICATE_FILES
+from twinproof.certification.earlier_work import COMPLETE as CERTIFIED
 from twinproof.files import sync_folder
 from twinproof.papers.cell_store import is_trained
 from twinproof.papers.smoothing import Smoothing, sigma_name

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from twinproof.data.record import Dataset
-from twinproof.evaluate.example_metrics import MetricSettings
+from twinproof.evaluation.example_metrics import MetricSettings
 from twinproof.papers.measurement import Numbers
 from twinproof.papers.smoothing import Smoothing
 from twinproof.runs.run import Run
@@ -16,7 +16,7 @@ KIND = "example metrics"
 
 @dataclass(frozen=True)
 class ExampleMeasurement:
-    """The metrics of the images that ``after`` certified, with the settings of ``twinproof.evaluate.example_metrics``."""
+    """The metrics of the images that ``after`` certified, with the settings of ``twinproof.evaluation.example_metrics``."""
 
     after: Smoothing
 

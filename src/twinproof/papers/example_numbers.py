@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from twinproof.data.record import Dataset
-from twinproof.evaluate.example_metrics import MetricSettings, measure_run, relate
+from twinproof.evaluation.example_metrics import MetricSettings, measure_run, relate
 from twinproof.papers.certified_copies import certified_copies
 from twinproof.papers.example_metrics import ExampleMeasurement
 from twinproof.papers.measurement import Numbers

@@ -14,13 +14,13 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from twinproof.certify.bounds.catalogue import find_bound
-from twinproof.certify.bounds.confidence import RunnerUp
-from twinproof.certify.bounds.evidence import Evidence
-from twinproof.certify.bounds.mean_confidence import find_confidence
-from twinproof.certify.method import Method
-from twinproof.certify.of_run import smoothed_for_run
-from twinproof.certify.radius import Certified, RadiusRule
+from twinproof.certification.bounds.catalogue import find_bound
+from twinproof.certification.bounds.confidence import RunnerUp
+from twinproof.certification.bounds.evidence import Evidence
+from twinproof.certification.bounds.mean_confidence import find_confidence
+from twinproof.certification.method import Method
+from twinproof.certification.of_run import smoothed_for_run
+from twinproof.certification.radius import Certified, RadiusRule
 from twinproof.data.record import Dataset
 from twinproof.errors import CheckFailed
 from twinproof.guarantee import Status

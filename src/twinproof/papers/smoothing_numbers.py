@@ -8,10 +8,10 @@ from twinproof.attacks.attack import Keep, fgsm
 from twinproof.attacks.objective import Plain
 from twinproof.attacks.run import predicted_labels, run_attack
 from twinproof.attacks.threat import Threat
-from twinproof.certify.run import CertifiedRun, certify_run
-from twinproof.certify.sampling import Sampling
+from twinproof.certification.run import CertifiedRun, certify_run
+from twinproof.certification.sampling import Sampling
 from twinproof.data.record import Dataset
-from twinproof.evaluate.certified import summarize
+from twinproof.evaluation.certified import summarize
 from twinproof.papers.certified_copies import certified_copies
 from twinproof.papers.measurement import Numbers
 from twinproof.papers.smoothing import Smoothing, radii_of, sigma_name

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from twinproof.certify.smoothed import Sampling
-from twinproof.evaluate.protocols import AttackPlan
+from twinproof.certification.smoothed import Sampling
+from twinproof.evaluation.protocols import AttackPlan
 
 DEMO_SETTINGS: dict[str, Any] = {
     "data": {"source": "digits"},

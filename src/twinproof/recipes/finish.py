@@ -9,7 +9,7 @@ from safetensors.torch import save
 from torch import nn
 
 from twinproof.data.record import Dataset
-from twinproof.evaluate.accuracy import Accuracy, clean_accuracy
+from twinproof.evaluation.accuracy import Accuracy, clean_accuracy
 from twinproof.files import sha256_file, write_atomic
 from twinproof.privacy.accounting import Spending, spending
 from twinproof.privacy.ledger import Ledger

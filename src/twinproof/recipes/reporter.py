@@ -10,7 +10,7 @@ from torch import nn
 
 from twinproof.data.record import Dataset
 from twinproof.errors import RunError
-from twinproof.evaluate.accuracy import clean_accuracy
+from twinproof.evaluation.accuracy import clean_accuracy
 from twinproof.files import append_line, canonical_json, write_atomic
 from twinproof.privacy.accounting import PoissonGaussianEvent, epsilon_pld
 from twinproof.recipes.config import ResolvedConfig

@@ -84,7 +84,7 @@ class AttackedCertificate:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the attacks say of all certificates together (``twinproof.audit.certificate_verdict``)."""
+    """What the attacks say of all certificates together (``twinproof.auditing.certificate_verdict``)."""
 
     inputs: Count
     attacked: Count

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from twinproof.certify.base_classifier import base_classifier, classes_of
-from twinproof.certify.lowering import AS_GIVEN, CHANNELS_LAST
+from twinproof.certification.base_classifier import base_classifier, classes_of
+from twinproof.certification.lowering import AS_GIVEN, CHANNELS_LAST
 from twinproof.errors import ConfigError, ModelError
 from twinproof.layers.cross_example import refuse_cross_example_layers
 from twinproof.layers.models.registry import build_network

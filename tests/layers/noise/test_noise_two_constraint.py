@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from twinproof.certify.two_noises import rates
+from twinproof.certification.two_noises import rates
 from twinproof.errors import ModelError
 from twinproof.layers.models.registry import build_network
 from twinproof.layers.models.with_noise import with_two_noises

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from twinproof.evaluate.example_metrics import group_by_radius, log_histogram, spearman, split_at_radius
+from twinproof.evaluation.example_metrics import group_by_radius, log_histogram, spearman, split_at_radius
 from twinproof.papers.cell import Cell
 from twinproof.papers.cell_store import Measured
 from twinproof.papers.smoothing import Smoothing, radii_of, sigma_name

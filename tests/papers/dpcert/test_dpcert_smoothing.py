@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from twinproof.attacks.threat import Threat
-from twinproof.audit.verify import verify_run
-from twinproof.certify.run import certify_run
+from twinproof.auditing.verify import verify_run
+from twinproof.certification.run import certify_run
 from twinproof.data.load import load
 from twinproof.errors import ConfigError, RunError
 from twinproof.papers import smoothing_numbers as counting

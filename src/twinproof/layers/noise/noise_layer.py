@@ -30,7 +30,7 @@ class NoiseLayer(nn.Module):
     Guarantees
         Every row of every call gets its own draw from torch's global generator, in train and eval mode alike, unless the
         layer is ``silenced``. ``forward`` changes no buffer, keeps nothing and does not wait for a device. These are float
-        numbers for training; certificates rest on the exact noise of ``twinproof.certify``.
+        numbers for training; certificates rest on the exact noise of ``twinproof.certification``.
     """
 
     def __init__(self, shape: tuple[int, ...], law: Law, deviation: float, spread: Spread) -> None:

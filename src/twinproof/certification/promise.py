@@ -1,0 +1,122 @@
+"""The robustness promise of a certified run, in words, with its numbers, its theorem and its assumptions."""
+
+from __future__ import annotations
+
+from twinproof.certification.bounds.bound import RobustnessBound
+from twinproof.certification.bounds.catalogue import find_bound
+from twinproof.certification.bounds.confidence import RunnerUp
+from twinproof.certification.bounds.mean_confidence import find_confidence
+from twinproof.certification.method import PLAIN, Statistic
+from twinproof.guarantee import Guarantee, Kind, Status
+from twinproof.layers.noise import BOTH_PLACES, Law, Place
+from twinproof.runs.certificates import CertificateSettings
+
+_GRID = "noise on a power-of-two grid, so that float32 addition is exact"
+_PLAIN = "Randomized smoothing (Cohen, Rosenfeld and Kolter 2019, theorem 1) with a one-sided Clopper-Pearson bound"
+_LOOKS = "; looks at fixed numbers of draws share alpha, so that all their bounds hold at once (union bound)"
+_UNION = "; one lower and classes - 1 upper bounds at alpha / classes each (union bound)"
+_LAYER = (
+    "; the noise is added to the whitened first layer, whose movement is bounded by an operator norm of the final weights and "
+    "by what rounding it to the grid can add"
+)
+_BOTH = (
+    "; noise is added to the input and to the whitened first layer in the same pass: what a change costs is that of the best "
+    "split of it between the two, or with the bound 'composition' the sum of both, and what rounding the layer can add"
+)
+_ASSUMPTIONS = (
+    "The answer is that of the smoothed classifier with exactly these weights and this noise, not of the bare network.",
+    "Each certificate alone fails with probability at most alpha; they do not hold jointly with that probability.",
+    "The network runs in the form and precision, and on the kind of device, that the certificate settings name.",
+    "The pseudo-random generator behaves like ideal random bits; the certification key was not chosen by trying several.",
+)
+_SCORES = "The smoothed classifier is the class with the largest mean score: the softmax, floored to multiples of 2^-20."
+_LAYER_ARITHMETIC = (
+    "The layer before the noise is computed in float64 with the rounding errors of the standard model (sums of products)."
+)
+_SHARED = (
+    "Inputs were certified with the same noise: what holds for each alone still does, but certificates may fail together.",
+    "The weights of the first layer are rounded to multiples of a power of two, so that it is exactly linear.",
+)
+
+# What the values of a promise name where it is not as in plain smoothing.
+_UNUSUAL: dict[str, float | str] = {
+    "law": str(Law.GAUSSIAN),
+    "place": str(Place.INPUT),
+    "bound": PLAIN.bound,
+    "statistic": str(PLAIN.statistic),
+    "confidence": PLAIN.confidence,
+    "runner_up": str(PLAIN.runner_up),
+    "operator_norm": 1.0,
+}
+
+
+def certified_promise(settings: CertificateSettings) -> Guarantee:
+    """What a complete certification promises: as much as its bound does.
+
+    Guarantees
+        The status is ``proven`` only where the bound's is. A bound that is refuted promises nothing, and the reason says why.
+    """
+    bound = find_bound(settings.bound, Law(settings.law))
+    proven = bound.status is Status.PROVEN
+    return Guarantee(
+        Kind.ROBUSTNESS,
+        bound.status,
+        _promise(settings) if proven else "Nothing is promised: these radii are what a paper claims, to be compared.",
+        theorem=_theorem(settings, bound) if proven else bound.theorem,
+        assumptions=_assumptions(settings) if proven else (),
+        reason=bound.reason,
+        values=(
+            ("sigma", settings.sigma),
+            ("alpha", settings.alpha),
+            ("n", settings.n),
+            ("largest_radius", settings.largest_radius),
+            ("norm", settings.norm),
+            *((("target_radius", settings.target_radius),) if settings.target_radius is not None else ()),
+            *((name, getattr(settings, name)) for name in _UNUSUAL if getattr(settings, name) != _UNUSUAL[name]),
+        ),
+    )
+
+
+def unfinished_promise(settings: CertificateSettings) -> Guarantee:
+    """What a certification promises while it is being made: nothing."""
+    return Guarantee(
+        Kind.ROBUSTNESS,
+        Status.NONE,
+        "No prediction has been certified yet.",
+        reason="the certification is not finished; run `twinproof certify` again to go on",
+        values=(("sigma", settings.sigma),),
+    )
+
+
+def _promise(settings: CertificateSettings) -> str:
+    return (
+        f"For each certified input, except with probability {settings.alpha!r}: no change smaller than its radius "
+        f"({settings.norm}, inputs in [0, 1]) changes the smoothed classifier's answer."
+    )
+
+
+def _theorem(settings: CertificateSettings, bound: RobustnessBound) -> str:
+    confidence = find_confidence(settings.confidence).theorem
+    usual = (settings.law, settings.bound, settings.statistic, settings.confidence) == (
+        Law.GAUSSIAN,
+        PLAIN.bound,
+        PLAIN.statistic,
+        PLAIN.confidence,
+    )
+    parts = f"{_PLAIN}; {_GRID}" if usual else f"{bound.theorem}; confidence: {confidence}; {_GRID}"
+    union = _UNION if settings.runner_up == RunnerUp.UNION else ""
+    layer = {str(Place.FIRST_LAYER): _LAYER, BOTH_PLACES: _BOTH}.get(settings.place, "")
+    return parts + layer + union + (_LOOKS if settings.target_radius is not None else "")
+
+
+def _assumptions(settings: CertificateSettings) -> tuple[str, ...]:
+    distance = (
+        f"The {settings.norm} distance is measured in input units ([0, 1] per coordinate), between inputs that can be stored."
+    )
+    return (
+        distance,
+        *_ASSUMPTIONS,
+        *((_SCORES,) if settings.statistic == Statistic.SCORES else ()),
+        *((_LAYER_ARITHMETIC,) if settings.place != Place.INPUT else ()),
+        *(_SHARED if settings.shared_noise else ()),
+    )

@@ -1,0 +1,354 @@
+"""Whether a network is one function of one input: the trial before votes are counted, and the watch while they are.
+
+Code cannot be read, so it is tried. Every question is asked twice with the generators in one state, so that a random network
+answers alike unless it mixes rows or remembers; only then is its randomness looked at by itself.
+
+Guarantees
+    Tested, not proven: a network passes only if, in every pass that is tried,
+    - the scores of some rows stay when all other rows are replaced, and (without randomness) when they stand alone;
+    - every layer draws exactly as many random numbers per row in each batch, none for all rows at once, none from Python or
+      NumPy; and the means over copies of one row are uncorrelated between halves of a batch (false alarm below 1e-6);
+    - the same rows get the same scores, and leave the same state, after a hundred other calls and on a copy that has seen other
+      rows first; parameters and buffers keep every bit.
+    Scores are compared after their row's mean is subtracted, and by the class that they answer.
+    A network of torch's own layers and ours, without hooks, keeps nothing and draws for each row: it is tried for mixing alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import partial
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from twinproof.certification.layer_list import runs_as_written
+from twinproof.certification.layer_watch import Draws, first_difference
+from twinproof.certification.network_state import (
+    changed_state,
+    foreign_generators,
+    generators_of,
+    kept_by,
+    refuse_other,
+    tensors_of,
+)
+from twinproof.certification.row_threads import is_stateless
+from twinproof.errors import ModelError
+
+# Batches of the trial: what mixes may leave the first rows alone, or act in blocks of rows; sizes without a common divisor let
+# no block end where the batch does.
+_SIZES = (3, 8, 33, 50)
+# Differences of centred scores relative to the largest one. Rounding differs by far less than the first number among batches
+# of one size on a CPU, and by less than the second between sizes, and on a GPU, which may round to TF32 in one of two passes.
+_TOLERANCE, _ACROSS_SIZES = 1e-3, 1e-2
+# Answers that rounding may change: those of this share of the rows, and of one more.
+_TIES = 0.02
+# One row in so many is kept where the others are replaced, so that they outvote it.
+_KEPT = 8
+# Passes that are tried while votes are counted: the first of every size, and one of so many.
+_EVERY = 32
+# Calls after which the first rows are asked again: so many at least, and so many at most within these seconds.
+_CALLS, _MOST_CALLS, _SECONDS = 128, 512, 1.0
+# The test of shared randomness: calls, rows of the example in each, copies of each, and the probability of a false alarm.
+_TEST_CALLS, _TEST_ROWS, _TEST_COPIES, _FALSE_ALARM = 128, 2, 32, 1e-6
+# Rows of a pass that are asked alone too.
+_ALONE = 4
+_SEED = 20_261_117
+
+
+def is_known(network: nn.Module) -> bool:
+    """Whether the network is made of layers of torch and of ours alone, and calls nothing else."""
+    return is_stateless(network) and runs_as_written(network)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A forward pass: its rows, the states of the generators before it, and the scores."""
+
+    rows: Tensor
+    states: tuple[Tensor, ...]
+    scores: Tensor
+
+
+class RowTrial:
+    """Tries ``network``, in eval mode, on noisy copies of ``example``, a batch of one input; ``sigma`` is the deviation."""
+
+    def __init__(self, network: nn.Module, example: Tensor, sigma: float, classes: int, fresh: nn.Module | None = None) -> None:
+        """``fresh`` is a copy that was never called, where there is one; it may have another form."""
+        self.network, self.known, self._classes, self._fresh = network, is_known(network), classes, fresh
+        self._example, self._sigma = example, sigma
+        self._tolerance = _TOLERANCE if example.device.type == "cpu" else _ACROSS_SIZES
+        self._generators = generators_of(network, example.device)
+        self._choices = torch.Generator().manual_seed(_SEED)
+        # Random numbers per row, by layer, once they were counted; whether the scores depend on any.
+        self._drawn: dict[str, Fraction] | None = None
+        self._random = False
+        self._tensors: dict[str, str] = {}
+        self._state: dict[str, str] = {}
+        self._first: Asked | None = None
+        # A row that is not like the example: the others are replaced by copies of it.
+        self._stranger = example
+
+    def run(self) -> None:
+        """The trial before anything is counted; ModelError names what was found, and the layer where it can."""
+        with self._undisturbed():
+            for generator in self._generators:
+                generator.manual_seed(_SEED)
+            self._tensors = {} if self.known else tensors_of(self.network)
+            self._first = self.ask(torch.cat((self._noisy(8), self._wild(self._noisy(8)))))
+            self._random = _differ(self._first.scores, self.ask(self._first.rows).scores, self._tolerance)
+            self._stranger = self._other_answer()
+            for size in _SIZES:
+                self.examine(self.ask(self._noisy(size)))
+            if self.known:
+                return
+            if self._random:
+                self._refuse_shared_randomness()
+            self._call_often()
+            self._refuse_memory()
+
+    def finish(self) -> None:
+        """After the votes: the network must still be what it was before them."""
+        if not self.known and self._first is not None:
+            with self._undisturbed():
+                self._ask_first_again(self.network)
+                refuse_other(self._state, kept_by(self.network), "another value after the votes were counted")
+                refuse_other(self._tensors, tensors_of(self.network), "another value after the votes were counted")
+
+    def ask(self, rows: Tensor, states: Sequence[Tensor] | None = None) -> Asked:
+        """The scores of ``rows``, with the generators in ``states`` where they are given."""
+        for generator, state in zip(self._generators, states or (), strict=False):
+            generator.set_state(state)
+        before = self.states()
+        return Asked(rows, before, checked_scores(self.network, rows.clone(), self._classes))
+
+    def states(self) -> tuple[Tensor, ...]:
+        """Of all generators that the network may draw from."""
+        return tuple(generator.get_state() for generator in self._generators)
+
+    def examine(self, made: Asked) -> None:
+        """Refuses a pass in which rows depend on each other, or share random numbers."""
+        with self._undisturbed():
+            kept = self._kept(len(made.rows))
+            for others in (self._wild(made.rows), self._stranger.expand_as(made.rows).clone()):
+                others[kept] = made.rows[kept]
+                again = self._counted(others, made.states)
+                if _differ(made.scores[kept], again.scores[kept], self._tolerance):
+                    raise self._refusal(made, others, kept)
+            for place in kept[: 0 if self._random else _ALONE].tolist():
+                alone = self.ask(made.rows[place : place + 1], made.states)
+                if _differ(made.scores[place : place + 1], alone.scores, _ACROSS_SIZES):
+                    raise self._refusal(made, alone.rows, kept)
+
+    def _counted(self, rows: Tensor, states: Sequence[Tensor]) -> Asked:
+        """``ask``, with an eye on where random numbers come from."""
+        if self.known:
+            return self.ask(rows, states)
+        draws, foreign = Draws(self.network, self._generators), foreign_generators()
+        with draws.watching():
+            asked = self.ask(rows, states)
+        if foreign != foreign_generators():
+            raise self._shares(
+                type(self.network).__name__, "numbers from Python's or NumPy's generator, which belong to no row"
+            )
+        found = {path: Fraction(count, len(rows)) for path, count in draws.numbers.items()}
+        self._drawn = found if self._drawn is None else self._drawn
+        for path in sorted(found.keys() | self._drawn.keys()):
+            if found.get(path) != self._drawn.get(path):
+                raise self._shares(path or type(self.network).__name__, "numbers that are drawn for several rows at once")
+        self._random = self._random or bool(found)
+        return asked
+
+    def _refuse_shared_randomness(self) -> None:
+        """Halves of a batch of copies: what their means have in common over many calls was not drawn for each row."""
+        batch = self._noisy(_TEST_ROWS).repeat(_TEST_COPIES, *[1] * (self._example.ndim - 1))
+        scores = torch.stack([_centred(self.ask(batch).scores) for _ in range(_TEST_CALLS)])
+        scores = scores.view(_TEST_CALLS, _TEST_COPIES, _TEST_ROWS, self._classes).cpu()
+        if _common_part(scores.numpy()) < _FALSE_ALARM:
+            layers = ", ".join(path for path in sorted(self._drawn or {}) if path)
+            raise self._shares(
+                layers or type(self.network).__name__, "answers for copies of one input that vary together from call to call"
+            )
+
+    def _call_often(self) -> None:
+        began = time.monotonic()
+        for number, row in enumerate(self._noisy(_MOST_CALLS)):
+            if number >= _CALLS and time.monotonic() - began > _SECONDS:
+                return
+            self.network(row[None])
+
+    def _refuse_memory(self) -> None:
+        self._ask_first_again(self.network)
+        self._state = kept_by(self.network)
+        self.ask(self._wild(self._noisy(_SIZES[-1])))
+        self._ask_first_again(self.network)
+        refuse_other(self._state, kept_by(self.network), "another value after the same inputs")
+        refuse_other(self._tensors, tensors_of(self.network), "another value after a forward pass")
+        if self._fresh is not None:
+            self._fresh(self._wild(self._noisy(_SIZES[-1])))
+            self._ask_first_again(self._fresh, _ACROSS_SIZES)
+            self._fresh = None
+
+    def _ask_first_again(self, network: nn.Module, tolerance: float | None = None) -> None:
+        if self._first is not None:
+            for generator, state in zip(generators_of(network, self._example.device), self._first.states, strict=True):
+                generator.set_state(state)
+            scores = checked_scores(network, self._first.rows.clone(), self._classes)
+            if _differ(self._first.scores, scores, tolerance or self._tolerance):
+                raise changed_state(type(self.network).__name__, "other scores for the same inputs after other calls")
+
+    def _refusal(self, made: Asked, others: Tensor, kept: Tensor) -> ModelError:
+        """Why the rows ``kept`` have other scores beside ``others``, and the first layer in which they do."""
+        if _differ(made.scores[kept], self.ask(made.rows, made.states).scores[kept], self._tolerance):
+            return changed_state(type(self.network).__name__, "other scores for the same inputs in the next call")
+        runs = [partial(self.ask, rows, made.states) for rows in (made.rows, others)]
+        layer = first_difference(self.network, runs, kept, _close) if len(others) == len(made.rows) else ""
+        return ModelError(
+            "the network's answer for one input depends on the other inputs of the batch",
+            where=layer or type(self.network).__name__,
+            got="other scores for the same input beside other inputs",
+            wanted="a network that treats each input alone",
+            fix="replace what mixes inputs (batch statistics, attention over the batch, sums over dimension 0)",
+        )
+
+    def _shares(self, layer: str, got: str) -> ModelError:
+        return ModelError(
+            "the inputs of a batch share random numbers of the network",
+            where=layer,
+            got=got,
+            wanted="fresh random numbers for each input, from torch's generator, or none in eval mode",
+            fix="draw them with the batch as first dimension, as Dropout does, or fix them before certifying",
+        )
+
+    @contextmanager
+    def _undisturbed(self) -> Iterator[None]:
+        """The generators are afterwards as they were."""
+        before = self.states()
+        try:
+            with torch.inference_mode():
+                yield
+        finally:
+            for generator, state in zip(self._generators, before, strict=True):
+                generator.set_state(state)
+
+    def _noisy(self, count: int) -> Tensor:
+        noise = torch.randn((count, *self._example.shape[1:]), generator=self._choices)
+        return self._example + (self._sigma * noise).to(self._example)
+
+    def _wild(self, rows: Tensor) -> Tensor:
+        """Other rows, in another order and of other sizes and signs."""
+        scale = 8 * torch.rand((len(rows), *[1] * (rows.ndim - 1)), generator=self._choices) - 4
+        return rows[torch.randperm(len(rows), generator=self._choices).to(rows.device)] * scale.to(rows)
+
+    def _other_answer(self) -> Tensor:
+        """A row that gets another answer than the example, where one of a few does."""
+        example = self._example
+        some = torch.cat((example, torch.zeros_like(example), -example, 1 - example, 4 * example, self._wild(self._noisy(6))))
+        answers = [int(self.ask(row[None]).scores.argmax()) for row in some]
+        other = [row for row, answer in zip(some, answers, strict=True) if answer != answers[0]]
+        return (other[0] if other else some[-1])[None]
+
+    def _kept(self, rows: int) -> Tensor:
+        """Some rows, the last one among them."""
+        some = torch.randperm(rows, generator=self._choices)[: max(1, rows // _KEPT)]
+        return torch.tensor(sorted({*some.tolist(), rows - 1}), device=self._example.device)
+
+
+class Watched(nn.Module):
+    """A network that passed its trial, tried again on some of the passes that count.
+
+    Guarantees
+        The first pass of every number of rows is tried, and one of 32 others. What is tried does not change the answer, nor
+        the random numbers of later passes.
+    """
+
+    def __init__(self, trial: RowTrial) -> None:
+        super().__init__()
+        self.network, self.trial = trial.network, trial
+        self.training = False  # not eval(), which would reach into a network that could not be copied
+        self._sizes: set[int] = set()
+        self._passes = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The network's scores."""
+        self._passes += 1
+        if len(x) in self._sizes and self._passes % _EVERY:
+            scores: Tensor = self.network(x)
+            return scores
+        self._sizes.add(len(x))
+        made = self.trial.ask(x)
+        self.trial.examine(made)
+        return made.scores
+
+
+def checked_scores(model: nn.Module, batch: Tensor, classes: int | None = None) -> Tensor:
+    """The scores of ``batch``; an output of another shape is refused, because it would be counted as other rows' votes."""
+    scores: object = model(batch)
+    got = f"shape {tuple(scores.shape)}" if isinstance(scores, Tensor) else type(scores).__name__
+    if isinstance(scores, Tensor) and scores.ndim == 2 and scores.shape[0] == len(batch):
+        counted = scores.shape[1]
+        if counted == classes or (classes is None and counted > 1):
+            return scores
+    raise ModelError(
+        "the network does not give one score per class",
+        where=type(model).__name__,
+        got=f"{got} for {len(batch)} rows",
+        wanted="(rows, classes) with at least 2 classes" if classes is None else f"({len(batch)}, {classes})",
+    )
+
+
+def _centred(scores: Tensor) -> Tensor:
+    """Scores less the mean of their row, float64; what is not finite is 0 and does not count."""
+    known = scores.isfinite()
+    plain = torch.where(known, scores.double(), 0.0)
+    mean = plain.sum(dim=1, keepdim=True) / known.sum(dim=1, keepdim=True).clamp(min=1)
+    return torch.where(known, plain - mean, 0.0)
+
+
+def _differ(one: Tensor, two: Tensor, tolerance: float) -> bool:
+    """Whether the scores of some rows differ by more than rounding, or more answers than a few near ties."""
+    for kind in (Tensor.isnan, Tensor.isposinf, Tensor.isneginf):
+        if not torch.equal(kind(one), kind(two)):
+            return True
+    centred = _centred(one)
+    rounding = torch.finfo(one.dtype).eps if one.is_floating_point() else 0.0
+    size = float(torch.where(one.isfinite(), one.double(), 0.0).abs().max())
+    allowed = tolerance * float(centred.abs().max()) + 8 * rounding * size
+    changed = int((one.argmax(dim=1) != two.argmax(dim=1)).sum())
+    return bool(((centred - _centred(two)).abs() > allowed).any()) or changed > 1 + _TIES * len(one)
+
+
+def _close(one: Tensor, two: Tensor) -> bool:
+    size = float(one.nan_to_num().abs().max()) if one.numel() else 0.0
+    return one.shape == two.shape and bool(torch.isclose(one, two, rtol=0, atol=_TOLERANCE * size, equal_nan=True).all())
+
+
+def _common_part(scores: NDArray[np.float64]) -> float:
+    """The probability, at most, that even and odd copies vary together so much by chance.
+
+    ``scores`` are those of (calls, copies, rows, classes). Exact for any law: given the numbers of the two halves, each order
+    of the calls is as likely as another where all copies are independent, so that the calls above the median in both halves
+    have a hypergeometric number. The statistics are chosen by means over all calls, which no order changes; how many there
+    are multiplies the probability.
+    """
+    from scipy.stats import hypergeom
+
+    calls, _, rows, classes = scores.shape
+    found = []
+    for row in range(rows):
+        here = scores[:, :, row]
+        leading = np.argsort(here.mean(axis=(0, 1)))[-2:]
+        answers = here.argmax(axis=2)
+        most = np.bincount(answers.ravel(), minlength=classes).argmax()
+        parts = (*(here[:, :, one] for one in leading), np.linalg.norm(here, axis=2), (answers == most).astype(np.float64))
+        for part in parts:
+            above = [half.mean(axis=1) > np.median(half.mean(axis=1)) for half in (part[:, ::2], part[:, 1::2])]
+            both, each = int((above[0] & above[1]).sum()), [int(half.sum()) for half in above]
+            found.append(float(hypergeom.sf(both - 1, calls, *each)))
+    return len(found) * min(found)

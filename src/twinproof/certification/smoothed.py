@@ -1,0 +1,297 @@
+"""The smoothed classifier and CERTIFY (Cohen, Rosenfeld and Kolter, ICML 2019), batched across inputs.
+
+Guarantees
+    For each input, with probability at least 1 - alpha over the noise: if CERTIFY does not abstain, the smoothed classifier
+    (the class with the largest mean vote, or mean score, over the noise) answers ``prediction`` for every storable input
+    whose distance in the method's norm is smaller than ``radius``. Proof: the class is chosen on n0 draws; the n estimation
+    draws are fresh, so that the confidence bound holds for them; tau covers the sampler; the robustness bound gives a
+    distance in the layer that gets the noise, and its operator norm one at the input (``certification/radius.py``,
+    ``certification/noise_site.py``). For plain votes and Gaussian noise at the input this is sigma * Phi^-1(p), Cohen et al.'s
+    theorem 1. Radii are rounded down; tau also pays for the rounding of the float64 arithmetic.
+    With a target radius the votes are looked at several times; the looks share alpha (``certification/looks.py``).
+    The network of the claim is the one that is run: for speed it may be another form of the one given, equal up to rounding
+    (``certification/lowering.py``). A bound that is published and not proven promises nothing; it is there to be compared.
+    Tests: linear classifiers, whose radius is known exactly, for every place, law and norm; planted bugs (votes taken for
+    probabilities, selection draws reused, sigma off by 2 %, radii rounded up, all of alpha spent at every look, rounding of
+    the layer forgotten, scales inverted, a norm of the wrong layer).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from twinproof.certification.as_smoothed import AsSmoothed, refuse_global_hooks
+from twinproof.certification.base_classifier import (
+    BaseClassifier,
+    base_classifier,
+    number_of_classes,
+    rows_per_forward,
+    unused_copy,
+)
+from twinproof.certification.bounds.bound import RobustnessBound
+from twinproof.certification.bounds.catalogue import find_bound
+from twinproof.certification.bounds.confidence import RunnerUp
+from twinproof.certification.bounds.evidence import Evidence
+from twinproof.certification.bounds.mean_confidence import find_confidence
+from twinproof.certification.grid_noise import GridNoise, input_noise
+from twinproof.certification.layer_norm_bound import NormBound
+from twinproof.certification.method import PLAIN, Method
+from twinproof.certification.noise_site import InputSite, LayerSite, NoiseSite
+from twinproof.certification.radius import Certified, RadiusRule, evidence_at, largest_radius, stopping_rule
+from twinproof.certification.row_statistic import row_statistic
+from twinproof.certification.row_threads import one_thread_inside
+from twinproof.certification.sampling import Sampling as Sampling
+from twinproof.certification.shared_noise import SharedNetwork, SharedNoiseCounter, shared_network
+from twinproof.certification.stopping import Estimate, StoppingRule, estimate
+from twinproof.certification.stored_inputs import check_numbering, stored_levels
+from twinproof.certification.taken_apart import front_of, refuse_hidden_work
+from twinproof.certification.two_noises.site import two_noises_site
+from twinproof.certification.votes import Counter, VoteCounter
+from twinproof.errors import ConfigError, ModelError
+from twinproof.layers.modes import evaluation_mode
+from twinproof.layers.noise import split_at_noise, split_at_two_noises
+from twinproof.randomness import Key
+from twinproof.runs.certificates import ABSTAIN, UNKNOWN, Certificate
+
+
+@dataclass(frozen=True)
+class SmoothedClassifier:
+    """A network made robust by averaging over noise, at its input or behind its first layer; ``smooth`` makes it.
+
+    ``base`` is the network in the form in which it is run, where a caller has it already (``base_for``). ``smoothed`` is what
+    a network whose noise was taken out of it must still be.
+    """
+
+    model: nn.Module
+    site: NoiseSite
+    method: Method = PLAIN
+    base: BaseClassifier | None = None
+    smoothed: AsSmoothed | None = None
+
+    def __post_init__(self) -> None:
+        find_bound(self.method.bound, self.site.noise.law, self.site.place)
+
+    @property
+    def noise(self) -> GridNoise:
+        """The noise that is drawn; its ``sigma`` is in units of the layer that gets it."""
+        return self.site.noise
+
+    @property
+    def levels(self) -> int:
+        """Stored levels of the inputs."""
+        return self.site.levels
+
+    @property
+    def norm(self) -> str:
+        """The norm of the radii."""
+        return self.method.norm
+
+    @property
+    def own_noise(self) -> bool:
+        """Whether the noise is that of the network's own noise layer."""
+        return self.site.own_noise
+
+    @property
+    def bound(self) -> RobustnessBound:
+        """The robustness bound for the law of the noise."""
+        return find_bound(self.method.bound, self.noise.law)
+
+    def base_for(self, inputs: Tensor | NDArray[Any], sampling: Sampling, *, form: str | None = None) -> BaseClassifier:
+        """The network as it is run on such inputs, for callers that certify in several calls: found once, in the same form."""
+        self._refuse_changes()
+        points = self.site.points(self._stored(inputs)[:1])
+        return self._base(points, rows_per_forward(points[0].numel(), points.device), sampling, form)
+
+    def operator_norm(self, shape: tuple[int, ...]) -> NormBound:
+        """How far the layer that gets the noise moves for one unit of an input of ``shape``; the papers' claim for theirs."""
+        return self.site.norm_bound(shape, self.norm, self.bound.charge)
+
+    def radius_rule(self, shape: tuple[int, ...], classes: int) -> RadiusRule:
+        """What turns the evidence of inputs of ``shape`` into radii."""
+        return RadiusRule(
+            bound=self.bound,
+            confidence=find_confidence(self.method.confidence),
+            runner_up=RunnerUp(self.method.runner_up),
+            classes=classes,
+            resolution=row_statistic(self.method.statistic).resolution,
+            sigma=self.noise.sigma,
+            tau=self.noise.tau(self.site.dimension(shape)),
+            operator_norm=self.operator_norm(shape).value,
+            slack=self.site.slack,
+            slackless_norm=self.site.slackless_norm(shape, self.norm, self.bound.charge),
+        )
+
+    def certify(
+        self,
+        inputs: Tensor | NDArray[Any],
+        labels: Sequence[int] | None = None,
+        *,
+        sampling: Sampling | None = None,
+        key: Key | None = None,
+        first_index: int = 0,
+        rows: int | None = None,
+    ) -> list[Certificate]:
+        """CERTIFY for each input.
+
+        ``inputs`` are stored levels (integers 0..levels) or floats in [0, 1] that lie on those levels. ``labels`` only fill
+        the records; without them they are unknown and nothing is counted correct. ``first_index`` numbers the inputs: with the
+        same key the same number gets the same noise, whatever the batch. ``rows`` changes speed and memory only.
+        """
+        sampling = sampling or Sampling()
+        sampling.refuse_other_methods(self.method)
+        stored = self._stored(inputs)
+        check_numbering(len(stored), labels, first_index, rows)
+        if not len(stored):
+            return []
+        _refuse_autocast(stored.device)
+        self._refuse_changes()
+        shape = tuple(stored.shape[1:])
+        # Settings that certify nothing for two classes do for no network, so that none need be run to refuse them.
+        largest_radius(sampling, self.radius_rule(shape, 2))
+        points = self.site.points(stored)
+        rows = rows or rows_per_forward(points[0].numel(), points.device)
+        base = self.base
+        if base is None or isinstance(base.network, SharedNetwork) != sampling.shared_noise:
+            base = self._base(points, rows, sampling, None)
+        rule = self.radius_rule(shape, base.classes)
+        largest_radius(sampling, rule)
+        indices = list(range(first_index, first_index + len(stored)))
+        counter, stops = self._counter(base, key or Key.from_system(), rows), stopping_rule(sampling, rule)
+        with evaluation_mode(self.model), evaluation_mode(self.site.network), torch.inference_mode():
+            top, made = _drawn(counter, stops, indices, points, sampling.n0)
+            base.finish()
+        truth = [UNKNOWN] * len(indices) if labels is None else [int(label) for label in labels]
+        return _certificates(indices, truth, top, made, stops, rule)
+
+    def _refuse_changes(self) -> None:
+        refuse_global_hooks()
+        if self.smoothed is not None:
+            self.smoothed.refuse_changes()
+
+    def _stored(self, inputs: Tensor | NDArray[Any]) -> Tensor:
+        parameter = next(self.model.parameters(), None)
+        return stored_levels(inputs, self.levels, None if parameter is None else parameter.device)
+
+    def _base(self, points: Tensor, rows: int, sampling: Sampling, form: str | None) -> BaseClassifier:
+        network, example = self.site.network, points[:1] / self.noise.levels
+        with evaluation_mode(self.model), evaluation_mode(network), torch.inference_mode():
+            if not sampling.shared_noise:
+                return base_classifier(network, example, rows, sigma=self.noise.sigma, form=form)
+            if not isinstance(self.site, InputSite):
+                raise ConfigError(
+                    "shared noise is for equal noise at the input",
+                    where="shared_noise",
+                    got=f"noise at {self.site.place}",
+                    wanted="a network without a noise layer, or with one at the input",
+                    fix="certify without shared noise: behind the first layer it would save nothing",
+                )
+            classes = number_of_classes(unused_copy(network), example)
+            shape, device = tuple(points.shape[1:]), points.device
+            with one_thread_inside():
+                made = shared_network(network, shape, self.noise, device, rows, form=form)
+            return BaseClassifier(made, classes, made.arithmetic, made.form)
+
+    def _counter(self, base: BaseClassifier, key: Key, rows: int) -> Counter:
+        statistic = row_statistic(self.method.statistic)
+        if isinstance(base.network, SharedNetwork):
+            return SharedNoiseCounter(base.network, self.noise, key, rows, statistic)
+        return VoteCounter(base.network, self.noise, base.classes, key, rows, statistic)
+
+
+def smooth(
+    model: nn.Module,
+    sigma: float | None = None,
+    *,
+    levels: int = 255,
+    method: Method | None = None,
+    input_shape: tuple[int, ...] = (),
+) -> SmoothedClassifier:
+    """Smooths any network over inputs of ``levels`` stored levels (255 for 8-bit images).
+
+    A network with a noise layer keeps it, with the deviation ``sigma`` in its place if one is given; behind a convolution
+    ``input_shape`` is needed. Any other gets Gaussian noise of deviation ``sigma`` at its input. The layer before the noise is
+    taken as it is now: after more training, smooth again (what was made before is refused). A network with Laplace noise at
+    its input and behind its first layer (``add_two_noises``) keeps both.
+    """
+    two = split_at_two_noises(model)
+    if two is not None:
+        site: NoiseSite = two_noises_site(model, two, sigma, input_shape, levels)
+        return SmoothedClassifier(
+            model, site, method or PLAIN, smoothed=AsSmoothed(model, (two.input_noise, *front_of(two.inner, two.hidden)))
+        )
+    split = split_at_noise(model)
+    if split is None:
+        if sigma is None:
+            raise ConfigError(
+                "there is no noise to smooth with",
+                where="sigma",
+                got="nothing, and a network without a noise layer",
+                wanted="the noise's deviation in input units, e.g. 0.5",
+            )
+        return SmoothedClassifier(model, InputSite(model, input_noise(sigma, levels), own_noise=False), method or PLAIN)
+    refuse_hidden_work(model, split)
+    deviation = float(split.noise.deviation) if sigma is None else sigma
+    equal = not split.noise.spread.random and bool((split.noise.spread.least_scales() == 1).all())
+    if split.before is None and equal:
+        site = InputSite(split.after, input_noise(deviation, levels, split.noise.law), own_noise=True)
+    else:
+        site = LayerSite(split, input_shape, deviation, levels)
+    return SmoothedClassifier(model, site, method or PLAIN, smoothed=AsSmoothed(model, front_of(model, split)))
+
+
+def _refuse_autocast(device: torch.device) -> None:
+    if torch.is_autocast_enabled(device.type):
+        raise ModelError(
+            "the network would run under autocast",
+            where="certify",
+            got="autocast is enabled",
+            wanted="the precision that the network will be used in",
+            fix="certify outside the autocast context",
+        )
+
+
+def _drawn(
+    counter: Counter, stops: StoppingRule, indices: list[int], points: Tensor, n0: int
+) -> tuple[NDArray[np.int64], Estimate]:
+    """The class of each input, chosen on its n0 draws by the same statistic, and what its other draws add up to."""
+    top = counter.statistic.moments(counter.count("select", indices, points, n0))[0].argmax(dim=1)
+    return top.cpu().numpy(), estimate(counter, stops, indices, points, top)
+
+
+def _certificates(
+    indices: list[int], labels: list[int], top: NDArray[np.int64], made: Estimate, stops: StoppingRule, rule: RadiusRule
+) -> list[Certificate]:
+    """Each input's certificate, at the look at which it stopped, with that look's share of alpha."""
+    found: dict[int, Certificate] = {}
+    for number, look in enumerate(stops.schedule.looks):
+        places = np.flatnonzero(made.stopped == number)
+        evidence = evidence_at(made, top, number, look, rule)
+        bound = rule.certified(evidence, look.alpha)
+        for at, place in enumerate(places.tolist()):
+            found[place] = _certificate(indices[place], labels[place], int(top[place]), evidence, bound, at, rule)
+    return [found[place] for place in range(len(indices))]
+
+
+def _certificate(
+    index: int, label: int, top: int, evidence: Evidence, bound: Certified, at: int, rule: RadiusRule
+) -> Certificate:
+    """The record of one input; votes against the complement of the rest need no more than their number."""
+    plain = rule.resolution == 1 and rule.runner_up is RunnerUp.COMPLEMENT
+    more = (evidence.squares, evidence.other, evidence.other_squares)
+    return Certificate(
+        index,
+        label,
+        top if bool(bound.certified[at]) else ABSTAIN,
+        int(evidence.total[at]),
+        top,
+        float(bound.radii[at]),
+        evidence.draws,
+        *(() if plain else (int(numbers[at]) for numbers in more)),
+    )

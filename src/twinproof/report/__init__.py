@@ -1,5 +1,0 @@
-"""The HTML report and its machine-readable twin."""
-
-from twinproof.report.write import ReportFiles, write_comparison, write_report
-
-__all__ = ["ReportFiles", "write_comparison", "write_report"]

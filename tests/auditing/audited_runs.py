@@ -1,0 +1,80 @@
+"""A small certified run to attack, its certificates rewritten consistently, and a classifier whose boundary is known."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from twinproof.auditing.certificate_search import AttackBudget
+from twinproof.certification.run import certify_run
+from twinproof.certification.smoothed import Sampling
+from twinproof.data.record import Dataset
+from twinproof.randomness import Key
+from twinproof.recipes.run_data import load_run_data
+from twinproof.recipes.train import train
+from twinproof.runs.record import update_run_json
+from twinproof.runs.run import Run
+
+CERTIFY_KEY, AUDIT_KEY = Key.from_seed(3), Key.from_seed(5)
+LIMIT = 12
+QUICK = AttackBudget(steps=12, draws=16, restarts=1, directions=4, rounds=6, screen=100, votes=3000)
+Row = dict[str, str]
+
+
+def certified_run(root: Path, **sampling: Any) -> tuple[Path, Dataset]:
+    """A network that has learned the digits, and certificates of its first test inputs."""
+    settings = {"data": {"source": "digits"}, "recipe": "regular", "model": "mlp", "steps": 150, "seed": 1}
+    run = train({**settings, "performance": {"device": "cpu"}}, root)
+    dataset = load_run_data(run)
+    certify(root, dataset, **sampling)
+    return root, dataset
+
+
+def certify(root: Path, dataset: Dataset, **sampling: Any) -> None:
+    options: dict[str, Any] = {"n0": 50, "n": 2000, "alpha": 0.001, **sampling}
+    certify_run(
+        Run.open(root), dataset, sampling=Sampling(**options), limit=LIMIT, device="cpu", key=CERTIFY_KEY, overwrite=True
+    )
+
+
+def rewrite_lines(root: Path, change: Callable[[Row], Row | None]) -> None:
+    """Changes or drops lines of ``certificates.csv`` and binds the new file, as a consistent liar would."""
+    path = root / "certificates.csv"
+    with open(path, newline="", encoding="utf-8") as handle:
+        reader = csv.DictReader(handle)
+        names, rows = list(reader.fieldnames or ()), [change(dict(row)) for row in reader]
+    with open(path, "w", newline="", encoding="utf-8") as handle:
+        writer = csv.DictWriter(handle, names, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(row for row in rows if row is not None)
+    update_run_json(root, files=(path.name,))
+
+
+def rewrite_settings(root: Path, **changes: Any) -> None:
+    path = root / "certificates.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    update_run_json(root, files=(path.name,))
+
+
+def times_radius(factor: float) -> Callable[[Row], Row]:
+    """The planted bug: radii that are too large."""
+    return lambda row: {**row, "radius": f"{float(row['radius']) * factor:.6f}"}
+
+
+def abstention(row: Row) -> Row:
+    return {**row, "prediction": "-1", "radius": "0.000000", "correct": "0"}
+
+
+def half_space(direction: torch.Tensor, offset: float) -> nn.Module:
+    """Class 1 where direction . x > offset: smoothing moves no boundary, so that every distance to it is known exactly."""
+    layer = nn.Linear(len(direction), 2)
+    with torch.no_grad():
+        layer.weight.copy_(torch.stack((-direction, direction)))
+        layer.bias.copy_(torch.tensor([offset, -offset]))
+    return nn.Sequential(layer, nn.Identity())

@@ -1,0 +1,128 @@
+"""Classifiers whose smoothed answers and exact radii are known, and the checks that could refute certificates about them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.optimize import brentq
+from scipy.stats import norm
+from torch import Tensor, nn
+
+from twinproof.certification.bounds.confidence import RunnerUp
+from twinproof.certification.bounds.evidence import Evidence
+from twinproof.certification.bounds.mean_confidence import ClopperPearson
+from twinproof.certification.bounds.tight import TightGaussian
+from twinproof.certification.grid_noise import GridNoise
+from twinproof.certification.radius import Certified, RadiusRule
+from twinproof.certification.sampling import Sampling
+from twinproof.runs.certificates import ABSTAIN, Certificate
+
+# Of 10,000 certificates at alpha 0.001 more than this many fail with probability below 1e-6 (binomial tail).
+MOST_FAILURES_IN_10_000 = 28
+
+
+def plain_rule(sigma: float, tau: float) -> RadiusRule:
+    """Cohen et al.'s CERTIFY: votes, Clopper-Pearson, Gaussian noise at the input, l2."""
+    return RadiusRule(TightGaussian(), ClopperPearson(), RunnerUp.COMPLEMENT, classes=2, resolution=1, sigma=sigma, tau=tau)
+
+
+def rule_for(noise: GridNoise, dimension: int) -> RadiusRule:
+    """The plain rule for noise on an input of ``dimension`` coordinates."""
+    return plain_rule(noise.sigma, noise.tau(dimension))
+
+
+def bound_from_votes(votes: NDArray[np.int64], sampling: Sampling, sigma: float, tau: float) -> Certified:
+    """What each number of votes certifies by the plain rule."""
+    return plain_rule(sigma, tau).certified(Evidence.of_votes(sampling.n, votes), sampling.alpha)
+
+
+class Affine(nn.Module):
+    """Scores W x + b, in float64 so that the network's own rounding plays no part."""
+
+    def __init__(self, weight: NDArray[np.float64], bias: NDArray[np.float64]) -> None:
+        super().__init__()
+        self.register_buffer("weight", torch.from_numpy(weight))
+        self.register_buffer("bias", torch.from_numpy(bias))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(rows, classes)."""
+        return x.to(torch.float64) @ self.weight.T + self.bias  # type: ignore[operator]
+
+
+class Interval(nn.Module):
+    """In one dimension: class 1 inside [low, high], class 0 outside."""
+
+    def __init__(self, low: float, high: float) -> None:
+        super().__init__()
+        self.low, self.high = low, high
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(rows, 2)."""
+        inside = ((x[:, 0] >= self.low) & (x[:, 0] <= self.high)).to(torch.float32)
+        return torch.stack((1 - inside, inside), dim=1)
+
+
+@dataclass(frozen=True)
+class Truth:
+    """The smoothed classifier's answer for each input and its exact distance to the next input with another answer."""
+
+    classes: NDArray[np.int64]
+    radii: NDArray[np.float64]
+
+
+def affine_truth(model: Affine, inputs: NDArray[np.float64]) -> Truth:
+    """Two classes, or three whose boundaries are axes of symmetry: smoothing moves no boundary, so geometry is the answer."""
+    weight, bias = (np.asarray(value) for value in (model.weight, model.bias))
+    scores = inputs @ weight.T + bias
+    classes = scores.argmax(axis=1)
+    gaps = scores[np.arange(len(scores)), classes][:, None] - scores
+    lengths = np.linalg.norm(weight[classes][:, None, :] - weight[None, :, :], axis=2)
+    distances = np.divide(gaps, lengths, out=np.full_like(gaps, np.inf), where=lengths > 0)
+    return Truth(classes.astype(np.int64), distances.min(axis=1))
+
+
+def interval_probability(model: Interval, x: float, sigma: float) -> float:
+    """How often the noisy input lies inside the interval."""
+    return float(norm.cdf((model.high - x) / sigma) - norm.cdf((model.low - x) / sigma))
+
+
+def interval_truth(model: Interval, inputs: NDArray[np.float64], sigma: float) -> Truth:
+    """The answer is 1 between the two points at which the probability is one half, which are found numerically."""
+    middle = (model.low + model.high) / 2
+    edge = float(brentq(lambda x: interval_probability(model, x, sigma) - 0.5, middle, middle + 100 * sigma, xtol=1e-12))
+    reach = edge - middle
+    offset = np.abs(inputs[:, 0] - middle)
+    return Truth((offset < reach).astype(np.int64), np.abs(offset - reach))
+
+
+def two_classes(generator: np.random.Generator, dimension: int) -> Affine:
+    """A random hyperplane near the middle of the unit cube."""
+    direction = generator.normal(size=dimension)
+    bias = -float(direction @ np.full(dimension, 0.5)) + 0.05 * float(generator.normal())
+    return Affine(np.stack((direction, -direction)), np.array([bias, -bias]))
+
+
+def three_sectors() -> Affine:
+    """Three sectors of 120 degrees around (1/2, 1/2); a third coordinate does not matter."""
+    angles = np.array([0.3, 0.3 + 2 * math.pi / 3, 0.3 + 4 * math.pi / 3])
+    weight = np.stack((np.cos(angles), np.sin(angles), np.zeros(3)), axis=1)
+    return Affine(weight, -weight @ np.array([0.5, 0.5, 0.0]))
+
+
+def failures(certificates: Sequence[Certificate], truth: Truth) -> int:
+    """Certificates that say something false: another class, or a radius beyond the boundary."""
+    return sum(
+        made.prediction != ABSTAIN and (made.prediction != int(answer) or made.radius > radius)
+        for made, answer, radius in zip(certificates, truth.classes, truth.radii, strict=True)
+    )
+
+
+def assert_few_failures(failed: int, total: int) -> None:
+    """The check at alpha 0.001 for 10,000 certificates; refuses smaller samples, for which its limit would be too lax."""
+    assert total >= 10_000
+    assert failed <= MOST_FAILURES_IN_10_000 * total / 10_000, f"{failed} of {total} certificates are false"

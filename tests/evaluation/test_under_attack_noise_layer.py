@@ -1,0 +1,157 @@
+"""Attacking a run whose network brings its noise along: silenced as "the network", voting over its own noise when smoothed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from twinproof.attacks.attack import Attack
+from twinproof.attacks.objective import Objective, OwnNoise, Plain
+from twinproof.attacks.resumable import attack_in_folder
+from twinproof.auditing.verify import verify_run
+from twinproof.certification.method import Method
+from twinproof.certification.of_run import smoothed_for_run
+from twinproof.certification.run import certify_run
+from twinproof.certification.smoothed import Sampling
+from twinproof.data.record import Dataset
+from twinproof.errors import RunError
+from twinproof.evaluation import under_attack
+from twinproof.evaluation.attacked_classifiers import smoothed_objective
+from twinproof.evaluation.protocols import AttackPlan
+from twinproof.evaluation.under_attack import AttackedRun, attack_run
+from twinproof.layers.noise import NoiseLayer, silenced
+from twinproof.randomness import Key
+from twinproof.recipes.run_data import load_run_data
+from twinproof.recipes.train import train
+from twinproof.runs.run import Run
+
+LIMIT = 30
+PLAN = AttackPlan("linf", (0.0625, 0.1875), ("pgd",), steps=6, draws=4)
+SAMPLING = Sampling(20, 200)
+CPU = torch.device("cpu")
+
+
+def _certify(root: Path, dataset: Dataset, method: Method, sigma: float | None = None) -> None:
+    certify_run(
+        Run.open(root),
+        dataset,
+        sampling=Sampling(20, 500),
+        method=method,
+        sigma=sigma,
+        limit=LIMIT,
+        device="cpu",
+        key=Key.from_seed(6),
+        overwrite=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def certified(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """PixelDP on the digits: noise after the first layer, certified in linf."""
+    root = tmp_path_factory.mktemp("layered") / "run"
+    settings = {"data": {"source": "digits"}, "recipe": "pixeldp", "model": "mlp", "steps": 60, "seed": 1}
+    train({**settings, "performance": {"device": "cpu"}}, root)
+    _certify(root, load_run_data(Run.open(root)), Method(norm="linf", bound="pixeldp"))
+    return root
+
+
+@pytest.fixture(scope="module")
+def dataset(certified: Path) -> Dataset:
+    return load_run_data(Run.open(certified))
+
+
+@pytest.fixture
+def root(certified: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(certified, tmp_path / "run"))
+
+
+def _attack(root: Path, dataset: Dataset, **options: Any) -> AttackedRun:
+    settings = {"plan": PLAN, "sampling": SAMPLING, "limit": LIMIT, "device": "cpu", "key": Key.from_seed(5), **options}
+    return attack_run(Run.open(root), dataset, **settings)
+
+
+def _draws(target: Objective) -> bool:
+    return any(isinstance(layer, NoiseLayer) for layer in target.model.modules())
+
+
+def test_the_record_names_the_noise_the_norm_and_the_bound(
+    root: Path, dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attacked: list[tuple[str, Objective]] = []
+
+    def watched(folder: Path, attack: Attack, target: Objective, *args: Any, **options: Any) -> Any:
+        attacked.append((folder.parts[-5], target))
+        return attack_in_folder(folder, attack, target, *args, **options)
+
+    monkeypatch.setattr(under_attack, "attack_in_folder", watched)
+    made = _attack(root, dataset)
+    wanted = [("paper", Plain, False), ("adaptive", Plain, False), ("adaptive", OwnNoise, True)]
+    assert [(name, type(target), _draws(target)) for name, target in attacked] == wanted * len(PLAN.sizes)
+    settings, certificates = made.settings, json.loads((root / "certificates.json").read_text())
+    for name in ("sigma", "levels", "law", "place", "bound", "operator_norm", "slack", "grid", "tau"):
+        assert getattr(settings, name) == certificates[name], name
+    assert (settings.certificate_norm, settings.noise_dimension) == (certificates["norm"], certificates["dimension"])
+    assert (settings.place, settings.bound, settings.dimension) == ("first-layer", "pixeldp", 64)
+    assert not settings.random_network, "silenced, it answers twice alike"
+    assert [result["reach"] for result in made.results["sizes"]] == [0.0625, 0.1875], "linf attacks, linf radii"
+    assert made.results["certified_by"]["source"] == "certificates.csv"
+    verification = verify_run(root)
+    assert verification.ok, verification.problems
+
+
+def test_the_networks_own_answers_are_those_without_noise(root: Path, dataset: Dataset) -> None:
+    from safetensors.numpy import load_file
+
+    made = _attack(root, dataset, plan=replace(PLAN, sizes=(0.1875,)))
+    model = Run.open(root).model()
+    for name, stored in load_file(root / "attacks.safetensors").items():
+        with torch.no_grad(), silenced(model):
+            classes = model(torch.as_tensor(stored.astype(np.float32) / dataset.levels)).argmax(dim=1)
+        assert [line.network for line in made.lines if line.entry == name] == classes.tolist()
+
+
+def test_another_sigma_is_attacked_at_that_sigma(root: Path, dataset: Dataset) -> None:
+    """Certified with twice the noise, the gradients have twice the noise too, and the run's own network stays as it is."""
+    layer = next(one for one in Run.open(root).model().modules() if isinstance(one, NoiseLayer))
+    sigma = 2 * float(layer.deviation)
+    smoothed = smoothed_for_run(Run.open(root), dataset, CPU, sigma=sigma)
+    objective = smoothed_objective(smoothed, 4)
+    deviations = [
+        float(one.deviation)
+        for network in (objective.model, smoothed.model)
+        for one in network.modules()
+        if isinstance(one, NoiseLayer)
+    ]
+    assert deviations == [sigma, sigma / 2]
+    plain = smoothed_objective(smoothed_for_run(Run.open(root), dataset, CPU), 4)
+    assert isinstance(plain, OwnNoise)
+    _certify(root, dataset, Method(norm="l1"), sigma)
+    made = _attack(root, dataset, plan=AttackPlan("linf", (0.0625,), ("fgsm",), ("adaptive",), draws=2))
+    assert (made.settings.sigma, made.settings.certificate_norm) == (sigma, "l1")
+    assert made.results["sizes"][0]["reach"] == 4.0, "64 coordinates of 0.0625: an l1 radius must cover d times the size"
+
+
+def test_certificates_by_scores_are_no_line_for_votes(root: Path, dataset: Dataset) -> None:
+    """The highest mean score may be another class than that of most votes: answers by votes cannot contradict it."""
+    _certify(root, dataset, Method(norm="linf", statistic="scores", confidence="hoeffding"))
+    made = _attack(root, dataset, plan=AttackPlan("linf", (0.0625,), ("fgsm",), ("paper",)))
+    assert made.results["certified_by"]["source"] == "attacks.csv"
+    verification = verify_run(root)
+    assert verification.ok, verification.problems
+
+
+def test_another_bound_or_norm_needs_new_attacks(root: Path, dataset: Dataset) -> None:
+    plan = AttackPlan("linf", (0.0625,), ("fgsm",), ("paper",))
+    _attack(root, dataset, plan=plan)
+    _certify(root, dataset, Method(norm="l2"))
+    with pytest.raises(RunError, match="other settings") as refused:
+        _attack(root, dataset, plan=plan)
+    assert "certificate_norm l2" in refused.value.wanted
+    assert "bound tight" in refused.value.wanted
