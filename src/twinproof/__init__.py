@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from twinproof import data as data
+    from twinproof.auditing.audit import audit_run as audit_run
     from twinproof.auditing.certificate_search import AttackBudget as AttackBudget
-    from twinproof.auditing.run import audit_run as audit_run
     from twinproof.auditing.verify import verify_run as verify_run
     from twinproof.certification.method import Method as Method
     from twinproof.certification.of_run import smoothed_for_run as smoothed_for_run
@@ -42,7 +42,7 @@ _PLACES = {
     "Sampling": "twinproof.certification.sampling",
     "SmoothedClassifier": "twinproof.certification.smoothed",
     "attack_run": "twinproof.evaluation.under_attack",
-    "audit_run": "twinproof.auditing.run",
+    "audit_run": "twinproof.auditing.audit",
     "certify_run": "twinproof.certification.run",
     "load_run_data": "twinproof.recipes.run_data",
     "report_run": "twinproof.reporting.run",

@@ -17,7 +17,7 @@ from synthetic_run import bind, canonical, forge_ledger, forge_run, forge_settin
 
 from twinproof.auditing import verify, verify_epsilon
 from twinproof.auditing.verify_ledger import Ledger
-from twinproof.auditing.verify_originals import Originals
+from twinproof_verify import Originals
 from twinproof.data.config import DataConfig
 from twinproof.data.load import load
 

@@ -32,7 +32,7 @@ from twinproof.auditing.verify import verify_run
 from twinproof.auditing.verify_attack_results import reach
 from twinproof.auditing.verify_attacked_inputs import budget, distances
 from twinproof.auditing.verify_epsilon import Spent
-from twinproof.auditing.verify_originals import Originals
+from twinproof_verify import Originals
 from twinproof.certification.smoothed import Sampling
 from twinproof.data.record import Dataset
 from twinproof.evaluation.protocols import AttackPlan

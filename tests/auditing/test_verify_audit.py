@@ -19,7 +19,7 @@ from twinproof.auditing import verify_epsilon
 from twinproof.auditing.verify import verify_run
 from twinproof.auditing.verify_audit_verdict import probability_of
 from twinproof.auditing.verify_epsilon import Spent
-from twinproof.auditing.verify_originals import Originals
+from twinproof_verify import Originals
 
 ORIGINALS = Originals(stored_inputs(), stored_labels())
 

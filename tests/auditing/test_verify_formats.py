@@ -12,7 +12,7 @@ from synthetic_run import CORE_FILES, write_run
 import twinproof as tp
 from twinproof.auditing.certificate_search import AttackBudget
 from twinproof.auditing.fields import FORMATS
-from twinproof.auditing.run import audit_run
+from twinproof.auditing.audit import audit_run
 from twinproof.auditing.verify import verify_run
 from twinproof.auditing.verify_ledger import NEIGHBOURS
 from twinproof.certification.smoothed import Sampling

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from twinproof.attacks.without_noise import without_noise
-from twinproof.auditing.run import audit_run
+from twinproof.auditing.audit import audit_run
 from twinproof.auditing.verify import verify_run
 from twinproof.auditing.verify_layer_matrix import column_sums, convolution
 from twinproof.auditing.verify_noise import Noise, noise_problems

@@ -23,7 +23,7 @@ from twinproof.auditing.same_place import Place
 from twinproof.auditing.verify import verify_run
 from twinproof.auditing.verify_certificates import rules_of
 from twinproof.auditing.verify_confidence import Counts
-from twinproof.auditing.verify_originals import Originals
+from twinproof_verify import Originals
 from twinproof.auditing.verify_run_json import clopper_pearson
 from twinproof.auditing.verify_with_network import ATTACK_VOTES, NO_MODULE, NO_TEST_SET, VOTES
 from twinproof.errors import ConfigError, RunError

@@ -15,7 +15,7 @@ from small_runs import ledger_lines, model_bytes, one_thread
 
 from rank_processes import run_ranks
 from twinproof.auditing.verify import verify_run
-from twinproof.auditing.verify_redistribution import PRINTED
+from twinproof_verify.run_json import PRINTED
 from twinproof.certification.method import Method
 from twinproof.certification.run import certify_run
 from twinproof.certification.smoothed import Sampling

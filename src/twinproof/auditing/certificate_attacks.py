@@ -19,9 +19,8 @@ from torch import Tensor
 
 from twinproof.attacks.frozen import untouched
 from twinproof.attacks.looking import Looker, global_seed
-from twinproof.auditing.certificate_balls import Balls
-from twinproof.auditing.certificate_judge import FALSE_FLIPS, Judge
-from twinproof.auditing.certificate_search import AttackBudget, CertificateSearch, Ray, likely_rivals
+from twinproof.auditing.certificate_search import AttackBudget, Balls, CertificateSearch, Ray, likely_rivals
+from twinproof.auditing.certificate_verdict import FALSE_FLIPS, Judge
 from twinproof.certification.smoothed import SmoothedClassifier
 from twinproof.evaluation.attacked_classifiers import smoothed_objective
 from twinproof.randomness import Key

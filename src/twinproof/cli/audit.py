@@ -34,9 +34,9 @@ def audit(
 
     Example: twinproof audit runs/mnist --certificates --limit 1000
     """
+    from twinproof.auditing.audit import audit_run
     from twinproof.auditing.certificate_search import AttackBudget
     from twinproof.auditing.certificate_verdict import nothing_inside
-    from twinproof.auditing.run import audit_run
     from twinproof.cli.bars import shown
     from twinproof.cli.output import print_json
     from twinproof.errors import ConfigError

@@ -10,7 +10,7 @@ import typer
 from twinproof.cli.options import DataRoot, Json, RunPath
 
 if TYPE_CHECKING:
-    from twinproof.auditing.verify_originals import Originals
+    from twinproof_verify import Originals
 
 
 def verify(
@@ -51,13 +51,13 @@ def verify(
 
 def _originals(run: Path, data: str | None, data_root: Path | None, *, wanted: bool) -> Originals | None:
     """The test set; unless it is ``wanted``, that of a known data set alone, and None where it is not here."""
-    from twinproof.auditing.verify_originals import Originals
     from twinproof.data.config import parse_data_config
     from twinproof.data.sources import SOURCES
     from twinproof.errors import UserError
     from twinproof.recipes.run_data import load_run_data
     from twinproof.recipes.stored_data import load_again
     from twinproof.runs.run import Run
+    from twinproof_verify import Originals
 
     if wanted:
         test = load_run_data(Run.open(run), source=data, data_root=data_root).test

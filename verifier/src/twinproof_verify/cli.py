@@ -12,9 +12,7 @@ import typer
 from twinproof_verify import Originals, Verification, VerifyError, __version__, verify
 
 MOST_BYTES = 4 * 2**30
-app = typer.Typer(
-    add_completion=False, pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]}
-)
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
 def _show_version(wanted: bool) -> None:
