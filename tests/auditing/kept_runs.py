@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save
-from synthetic_run import bind, canonical, forge_ledger, forge_run, forge_settings, sha256
 
+from synthetic_run import bind, canonical, forge_ledger, forge_run, forge_settings, sha256
 from twinproof.auditing import verify, verify_epsilon
-from twinproof.auditing.verify_ledger import Ledger
-from twinproof_verify import Originals
 from twinproof.data.config import DataConfig
 from twinproof.data.load import load
+from twinproof_verify import Originals
+from twinproof_verify.ledger import Ledger
 
 KEPT = Path(__file__).parent.parent / "fixtures" / "format-1"
 DEMO, NOISY, TWO_NOISES = "demo", "hgm-pixeldp", "stobatch"

@@ -15,6 +15,8 @@ import torch
 from safetensors.torch import save
 from scipy import stats
 from scipy.optimize import minimize_scalar
+from torch import nn
+
 from synthetic_run import (
     ALPHA,
     CLASSES,
@@ -29,8 +31,6 @@ from synthetic_run import (
     sha256,
     write_run,
 )
-from torch import nn
-
 from twinproof.layers.models.registry import build_network
 from twinproof.layers.models.with_noise import NoiseForm, RedistributionKind, with_noise
 from twinproof.layers.noise import Law, Place, split_at_noise

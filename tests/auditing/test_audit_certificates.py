@@ -16,9 +16,9 @@ import torch
 
 from interruption import StopAfter
 from twinproof.auditing import audit as audit_module
+from twinproof.auditing.audit import audit_run
 from twinproof.auditing.certificate_attacks import CertificateAttacker
 from twinproof.auditing.certificate_search import AttackBudget
-from twinproof.auditing.audit import audit_run
 from twinproof.auditing.verify import verify_run
 from twinproof.certification.promise import certified_promise
 from twinproof.certification.smoothed import Sampling, smooth

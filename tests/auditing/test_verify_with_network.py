@@ -13,22 +13,21 @@ import numpy as np
 import pytest
 import torch
 from kept_runs import DEMO, KEPT, NOISY, TWO_NOISES, copied, count_each_ledger_once, digits, reconfigured, reweighted
-from synthetic_run import forge_lines, forge_run, forge_settings
 from torch import nn
 
+from synthetic_run import forge_lines, forge_run, forge_settings
 from twinproof.auditing import network_answers, redraw_network
 from twinproof.auditing import redraw as redraw_module
+from twinproof.auditing.ask_network import Place
 from twinproof.auditing.redraw_noise import Draws
-from twinproof.auditing.same_place import Place
 from twinproof.auditing.verify import verify_run
-from twinproof.auditing.verify_certificates import rules_of
-from twinproof.auditing.verify_confidence import Counts
-from twinproof_verify import Originals
-from twinproof.auditing.verify_run_json import clopper_pearson
-from twinproof.auditing.verify_with_network import ATTACK_VOTES, NO_MODULE, NO_TEST_SET, VOTES
 from twinproof.errors import ConfigError, RunError
 from twinproof.layers.models.registry import build_network
 from twinproof.rounding import format_down
+from twinproof_verify import Originals
+from twinproof_verify.bounds import Counts, clopper_pearson
+from twinproof_verify.certificates import rules_of
+from twinproof_verify.verify import ATTACK_VOTES, NO_MODULE, NO_TEST_SET, VOTES
 
 Cells = list[list[str]]
 

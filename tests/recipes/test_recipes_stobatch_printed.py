@@ -15,7 +15,6 @@ from small_runs import ledger_lines, model_bytes, one_thread
 
 from rank_processes import run_ranks
 from twinproof.auditing.verify import verify_run
-from twinproof_verify.run_json import PRINTED
 from twinproof.certification.method import Method
 from twinproof.certification.run import certify_run
 from twinproof.certification.smoothed import Sampling
@@ -28,6 +27,7 @@ from twinproof.recipes.registry import RECIPES
 from twinproof.recipes.train import train
 from twinproof.runs.run import Run
 from twinproof.training.published_stobatch.gradients import PublishedStoBatch
+from twinproof_verify.run_json import PRINTED
 
 SETTINGS: dict[str, Any] = {
     "data": {"source": "digits"},

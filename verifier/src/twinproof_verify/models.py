@@ -93,7 +93,8 @@ def sound(model: type[M], record: object) -> M | None:
 def _problem(error: dict[str, Any], file: str, where: str) -> Problem:
     """One of pydantic's errors in the words of this verifier."""
     parts = [f"[{part}]" if isinstance(part, int) else f".{shown(part)}" for part in error["loc"]]
-    wanted = shown(str(error["msg"]).removeprefix("Input should be ").removeprefix("Value error, "))
+    words = str(error["msg"]).removeprefix("Input should be ").removeprefix("Value error, ")
+    wanted = "an object" if error["type"] == "model_type" else shown(words)
     path = "".join(parts).lstrip(".")
     if error["type"] == "missing":
         return Problem(file, f"{where}{path} is missing", "nothing", "a value for this key")

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from synthetic_run import forge_run, write_run
+from twinproof_verify import verify as verify_run
+from twinproof_verify.promises import PRIOR_SHA256, prior_problems
 
-from twinproof.auditing.verify import verify_run
-from twinproof.auditing.verify_prior import prior_problems, shipped_sha256
-
-HONEST: dict[str, Any] = {"config": {"prior": "figures"}, "prior": {"name": "figures", "sha256": shipped_sha256()}}
+HONEST: dict[str, Any] = {"config": {"prior": "figures"}, "prior": {"name": "figures", "sha256": PRIOR_SHA256}}
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ def test_what_runs_say_now_and_said_before_passes(run: dict[str, Any]) -> None:
 LIES: list[tuple[dict[str, Any], str]] = [
     ({"config": {}}, "started at random"),
     ({"config": {"prior": "none"}}, "started at random"),
-    ({"prior": {"name": "photographs", "sha256": shipped_sha256()}}, "not the one of config"),
+    ({"prior": {"name": "photographs", "sha256": PRIOR_SHA256}}, "not the one of config"),
     ({"prior": "figures"}, "not the one of config"),
     ({"prior": None}, "not the one of config"),
     ({"prior": {"name": "figures", "sha256": "0" * 64}}, "not those of this version"),

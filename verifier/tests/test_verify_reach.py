@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from twinproof.auditing.verify_reach import BOUNDS, SEARCH_SLACK, reach_of, slack_of
+from twinproof_verify.bounds import BOUNDS, SEARCH_SLACK, reach_of, slack_of
 
 Array = NDArray[np.float64]
 LOW = np.array([0.6, 0.7, 0.9, 0.9, 0.99, 0.999, 0.9999])

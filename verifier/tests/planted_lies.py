@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 from safetensors.numpy import save
+
 from synthetic_run import (
     BLOCKS,
     DRAWS,
@@ -341,7 +342,7 @@ CERTIFICATE_LIES = [
     ),
     Lie("looks missing", forge_settings(lambda s: s.pop("looks")), "certificates.json", "looks is missing"),
     Lie("no look", forge_settings(lambda s: s.update(looks=[])), "certificates.json", "looks has a value"),
-    Lie("a look that is none", forge_settings(lambda s: s.update(looks=[3])), "certificates.json", "no object"),
+    Lie("a look that is none", forge_settings(lambda s: s.update(looks=[3])), "certificates.json", "looks[0] has a"),
     Lie("draws beyond the looks", forge_cell(0, 7, str(DRAWS + 1)), "certificates.csv", "none of the looks"),
     Lie("no draws", forge_cell(0, 7, "0"), "certificates.csv", "none of the looks"),
     Lie("sigma lowered", forge_settings(lambda s: s.update(sigma=0.2)), "certificates.csv", "radius is above"),

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import beta, binom
 
-from twinproof.auditing.verify_confidence import CONFIDENCES, Counts, lower_bound, upper_bound, variance
-from twinproof.auditing.verify_rule import Rule, Way
+from twinproof_verify.bounds import CONFIDENCES, Counts, Rule, Way, lower_bound, upper_bound, variance
 
 UNIT = 2**20
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save
 from scipy import stats
+
 from synthetic_run import (
     ALPHA,
     CLASSES,

@@ -10,11 +10,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from twinproof.auditing import verify_table
-from twinproof.auditing.verification import MOST_PROBLEMS, Findings, Problem
-from twinproof.auditing.verify_certificate_lines import HEADER, WIDE_HEADER, line_problems, read_lines
-from twinproof.auditing.verify_run_json import PublicData
-from twinproof.auditing.verify_table import CLASS, COUNT, LENGTH, SUM, Form, read_table
+from twinproof_verify import certificate_lines
+from twinproof_verify.certificate_lines import (
+    CLASS,
+    COUNT,
+    HEADER,
+    LENGTH,
+    SUM,
+    WIDE_HEADER,
+    Form,
+    line_problems,
+    read_lines,
+    read_table,
+)
+from twinproof_verify.findings import MOST_PROBLEMS, Findings, Problem
+from twinproof_verify.run_json import PublicData
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
@@ -68,7 +78,7 @@ def test_the_size_of_a_chunk_changes_nothing(size: int, monkeypatch: pytest.Monk
     lines = [b"%d,%d,0.%06d" % (at, at % 7, at) for at in range(300)]
     lines[100] = b"no line"
     whole = read_table(_table(*lines), FORM)
-    monkeypatch.setattr(verify_table, "_CHUNK", size)
+    monkeypatch.setattr(certificate_lines, "_CHUNK", size)
     parts = read_table(_table(*lines), FORM)
     assert parts.problems == whole.problems
     np.testing.assert_array_equal(parts.cells, whole.cells)
@@ -107,10 +117,9 @@ def test_a_hundred_thousand_certificates_are_checked_in_a_second() -> None:
     """The short form of the million in ``benchmarks/verify_limits.py``."""
     count = 100_000
     lines = b"".join(b"%d,1,-1,400,1,0.000000,0,1000\n" % at for at in range(count))
-    settings = {"inputs": count}
     started = time.thread_time()
     read, problems = read_lines(HEADER + b"\n" + lines)
-    assert [*problems, *line_problems(read, settings, PublicData(3, 16, 255, count))] == []
+    assert [*problems, *line_problems(read, (), count, PublicData(3, 16, 255, count))] == []
     assert time.thread_time() - started < 1.5
 
 

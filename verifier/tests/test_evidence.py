@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from twinproof.auditing import evidence
-from twinproof.auditing.evidence import RunFolder, digest_of, parse_object, shown
-from twinproof.auditing.verification import Problem
-from twinproof.errors import RunError
+from twinproof_verify import VerifyError as RunError
+from twinproof_verify import evidence
+from twinproof_verify.evidence import RunFolder, digest_of, parse_object, shown
+from twinproof_verify.findings import Problem
 
 
 def kind(value: object) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from twinproof.auditing.verify_model import weight_problems
+from twinproof_verify.weights import weight_problems
 
 
 def raw(dtype: str, data: bytes, shape: list[int]) -> bytes:

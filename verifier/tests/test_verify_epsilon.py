@@ -9,12 +9,12 @@ import time
 import pytest
 from scipy.optimize import brentq
 from scipy.stats import norm
-from synthetic_run import BLOCKS, chain, epsilons, events
 
-from twinproof.auditing import verify_epsilon
-from twinproof.auditing.verification import Problem
-from twinproof.auditing.verify_epsilon import Mechanism, Spent, account, printed_problems, recompute
-from twinproof.auditing.verify_ledger import Ledger, Spending, read_ledger
+from synthetic_run import BLOCKS, chain, epsilons, events
+from twinproof_verify import epsilon
+from twinproof_verify.epsilon import Mechanism, Spent, account, printed_problems, recompute
+from twinproof_verify.findings import Problem
+from twinproof_verify.ledger import Ledger, Open, Spending, read_ledger
 
 
 def gaussian_epsilon(noise: float, delta: float) -> float:
@@ -28,7 +28,8 @@ def gaussian_epsilon(noise: float, delta: float) -> float:
 
 
 def ledger_of(*spendings: Spending, delta: float | None = 1e-5) -> Ledger:
-    return Ledger((), 3, {"delta": delta}, {}, spendings, countable=True)
+    opening = Open(format=1, config_sha256="0" * 64, delta=delta, neighbours="add-or-remove-one")
+    return Ledger((), 3, opening, None, spendings, countable=True)
 
 
 def step(noise: float, rate: float, steps: int) -> Spending:
@@ -109,7 +110,7 @@ def test_an_accountant_that_gives_up_is_a_problem(monkeypatch: pytest.MonkeyPatc
     def fails(mechanisms: object, delta: float) -> Spent:
         raise error
 
-    monkeypatch.setattr(verify_epsilon, "account", fails)
+    monkeypatch.setattr(epsilon, "account", fails)
     outcome = recompute(ledger_of(step(4.0, 0.05, 3)))
     assert isinstance(outcome, Problem)
     assert type(error).__name__ in outcome.got
@@ -154,7 +155,7 @@ COSTLY = {
 def test_a_coarser_grid_errs_upwards_and_by_no_more_than_it_says(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fine = account(COSTLY[name], 1e-5)
     assert fine.error == 0
-    monkeypatch.setattr(verify_epsilon, "SECONDS", 0.1)
+    monkeypatch.setattr(epsilon, "SECONDS", 0.1)
     coarse = account(COSTLY[name], 1e-5)
     assert 0 < coarse.error < 2e-3 * fine.epsilon
     assert coarse.epsilon - coarse.error <= fine.epsilon <= coarse.epsilon * (1 + 1e-9)
@@ -166,7 +167,7 @@ def test_a_coarser_grid_errs_upwards_and_by_no_more_than_it_says(name: str, monk
 
 
 def test_a_ledger_that_would_take_too_long_is_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verify_epsilon, "SECONDS", 0.1)
+    monkeypatch.setattr(epsilon, "SECONDS", 0.1)
     outcome = recompute(ledger_of(step(0.7, 0.01, 3000)))
     assert isinstance(outcome, Problem)
     assert "too long" in outcome.what
@@ -174,7 +175,7 @@ def test_a_ledger_that_would_take_too_long_is_refused_with_the_reason(monkeypatc
 
 def test_steps_that_are_composed_in_parts_are_all_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = account({Mechanism(0.01, 4.0): 1234}, 1e-5).epsilon
-    monkeypatch.setattr(verify_epsilon, "_STEPS_AT_ONCE", 100)
+    monkeypatch.setattr(epsilon, "_STEPS_AT_ONCE", 100)
     assert account({Mechanism(0.01, 4.0): 1234}, 1e-5).epsilon == pytest.approx(whole, rel=1e-7)
 
 
@@ -217,7 +218,7 @@ def test_ledgers_that_would_stall_get_a_coarser_grid_or_are_composed_in_parts(
         asked.append(20 / mechanism.noise_multiplier / step)
         return Losses()
 
-    monkeypatch.setattr(verify_epsilon, "_losses", losses)
+    monkeypatch.setattr(epsilon, "_losses", losses)
     monkeypatch.setattr("dp_accounting.pld.privacy_loss_distribution.identity", lambda **named: Losses())
     account(STALLS[name], 1e-5)
     assert sum(asked) < 5e6

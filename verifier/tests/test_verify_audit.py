@@ -10,16 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from planted_lies import Apply, Lie, other_weights, truncate
 from scipy import stats
+
+from planted_lies import Apply, Lie, other_weights, truncate
 from synthetic_attacks import FALSE_FLIPS, VOTES, forge_json, stored_inputs, stored_labels, verdict_of, write_attacked_run
 from synthetic_run import BLOCKS, LEVELS, epsilons, forge_cell, forge_run, radius, sha256, tau
-
-from twinproof.auditing import verify_epsilon
-from twinproof.auditing.verify import verify_run
-from twinproof.auditing.verify_audit_verdict import probability_of
-from twinproof.auditing.verify_epsilon import Spent
-from twinproof_verify import Originals
+from twinproof_verify import Originals, epsilon
+from twinproof_verify import verify as verify_run
+from twinproof_verify.audits import probability_of
+from twinproof_verify.epsilon import Spent
 
 ORIGINALS = Originals(stored_inputs(), stored_labels())
 
@@ -27,7 +26,7 @@ ORIGINALS = Originals(stored_inputs(), stored_labels())
 @pytest.fixture(autouse=True)
 def quick_accountant(monkeypatch: pytest.MonkeyPatch) -> None:
     """The true epsilons, not computed anew for every lie."""
-    monkeypatch.setattr(verify_epsilon, "account", lambda mechanisms, delta: Spent(*epsilons(sum(BLOCKS))))
+    monkeypatch.setattr(epsilon, "account", lambda mechanisms, delta: Spent(*epsilons(sum(BLOCKS))))
 
 
 @pytest.fixture(scope="module")
@@ -176,7 +175,7 @@ LIES = [
     Lie("the certificates' noise", audit(lambda s: s.update(key="ab" * 32)), "audit.json", "certificates' own"),
     Lie("still attacking", audit(lambda s: s.update(state="attacking", verdict=None)), "audit.json", "state has a value"),
     Lie("an unknown arithmetic", audit(lambda s: s.update(arithmetic="int8")), "audit.json", "arithmetic has a value"),
-    Lie("an entry that is none", audit(lambda s: s["attacked"].__setitem__(0, 3)), "audit.json", "no object"),
+    Lie("an entry that is none", audit(lambda s: s["attacked"].__setitem__(0, 3)), "audit.json", "attacked[0] has a value"),
     Lie("a text for a number", of_beyond(lambda e: e["flip"].update(distance="1")), "audit.json", "distance has a value"),
     Lie("no section", forge_json("audit.json", lambda r: r.pop("certificates")), "audit.json", "certificates is missing"),
     Lie("another section", forge_json("audit.json", lambda r: r.update(privacy={})), "audit.json", "unknown key"),
@@ -280,10 +279,10 @@ def test_flips_of_scores_are_held_to_hoeffding(root: Path, share: float, proven:
 
 
 def test_with_the_test_set_the_evidence_is_measured(root: Path) -> None:
-    assert verify_run(root, originals=ORIGINALS).problems == ()
+    assert verify_run(root, inputs=ORIGINALS).problems == ()
     of_flipped(lambda entry: entry["flip"]["stored"].__setitem__(0, entry["flip"]["stored"][0] + 1))(root)
     assert verify_run(root).problems == (), "a run alone does not hold the original"
-    found = verify_run(root, originals=ORIGINALS).problems
+    found = verify_run(root, inputs=ORIGINALS).problems
     assert ["not that of the stored input" in problem.what for problem in found] == [True]
 
 
@@ -291,9 +290,9 @@ def test_with_the_test_set_the_evidence_is_measured(root: Path) -> None:
 def test_distances_are_measured_in_the_norm_of_the_certificates(tmp_path: Path, norm: str) -> None:
     root = tmp_path / "run"
     write_attacked_run(root, norm=norm)
-    assert verify_run(root, originals=ORIGINALS).problems == ()
+    assert verify_run(root, inputs=ORIGINALS).problems == ()
     of_flipped(lambda entry: entry["flip"]["stored"].__setitem__(1, entry["flip"]["stored"][1] + 11))(root)
-    found = verify_run(root, originals=ORIGINALS).problems
+    found = verify_run(root, inputs=ORIGINALS).problems
     assert ["not that of the stored input" in problem.what for problem in found] == [True]
     audit(lambda section: section.update(norm="l2"))(root)
     assert any("norm is not that of the certificates" in problem.what for problem in verify_run(root).problems)

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from synthetic_run import bind, chain
-
-from twinproof.auditing.verify_promise import privacy_promise, robustness_promise
+from twinproof_verify.sentences import privacy_promise, robustness_promise
 
 
 def in_format_2(root: Path) -> None:

@@ -10,29 +10,14 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import beta, binom, norm
 
-from twinproof.auditing.verify_certificate_lines import HEADER, line_problems, read_lines
-from twinproof.auditing.verify_certificates import is_grid, is_key, look_problems
-from twinproof.auditing.verify_confidence import Counts
-from twinproof.auditing.verify_noise import smallest_tau
-from twinproof.auditing.verify_rule import Rule
-from twinproof.auditing.verify_run_json import PublicData
+from synthetic_run import certificate_settings
+from twinproof_verify.bounds import Counts, Rule
+from twinproof_verify.certificate_lines import HEADER, Lines, line_problems, read_lines
+from twinproof_verify.certificates import CertificateSettings, look_problems, read_settings, rules_of, smallest_tau
+from twinproof_verify.models import read
+from twinproof_verify.run_json import PublicData
 
 ANY = PublicData(None, None, None, None)
-
-
-METHOD: dict[str, Any] = {
-    "law": "gaussian",
-    "place": "input",
-    "bound": "tight",
-    "statistic": "votes",
-    "confidence": "clopper-pearson",
-    "runner_up": "complement",
-    "classes": 3,
-    "resolution": 1,
-    "operator_norm": 1.0,
-    "operator_norm_method": "identity",
-    "slack": 0.0,
-}
 
 
 def radii(rule: Rule, votes: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -77,13 +62,6 @@ def test_tau_grows_with_all_that_makes_cells() -> None:
     assert smallest_tau("laplace", steps, 10) - 2**-36 == pytest.approx(10 * (72 * steps * 2**-64 + 2**-49), rel=1e-6)
 
 
-def test_settings_predicates() -> None:
-    assert all(map(is_grid, (1, 1.0, 0.5, 2.0**-20, 2)))
-    assert not any(map(is_grid, (0, -0.5, 0.3, True, None, float("nan"))))
-    assert is_key("00ff")
-    assert not any(map(is_key, ("", "0", "0G", "00\n", 0, None)))
-
-
 @pytest.mark.parametrize(
     "line",
     [
@@ -114,6 +92,7 @@ def test_lines_that_are_no_certificates(line: str) -> None:
 # Three looks that share alpha, and the rule that an input which stopped at each of them is judged by.
 LOOKS = [{"draws": 100, "alpha": 0.00025}, {"draws": 200, "alpha": 0.00025}, {"draws": 1000, "alpha": 0.0005}]
 SEQUENTIAL: dict[str, Any] = {
+    **certificate_settings("ab" * 32),
     "n": 1000,
     "alpha": 0.001,
     "sigma": 0.5,
@@ -121,8 +100,14 @@ SEQUENTIAL: dict[str, Any] = {
     "target_radius": 0.25,
     "looks": LOOKS,
     "inputs": 1,
-    **METHOD,
 }
+
+
+def found(lines: Lines, settings: dict[str, Any]) -> list[str]:
+    """What the verifier says of lines under settings."""
+    read, problems = read_settings("certificates.json", settings, ANY)
+    assert read is not None, problems
+    return [problem.what for problem in line_problems(lines, rules_of(read), settings["inputs"], ANY)]
 
 
 def _line(votes: int, look: dict[str, Any], settings: dict[str, Any] = SEQUENTIAL) -> list[str]:
@@ -130,7 +115,7 @@ def _line(votes: int, look: dict[str, Any], settings: dict[str, Any] = SEQUENTIA
     bound = float(beta.ppf(look["alpha"], votes, look["draws"] - votes + 1))
     size = np.floor(0.5 * norm.ppf(bound) * 1e6) / 1e6
     lines, _ = read_lines(HEADER + f"\n0,0,0,{votes},0,{size:.6f},1,{look['draws']}\n".encode())
-    return [problem.what for problem in line_problems(lines, settings, ANY)]
+    return found(lines, settings)
 
 
 @pytest.mark.parametrize("look", LOOKS)
@@ -147,11 +132,11 @@ def test_a_bound_at_all_of_alpha_is_caught_at_every_look(look: dict[str, Any]) -
 
 def test_more_votes_than_the_draws_of_the_look() -> None:
     lines, _ = read_lines(HEADER + b"\n0,0,0,150,0,0.100000,1,100\n")
-    assert any("more votes than draws" in problem.what for problem in line_problems(lines, SEQUENTIAL, ANY))
+    assert any("more votes than draws" in what for what in found(lines, SEQUENTIAL))
 
 
 def test_sound_looks_have_no_problem() -> None:
-    assert list(look_problems(SEQUENTIAL)) == []
+    assert list(look_problems("f", CertificateSettings.model_validate(SEQUENTIAL))) == []
 
 
 @pytest.mark.parametrize(
@@ -167,19 +152,19 @@ def test_sound_looks_have_no_problem() -> None:
         ({"looks": [{**LOOKS[2], "alpha": 0.0}]}, "alpha has a value"),
         ({"looks": [{**LOOKS[2], "draws": True}]}, "draws has a value"),
         ({"looks": [{**LOOKS[2], "why": "later"}]}, "unknown key"),
-        ({"looks": [None]}, "no object"),
+        ({"looks": [None]}, r"looks\[0\] has a value"),
     ],
 )
 def test_looks_that_void_the_union_bound_are_problems(changes: dict[str, Any], what: str) -> None:
-    found = [problem.what for problem in look_problems({**SEQUENTIAL, **changes})]
-    assert len(found) == 1
-    assert re.search(what, found[0]), found
+    settings, problems = read(CertificateSettings, {**SEQUENTIAL, **changes}, "f")
+    problems += [] if settings is None else look_problems("f", settings)
+    assert len(problems) == 1
+    assert re.search(what, problems[0].what), problems
 
 
 def test_an_unrecomputable_radius_is_a_problem_not_a_pass() -> None:
-    settings = {"sigma": 1e308, "tau": 0.0, "looks": [{"draws": 10, "alpha": 1 - 1e-16}], "inputs": 1, **METHOD}
+    changes = {"sigma": 1e308, "tau": 0.0, "looks": [{"draws": 10, "alpha": 1 - 1e-16}], "inputs": 1}
     lines, _ = read_lines(HEADER + b"\n0,0,0,10,0,5.000000,1,10\n")
     radius = radii(Rule(1e308, 0.0, 10, 1 - 1e-16), np.array([10]))[1]
-    found = [problem.what for problem in line_problems(lines, settings, ANY)]
     assert np.isinf(radius).all()
-    assert any("cannot be recomputed" in what for what in found)
+    assert any("cannot be recomputed" in what for what in found(lines, {**SEQUENTIAL, **changes}))
