@@ -16,7 +16,7 @@ from kept_runs import DEMO, KEPT, NOISY, TWO_NOISES, copied, count_each_ledger_o
 from torch import nn
 
 from synthetic_run import forge_lines, forge_run, forge_settings
-from twinproof.auditing import network_answers, redraw_network
+from twinproof.auditing import ask_network, redraw_network
 from twinproof.auditing import redraw as redraw_module
 from twinproof.auditing.ask_network import Place
 from twinproof.auditing.redraw_noise import Draws
@@ -26,8 +26,8 @@ from twinproof.layers.models.registry import build_network
 from twinproof.rounding import format_down
 from twinproof_verify import Originals
 from twinproof_verify.bounds import Counts, clopper_pearson
-from twinproof_verify.certificates import rules_of
-from twinproof_verify.verify import ATTACK_VOTES, NO_MODULE, NO_TEST_SET, VOTES
+from twinproof_verify.certificates import CertificateSettings, rules_of
+from twinproof_verify.inspection import ATTACK_VOTES, NO_MODULE, NO_TEST_SET, VOTES
 
 Cells = list[list[str]]
 
@@ -79,7 +79,7 @@ def settings_of(root: Path) -> dict[str, Any]:
 
 def set_votes(root: Path, votes: Callable[[int, int], int]) -> None:
     """Other votes, by old ones and draws, with the radii and predictions that follow from them."""
-    rule = rules_of(settings_of(root))[0]
+    rule = rules_of(CertificateSettings.model_validate(settings_of(root)))[0]
 
     def change(rows: Cells) -> None:
         for row in rows:
@@ -184,7 +184,7 @@ def double_sigma(root: Path) -> None:
         settings["tau"] = settings["dimension"] * (17 * settings["sigma"] * 16 / settings["grid"] * 2**-64 + 2**-49) + 2**-36
 
     forge_settings(change)(root)
-    rule = rules_of(settings_of(root))[0]
+    rule = rules_of(CertificateSettings.model_validate(settings_of(root)))[0]
     most = float(rule.answers(rule.unanimous()).radius[0])
     forge_settings(lambda settings: settings.update(largest_radius=float(format_down(most))))(root)
     set_votes(root, lambda votes, draws: votes)
@@ -355,7 +355,7 @@ def test_an_owners_network_is_asked_where_it_is_given(tmp_path: Path) -> None:
 
 
 def test_a_network_that_would_take_long_is_left_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(network_answers, "MOST_SECONDS", 0.0)
+    monkeypatch.setattr(ask_network, "MOST_SECONDS", 0.0)
     result = verify_run(KEPT / DEMO, originals=digits())
     assert any(one.startswith("accuracy on the test set (about") for one in result.not_checked)
     assert passed(KEPT / DEMO, "accuracy again", redraw=1) is True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from dataclasses import replace
 
 import pytest
 from scipy.optimize import brentq
@@ -100,7 +101,7 @@ def test_extreme_values_give_a_number_or_a_problem(rate: float, noise: float, de
 
 
 def test_a_ledger_that_cannot_be_counted_gives_no_epsilon() -> None:
-    assert isinstance(recompute(Ledger((), 3, {"delta": 1e-5}, {}, (step(1.0, 0.1, 3),), countable=False)), Problem)
+    assert isinstance(recompute(replace(ledger_of(step(1.0, 0.1, 3)), countable=False)), Problem)
     assert isinstance(recompute(ledger_of(step(1.0, 0.1, 3), delta=None)), Problem)
     assert recompute(ledger_of()) is None
 

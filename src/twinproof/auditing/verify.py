@@ -16,8 +16,8 @@ from twinproof_verify import Originals, Problem, Verification, VerifyError
 from twinproof_verify.attack_results import read_attacked_inputs
 from twinproof_verify.evidence import parse_object, shown
 from twinproof_verify.files import ATTACKS, CERTIFICATES, METRICS, MODEL, RUN_JSON
+from twinproof_verify.inspection import NO_MODULE, NO_TEST_SET, Inspection, inspect, leave_unasked
 from twinproof_verify.run_json import is_own
-from twinproof_verify.verify import NO_MODULE, NO_TEST_SET, Inspection, inspect, leave_unasked
 from twinproof_verify.weights import network_problems
 
 if TYPE_CHECKING:
