@@ -262,11 +262,7 @@ def test_nothing_to_attack_is_said(root: Path, digits: Dataset) -> None:
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [
-        ({"budget": replace(small.QUICK, steps=13)}, "steps 13"),
-        ({"limit": 4}, "inputs 4"),
-        ({"key": Key.from_seed(6)}, "key"),
-    ],
+    [({"budget": replace(small.QUICK, steps=13)}, "steps 13"), ({"limit": 4}, "inputs 4"), ({"key": Key.from_seed(6)}, "key")],
 )
 def test_other_settings_are_refused_and_nothing_is_lost(
     root: Path, digits: Dataset, options: dict[str, Any], words: str

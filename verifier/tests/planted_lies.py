@@ -38,6 +38,11 @@ class Lie:
     what: str
 
 
+def told(file: str, *rows: tuple[str, Apply, str]) -> list[Lie]:
+    """Lies in one file: each with its name, how it is told, and the words of the problem that it must raise."""
+    return [Lie(name, apply, file, what) for name, apply, what in rows]
+
+
 def both(*applies: Apply) -> Apply:
     def apply(root: Path) -> None:
         for one in applies:
@@ -120,24 +125,20 @@ DIGEST_LIES = [
     Lie("a flipped byte in the weights", flip_weight, "model.safetensors", "not the one that run.json binds"),
     Lie("weights swapped, run.json fixed up", other_weights(1.0), "ledger.jsonl", "model_sha256"),
     Lie("certificates of another model", other_weights(1.0), "certificates.json", "model_sha256"),
-    Lie("NaN weights, all digests fixed up", nan_weights, "model.safetensors", "not finite"),
-    Lie("weights cut short", truncate("model.safetensors", 4), "model.safetensors", "cannot be loaded"),
-    Lie("the weights are a link to elsewhere", link_model, "model.safetensors", "not a regular file"),
-    Lie("no weights", lambda root: (root / "model.safetensors").unlink(), "model.safetensors", "missing"),
+    *told(
+        "model.safetensors",
+        ("NaN weights, all digests fixed up", nan_weights, "not finite"),
+        ("weights cut short", truncate("model.safetensors", 4), "cannot be loaded"),
+        ("the weights are a link to elsewhere", link_model, "not a regular file"),
+        ("no weights", lambda root: (root / "model.safetensors").unlink(), "missing"),
+    ),
     Lie("no ledger", lambda root: (root / "ledger.jsonl").unlink(), "ledger.jsonl", "missing"),
     Lie("no metrics", lambda root: (root / "metrics.jsonl").unlink(), "metrics.jsonl", "missing"),
     Lie("settings without certificates", lambda root: (root / "certificates.csv").unlink(), "certificates.csv", "missing"),
-    Lie(
-        "a path out of the run",
-        forge_run(lambda r: r["files"].update({"../x": {"sha256": "0" * 64}})),
+    *told(
         "run.json",
-        "a name that no",
-    ),
-    Lie(
-        "an absolute path",
-        forge_run(lambda r: r["files"].update({"/etc/x": {"sha256": "0" * 64}})),
-        "run.json",
-        "a name that no",
+        ("a path out of the run", forge_run(lambda r: r["files"].update({"../x": {"sha256": "0" * 64}})), "a name that no"),
+        ("an absolute path", forge_run(lambda r: r["files"].update({"/etc/x": {"sha256": "0" * 64}})), "a name that no"),
     ),
     Lie("a file without digest", forge_run(lambda r: r["files"].pop("certificates.csv")), "certificates.csv", "no digest"),
     Lie("a digest that is none", forge_run(lambda r: r["files"].update({"metrics.jsonl": 3})), "run.json", "no usable digest"),
@@ -158,99 +159,75 @@ DIGEST_LIES = [
 ]
 
 RUN_LIES = [
-    Lie("format 0", forge_run(lambda r: r.update(format=0)), "run.json", "format"),
-    Lie("format true", forge_run(lambda r: r.update(format=True)), "run.json", "format"),
-    Lie("half finished", forge_run(lambda r: r.update(state="nearly")), "run.json", "state"),
-    Lie("another config", forge_run(lambda r: r["config"].update(note="x")), "run.json", "config is not the one"),
-    Lie("another recipe", forge_run(lambda r: r.update(recipe="other")), "run.json", "config.recipe"),
-    Lie(
-        "epsilon too small",
-        forge_run(lambda r: r["privacy"].update(epsilon=round(PLD - 1e-6, 6))),
+    *told(
         "run.json",
-        "privacy.epsilon is sm",
-    ),
-    Lie(
-        "epsilon too large", forge_run(lambda r: r["privacy"].update(epsilon=round(PLD * 1.02, 6))), "run.json", "more than 1 %"
-    ),
-    Lie("epsilon with 9 places", forge_run(lambda r: r["privacy"].update(epsilon=PLD + 1e-9)), "run.json", "not rounded"),
-    Lie("epsilon a string", forge_run(lambda r: r["privacy"].update(epsilon="1")), "run.json", "privacy.epsilon"),
-    Lie("epsilon beyond floats", forge_run(lambda r: r["privacy"].update(epsilon=10**400)), "run.json", "privacy.epsilon"),
-    Lie(
-        "epsilon_rdp too small",
-        forge_run(lambda r: r["privacy"].update(epsilon_rdp=PLD)),
-        "run.json",
-        "privacy.epsilon_rdp is sm",
-    ),
-    Lie("wrong delta", forge_run(lambda r: r["privacy"].update(delta=1e-6)), "run.json", "privacy.delta"),
-    Lie("wrong noise", forge_run(lambda r: r["privacy"].update(noise_multiplier=5.0)), "run.json", "noise_multiplier"),
-    Lie("wrong rate", forge_run(lambda r: r["privacy"].update(sample_rate=0.04)), "run.json", "sample_rate"),
-    Lie("wrong steps", forge_run(lambda r: r["privacy"].update(steps=29)), "run.json", "privacy.steps"),
-    Lie("no privacy block", forge_run(lambda r: r.update(privacy=None)), "run.json", "no privacy block"),
-    Lie(
-        "promise below the block",
-        forge_run(lambda r: r["guarantees"]["privacy"]["values"].update(epsilon=0.1)),
-        "run.json",
-        "values.epsilon",
-    ),
-    Lie(
-        "promise lacks delta", forge_run(lambda r: r["guarantees"]["privacy"]["values"].pop("delta")), "run.json", "lacks delta"
-    ),
-    Lie("seed but proven", forge_run(lambda r: r["config"].update(seed=0)), "run.json", "known seed"),
-    Lie("no word on the seed", forge_run(lambda r: r["config"].pop("seed")), "run.json", "known seed"),
-    Lie(
-        "a fifth word",
-        forge_run(lambda r: r["guarantees"]["robustness"].update(status="sure")),
-        "run.json",
-        "robustness.status",
-    ),
-    Lie(
-        "kinds mixed up",
-        forge_run(lambda r: r["guarantees"]["privacy"].update(kind="robustness")),
-        "run.json",
-        "something else",
-    ),
-    Lie("accuracy inflated", forge_run(lambda r: r["accuracy"].update(value=0.9)), "run.json", "accuracy.value"),
-    Lie("interval narrowed", forge_run(lambda r: r["accuracy"].update(low=0.6)), "run.json", "accuracy.low"),
-    Lie("more correct than asked", forge_run(lambda r: r["accuracy"].update(correct=61)), "run.json", "impossible"),
-    Lie("not JSON", lambda root: (root / "run.json").write_bytes(b"{"), "run.json", "no JSON object"),
-    Lie("an empty object", lambda root: (root / "run.json").write_bytes(b"{}"), "run.json", "privacy is missing"),
-    Lie("a key twice", lambda root: (root / "run.json").write_bytes(b'{"format":1,"format":1}'), "run.json", "no JSON"),
-    Lie("NaN", lambda root: (root / "run.json").write_bytes(b'{"seconds":NaN}'), "run.json", "no JSON object"),
-    Lie("nested without end", lambda root: (root / "run.json").write_bytes(b"[" * 10**6), "run.json", "no JSON object"),
-    Lie("an accuracy that is a text", forge_run(lambda r: r["accuracy"].update(value="1")), "run.json", "accuracy.value"),
-    Lie(
-        "values that are none", forge_run(lambda r: r["guarantees"]["privacy"].update(values=[])), "run.json", "privacy.values"
-    ),
-    Lie(
-        "robustness promised with a smaller alpha",
-        forge_run(lambda r: r["guarantees"]["robustness"]["values"].update(alpha=1e-9)),
-        "run.json",
-        "robustness.values.alpha",
-    ),
-    Lie(
-        "robustness proven without certificates",
-        both(remove("certificates.json"), remove("certificates.csv"), bind),
-        "run.json",
-        "nothing is certified",
-    ),
-    Lie("no robustness", forge_run(lambda r: r["guarantees"].pop("robustness")), "run.json", "robustness is missing"),
+        ("format 0", forge_run(lambda r: r.update(format=0)), "format"),
+        ("format true", forge_run(lambda r: r.update(format=True)), "format"),
+        ("half finished", forge_run(lambda r: r.update(state="nearly")), "state"),
+        ("another config", forge_run(lambda r: r["config"].update(note="x")), "config is not the one"),
+        ("another recipe", forge_run(lambda r: r.update(recipe="other")), "config.recipe"),
+        ("epsilon too small", forge_run(lambda r: r["privacy"].update(epsilon=round(PLD - 1e-6, 6))), "privacy.epsilon is sm"),
+        ("epsilon too large", forge_run(lambda r: r["privacy"].update(epsilon=round(PLD * 1.02, 6))), "more than 1 %"),
+        ("epsilon with 9 places", forge_run(lambda r: r["privacy"].update(epsilon=PLD + 1e-9)), "not rounded"),
+        ("epsilon a string", forge_run(lambda r: r["privacy"].update(epsilon="1")), "privacy.epsilon"),
+        ("epsilon beyond floats", forge_run(lambda r: r["privacy"].update(epsilon=10**400)), "privacy.epsilon"),
+        ("epsilon_rdp too small", forge_run(lambda r: r["privacy"].update(epsilon_rdp=PLD)), "privacy.epsilon_rdp is sm"),
+        ("wrong delta", forge_run(lambda r: r["privacy"].update(delta=1e-6)), "privacy.delta"),
+        ("wrong noise", forge_run(lambda r: r["privacy"].update(noise_multiplier=5.0)), "noise_multiplier"),
+        ("wrong rate", forge_run(lambda r: r["privacy"].update(sample_rate=0.04)), "sample_rate"),
+        ("wrong steps", forge_run(lambda r: r["privacy"].update(steps=29)), "privacy.steps"),
+        ("no privacy block", forge_run(lambda r: r.update(privacy=None)), "no privacy block"),
+        (
+            "promise below the block",
+            forge_run(lambda r: r["guarantees"]["privacy"]["values"].update(epsilon=0.1)),
+            "values.epsilon",
+        ),
+        ("promise lacks delta", forge_run(lambda r: r["guarantees"]["privacy"]["values"].pop("delta")), "lacks delta"),
+        ("seed but proven", forge_run(lambda r: r["config"].update(seed=0)), "known seed"),
+        ("no word on the seed", forge_run(lambda r: r["config"].pop("seed")), "known seed"),
+        ("a fifth word", forge_run(lambda r: r["guarantees"]["robustness"].update(status="sure")), "robustness.status"),
+        ("kinds mixed up", forge_run(lambda r: r["guarantees"]["privacy"].update(kind="robustness")), "something else"),
+        ("accuracy inflated", forge_run(lambda r: r["accuracy"].update(value=0.9)), "accuracy.value"),
+        ("interval narrowed", forge_run(lambda r: r["accuracy"].update(low=0.6)), "accuracy.low"),
+        ("more correct than asked", forge_run(lambda r: r["accuracy"].update(correct=61)), "impossible"),
+        ("not JSON", lambda root: (root / "run.json").write_bytes(b"{"), "no JSON object"),
+        ("an empty object", lambda root: (root / "run.json").write_bytes(b"{}"), "privacy is missing"),
+        ("a key twice", lambda root: (root / "run.json").write_bytes(b'{"format":1,"format":1}'), "no JSON"),
+        ("NaN", lambda root: (root / "run.json").write_bytes(b'{"seconds":NaN}'), "no JSON object"),
+        ("nested without end", lambda root: (root / "run.json").write_bytes(b"[" * 10**6), "no JSON object"),
+        ("an accuracy that is a text", forge_run(lambda r: r["accuracy"].update(value="1")), "accuracy.value"),
+        ("values that are none", forge_run(lambda r: r["guarantees"]["privacy"].update(values=[])), "privacy.values"),
+        (
+            "robustness promised with a smaller alpha",
+            forge_run(lambda r: r["guarantees"]["robustness"]["values"].update(alpha=1e-9)),
+            "robustness.values.alpha",
+        ),
+        (
+            "robustness proven without certificates",
+            both(remove("certificates.json"), remove("certificates.csv"), bind),
+            "nothing is certified",
+        ),
+        ("no robustness", forge_run(lambda r: r["guarantees"].pop("robustness")), "robustness is missing"),
+    )
 ]
 
 LEDGER_LIES = [
-    Lie("a line deleted", forge_lines("ledger.jsonl", lambda t: t.pop(2)), "ledger.jsonl", "chain is broken"),
-    Lie("lines reordered", forge_lines("ledger.jsonl", swap), "ledger.jsonl", "index is wrong"),
-    Lie("a line twice", forge_lines("ledger.jsonl", lambda t: t.insert(2, t[2])), "ledger.jsonl", "chain is broken"),
-    Lie("close missing", forge_lines("ledger.jsonl", lambda t: t.pop()), "ledger.jsonl", "last line is not 'close'"),
-    Lie("open missing", forge_ledger(lambda s: s.pop(0)), "ledger.jsonl", "first line is not 'open'"),
-    Lie("an event after close", forge_ledger(lambda s: s.append(s[1])), "ledger.jsonl", "only be the last"),
-    Lie("no final newline", truncate("ledger.jsonl", 1), "ledger.jsonl", "cut off"),
-    Lie("half a line", truncate("ledger.jsonl", 40), "ledger.jsonl", "cut off"),
-    Lie("an empty ledger", lambda root: (root / "ledger.jsonl").write_bytes(b""), "ledger.jsonl", "empty"),
-    Lie(
-        "an edited number",
-        forge_lines("ledger.jsonl", lambda t: t.__setitem__(3, t[3].replace('"steps": 12', '"steps": 11'))),
+    *told(
         "ledger.jsonl",
-        "hash does not match",
+        ("a line deleted", forge_lines("ledger.jsonl", lambda t: t.pop(2)), "chain is broken"),
+        ("lines reordered", forge_lines("ledger.jsonl", swap), "index is wrong"),
+        ("a line twice", forge_lines("ledger.jsonl", lambda t: t.insert(2, t[2])), "chain is broken"),
+        ("close missing", forge_lines("ledger.jsonl", lambda t: t.pop()), "last line is not 'close'"),
+        ("open missing", forge_ledger(lambda s: s.pop(0)), "first line is not 'open'"),
+        ("an event after close", forge_ledger(lambda s: s.append(s[1])), "only be the last"),
+        ("no final newline", truncate("ledger.jsonl", 1), "cut off"),
+        ("half a line", truncate("ledger.jsonl", 40), "cut off"),
+        ("an empty ledger", lambda root: (root / "ledger.jsonl").write_bytes(b""), "empty"),
+        (
+            "an edited number",
+            forge_lines("ledger.jsonl", lambda t: t.__setitem__(3, t[3].replace('"steps": 12', '"steps": 11'))),
+            "hash does not match",
+        ),
     ),
     Lie(
         "fresh chain, less noise", forge_ledger(lambda s: s[3][1].update(noise_multiplier=3.0)), "run.json", "noise_multiplier"
@@ -262,13 +239,11 @@ LEDGER_LIES = [
         "close: epsilon is sm",
     ),
     Lie("more noise everywhere", noise_everywhere(5.0), "run.json", "not the one of config"),
-    Lie("hidden steps", forge_ledger(one_block_fewer), "ledger.jsonl", "steps of config"),
-    Lie("ranges not paid for", forge_ledger(lambda s: s.pop(1)), "ledger.jsonl", "no event of the ledger pays"),
-    Lie(
-        "ranges paid too little",
-        forge_ledger(lambda s: s[1][1].update(noise_multiplier=30.0)),
+    *told(
         "ledger.jsonl",
-        "no event of the ledger",
+        ("hidden steps", forge_ledger(one_block_fewer), "steps of config"),
+        ("ranges not paid for", forge_ledger(lambda s: s.pop(1)), "no event of the ledger pays"),
+        ("ranges paid too little", forge_ledger(lambda s: s[1][1].update(noise_multiplier=30.0)), "no event of the ledger"),
     ),
     Lie(
         "ranges from nowhere",
@@ -276,126 +251,120 @@ LEDGER_LIES = [
         "run.json",
         "data.scaling.source",
     ),
-    Lie("a gap", forge_ledger(lambda s: s[3][1].update(first_step=13)), "ledger.jsonl", "begin where"),
-    Lie("close counts fewer", forge_ledger(lambda s: s[-1][1].update(steps=29)), "ledger.jsonl", "sum of all"),
-    Lie("lower epsilon in close", forge_ledger(lambda s: s[-1][1].update(epsilon=0.1)), "ledger.jsonl", "close: epsilon is sm"),
-    Lie("lower RDP in close", forge_ledger(lambda s: s[-1][1].update(epsilon_rdp=0.1)), "ledger.jsonl", "epsilon_rdp is sm"),
-    Lie("larger delta", forge_ledger(lambda s: s[0][1].update(delta=1e-3)), "run.json", "privacy.delta"),
-    Lie("other neighbours", forge_ledger(lambda s: s[0][1].update(neighbours="replace-one")), "ledger.jsonl", "neighbours"),
-    Lie("an unknown kind", forge_ledger(lambda s: s.insert(2, ("gift", {}))), "ledger.jsonl", "unknown kind"),
-    Lie("an unknown key", forge_ledger(lambda s: s[2][1].update(discount=2)), "ledger.jsonl", "unknown key"),
-    Lie("negative noise", forge_ledger(lambda s: s[2][1].update(noise_multiplier=-4.0)), "ledger.jsonl", "noise_multiplier"),
-    Lie("NaN noise", forge_ledger(lambda s: s[2][1].update(noise_multiplier=float("nan"))), "ledger.jsonl", "no JSON object"),
-    Lie("rate above 1", forge_ledger(lambda s: s[2][1].update(sample_rate=1.5)), "ledger.jsonl", "sample_rate"),
-    Lie("no noise to speak of", forge_ledger(lambda s: s[1][1].update(noise_multiplier=1e-9)), "ledger.jsonl", "beyond what"),
-    Lie("steps without end", forge_ledger(lambda s: s[4][1].update(steps=2**52)), "ledger.jsonl", "beyond what"),
-    Lie("a fractional step", forge_ledger(lambda s: s[4][1].update(steps=6.0)), "ledger.jsonl", "steps has a value"),
-    Lie(
-        "a note beside the body",
-        forge_lines("ledger.jsonl", lambda t: t.__setitem__(1, '{"note":1,' + t[1][1:])),
+    *told(
         "ledger.jsonl",
-        "unknown key",
+        ("a gap", forge_ledger(lambda s: s[3][1].update(first_step=13)), "begin where"),
+        ("close counts fewer", forge_ledger(lambda s: s[-1][1].update(steps=29)), "sum of all"),
+        ("lower epsilon in close", forge_ledger(lambda s: s[-1][1].update(epsilon=0.1)), "close: epsilon is sm"),
+        ("lower RDP in close", forge_ledger(lambda s: s[-1][1].update(epsilon_rdp=0.1)), "epsilon_rdp is sm"),
+    ),
+    Lie("larger delta", forge_ledger(lambda s: s[0][1].update(delta=1e-3)), "run.json", "privacy.delta"),
+    *told(
+        "ledger.jsonl",
+        ("other neighbours", forge_ledger(lambda s: s[0][1].update(neighbours="replace-one")), "neighbours"),
+        ("an unknown kind", forge_ledger(lambda s: s.insert(2, ("gift", {}))), "unknown kind"),
+        ("an unknown key", forge_ledger(lambda s: s[2][1].update(discount=2)), "unknown key"),
+        ("negative noise", forge_ledger(lambda s: s[2][1].update(noise_multiplier=-4.0)), "noise_multiplier"),
+        ("NaN noise", forge_ledger(lambda s: s[2][1].update(noise_multiplier=float("nan"))), "no JSON object"),
+        ("rate above 1", forge_ledger(lambda s: s[2][1].update(sample_rate=1.5)), "sample_rate"),
+        ("no noise to speak of", forge_ledger(lambda s: s[1][1].update(noise_multiplier=1e-9)), "beyond what"),
+        ("steps without end", forge_ledger(lambda s: s[4][1].update(steps=2**52)), "beyond what"),
+        ("a fractional step", forge_ledger(lambda s: s[4][1].update(steps=6.0)), "steps has a value"),
+        (
+            "a note beside the body",
+            forge_lines("ledger.jsonl", lambda t: t.__setitem__(1, '{"note":1,' + t[1][1:])),
+            "unknown key",
+        ),
     ),
 ]
 
 CERTIFICATE_LIES = [
-    Lie("radius inflated", forge_cell(0, 5, f"{radius(DRAWS) + 1e-6:.6f}"), "certificates.csv", "radius is above"),
-    Lie("radius too small", forge_cell(0, 5, f"{radius(DRAWS) - 5e-6:.6f}"), "certificates.csv", "radius is below"),
-    Lie("votes beyond n", forge_cell(0, 3, str(DRAWS + 1)), "certificates.csv", "more votes than draws"),
-    Lie("votes lowered", forge_cell(0, 3, "900"), "certificates.csv", "radius is above"),
-    Lie("votes for nothing", forge_cell(0, 3, "10"), "certificates.csv", "prediction is not what"),
-    Lie("NaN radius", forge_cell(0, 5, "nan"), "certificates.csv", "no certificate"),
-    Lie("negative radius", forge_cell(0, 5, "-0.100000"), "certificates.csv", "no certificate"),
-    Lie(
-        "correct flag",
-        forge_cell(0, 6, "1" if certificate_rows()[0][6] == "0" else "0"),
+    *told(
         "certificates.csv",
-        "correct does not",
+        ("radius inflated", forge_cell(0, 5, f"{radius(DRAWS) + 1e-6:.6f}"), "radius is above"),
+        ("radius too small", forge_cell(0, 5, f"{radius(DRAWS) - 5e-6:.6f}"), "radius is below"),
+        ("votes beyond n", forge_cell(0, 3, str(DRAWS + 1)), "more votes than draws"),
+        ("votes lowered", forge_cell(0, 3, "900"), "radius is above"),
+        ("votes for nothing", forge_cell(0, 3, "10"), "prediction is not what"),
+        ("NaN radius", forge_cell(0, 5, "nan"), "no certificate"),
+        ("negative radius", forge_cell(0, 5, "-0.100000"), "no certificate"),
+        ("correct flag", forge_cell(0, 6, "1" if certificate_rows()[0][6] == "0" else "0"), "correct does not"),
+        ("label out of range", forge_cell(4, 1, "3"), "label is no class"),
+        ("top out of range", forge_cell(4, 4, "3"), "top is no class"),
+        ("index skipped", forge_cell(4, 0, "5"), "not consecutive"),
+        ("a hard input dropped", forge_lines("certificates.csv", lambda t: t.pop(7)), "not consecutive"),
+        ("the last input dropped", forge_lines("certificates.csv", lambda t: t.pop()), "number of certificates"),
+        ("wrong header", forge_lines("certificates.csv", lambda t: t.__setitem__(0, "a,b\n")), "header"),
+        ("last line cut", truncate("certificates.csv", 3), "cut off"),
     ),
-    Lie("label out of range", forge_cell(4, 1, "3"), "certificates.csv", "label is no class"),
-    Lie("top out of range", forge_cell(4, 4, "3"), "certificates.csv", "top is no class"),
-    Lie("index skipped", forge_cell(4, 0, "5"), "certificates.csv", "not consecutive"),
-    Lie("a hard input dropped", forge_lines("certificates.csv", lambda t: t.pop(7)), "certificates.csv", "not consecutive"),
-    Lie(
-        "the last input dropped",
-        forge_lines("certificates.csv", lambda t: t.pop()),
-        "certificates.csv",
-        "number of certificates",
-    ),
-    Lie("wrong header", forge_lines("certificates.csv", lambda t: t.__setitem__(0, "a,b\n")), "certificates.csv", "header"),
-    Lie("last line cut", truncate("certificates.csv", 3), "certificates.csv", "cut off"),
-    Lie("tau understated", forge_settings(lambda s: s.update(tau=tau() * 0.99)), "certificates.json", "tau is understated"),
-    Lie(
-        "largest radius overstated",
-        forge_settings(lambda s: s.update(largest_radius=0.8)),
+    *told(
         "certificates.json",
-        "largest_radius is ab",
+        ("tau understated", forge_settings(lambda s: s.update(tau=tau() * 0.99)), "tau is understated"),
+        ("largest radius overstated", forge_settings(lambda s: s.update(largest_radius=0.8)), "largest_radius is ab"),
+        ("another norm", forge_settings(lambda s: s.update(norm="linf")), "norm"),
+        ("alpha 1", forge_settings(lambda s: s.update(alpha=1.0)), "alpha"),
+        ("alpha promised smaller", forge_settings(lambda s: s.update(alpha=1e-5)), "spend more than alpha"),
     ),
-    Lie("another norm", forge_settings(lambda s: s.update(norm="linf")), "certificates.json", "norm"),
-    Lie("alpha 1", forge_settings(lambda s: s.update(alpha=1.0)), "certificates.json", "alpha"),
-    Lie("alpha promised smaller", forge_settings(lambda s: s.update(alpha=1e-5)), "certificates.json", "spend more than alpha"),
     Lie(
         "alpha promised smaller everywhere",
         forge_settings(lambda s: s.update(alpha=1e-5, looks=[{"draws": DRAWS, "alpha": 1e-5}])),
         "certificates.csv",
         "radius is above",
     ),
-    Lie("looks missing", forge_settings(lambda s: s.pop("looks")), "certificates.json", "looks is missing"),
-    Lie("no look", forge_settings(lambda s: s.update(looks=[])), "certificates.json", "looks has a value"),
-    Lie("a look that is none", forge_settings(lambda s: s.update(looks=[3])), "certificates.json", "looks[0] has a"),
-    Lie("draws beyond the looks", forge_cell(0, 7, str(DRAWS + 1)), "certificates.csv", "none of the looks"),
-    Lie("no draws", forge_cell(0, 7, "0"), "certificates.csv", "none of the looks"),
-    Lie("sigma lowered", forge_settings(lambda s: s.update(sigma=0.2)), "certificates.csv", "radius is above"),
-    Lie("grid no power of two", forge_settings(lambda s: s.update(grid=0.3)), "certificates.json", "grid"),
-    Lie("grid too coarse", forge_settings(lambda s: s.update(sigma=0.2, grid=1.0)), "certificates.json", "too coarse"),
-    Lie(
-        "no word on the arithmetic", forge_settings(lambda s: s.pop("arithmetic")), "certificates.json", "arithmetic is missing"
-    ),
-    Lie("no form", forge_settings(lambda s: s.update(form="")), "certificates.json", "form has a value"),
-    Lie("half shared", forge_settings(lambda s: s.update(shared_noise="yes")), "certificates.json", "shared_noise has a value"),
-    Lie("other levels", forge_settings(lambda s: s.update(levels=1)), "certificates.json", "levels is not"),
-    Lie("other dimension", forge_settings(lambda s: s.update(dimension=4)), "certificates.json", "dimension is not"),
-    Lie("fewer inputs", forge_settings(lambda s: s.update(inputs=INPUTS - 1)), "certificates.csv", "number of certificates"),
-    Lie(
-        "more inputs than records", forge_settings(lambda s: s.update(inputs=61)), "certificates.json", "more than the test set"
-    ),
-    Lie("still sampling", forge_settings(lambda s: s.update(state="sampling")), "certificates.json", "state"),
-    Lie(
-        "largest radius understated",
-        forge_settings(lambda s: s.update(largest_radius=0.5)),
+    *told(
         "certificates.json",
-        "largest_radius is be",
+        ("looks missing", forge_settings(lambda s: s.pop("looks")), "looks is missing"),
+        ("no look", forge_settings(lambda s: s.update(looks=[])), "looks has a value"),
+        ("a look that is none", forge_settings(lambda s: s.update(looks=[3])), "looks[0] has a"),
+    ),
+    *told(
+        "certificates.csv",
+        ("draws beyond the looks", forge_cell(0, 7, str(DRAWS + 1)), "none of the looks"),
+        ("no draws", forge_cell(0, 7, "0"), "none of the looks"),
+        ("sigma lowered", forge_settings(lambda s: s.update(sigma=0.2)), "radius is above"),
+    ),
+    *told(
+        "certificates.json",
+        ("grid no power of two", forge_settings(lambda s: s.update(grid=0.3)), "grid"),
+        ("grid too coarse", forge_settings(lambda s: s.update(sigma=0.2, grid=1.0)), "too coarse"),
+        ("no word on the arithmetic", forge_settings(lambda s: s.pop("arithmetic")), "arithmetic is missing"),
+        ("no form", forge_settings(lambda s: s.update(form="")), "form has a value"),
+        ("half shared", forge_settings(lambda s: s.update(shared_noise="yes")), "shared_noise has a value"),
+        ("other levels", forge_settings(lambda s: s.update(levels=1)), "levels is not"),
+        ("other dimension", forge_settings(lambda s: s.update(dimension=4)), "dimension is not"),
+    ),
+    Lie("fewer inputs", forge_settings(lambda s: s.update(inputs=INPUTS - 1)), "certificates.csv", "number of certificates"),
+    *told(
+        "certificates.json",
+        ("more inputs than records", forge_settings(lambda s: s.update(inputs=61)), "more than the test set"),
+        ("still sampling", forge_settings(lambda s: s.update(state="sampling")), "state"),
+        ("largest radius understated", forge_settings(lambda s: s.update(largest_radius=0.5)), "largest_radius is be"),
     ),
 ]
 
 METRICS_LIES = [
-    Lie("a step twice", forge_lines("metrics.jsonl", lambda t: t.insert(1, t[1])), "metrics.jsonl", "steps do not grow"),
-    Lie(
-        "epsilon comes back",
-        forge_lines("metrics.jsonl", lambda t: t.__setitem__(2, t[2].replace(str(PLD), "0.01"))),
+    *told(
         "metrics.jsonl",
-        "epsilon shrinks",
-    ),
-    Lie(
-        "epsilon above the final one",
-        forge_lines("metrics.jsonl", lambda t: t.__setitem__(2, t[2].replace(str(PLD), "9.0"))),
-        "metrics.jsonl",
-        "above the final",
-    ),
-    Lie("not JSON", forge_lines("metrics.jsonl", lambda t: t.insert(0, "x\n")), "metrics.jsonl", "no JSON object"),
-    Lie(
-        "a step behind the end",
-        forge_lines("metrics.jsonl", lambda t: t.append(t[2].replace("30", "31"))),
-        "metrics.jsonl",
-        "behind",
-    ),
-    Lie("last line cut", truncate("metrics.jsonl", 5), "metrics.jsonl", "cut off"),
-    Lie(
-        "accuracy above 1",
-        forge_lines("metrics.jsonl", lambda t: t.__setitem__(0, t[0].replace("0.5", "1.5"))),
-        "metrics.jsonl",
-        "test_accuracy",
-    ),
+        ("a step twice", forge_lines("metrics.jsonl", lambda t: t.insert(1, t[1])), "steps do not grow"),
+        (
+            "epsilon comes back",
+            forge_lines("metrics.jsonl", lambda t: t.__setitem__(2, t[2].replace(str(PLD), "0.01"))),
+            "epsilon shrinks",
+        ),
+        (
+            "epsilon above the final one",
+            forge_lines("metrics.jsonl", lambda t: t.__setitem__(2, t[2].replace(str(PLD), "9.0"))),
+            "above the final",
+        ),
+        ("not JSON", forge_lines("metrics.jsonl", lambda t: t.insert(0, "x\n")), "no JSON object"),
+        ("a step behind the end", forge_lines("metrics.jsonl", lambda t: t.append(t[2].replace("30", "31"))), "behind"),
+        ("last line cut", truncate("metrics.jsonl", 5), "cut off"),
+        (
+            "accuracy above 1",
+            forge_lines("metrics.jsonl", lambda t: t.__setitem__(0, t[0].replace("0.5", "1.5"))),
+            "test_accuracy",
+        ),
+    )
 ]
 
 LIES = [*DIGEST_LIES, *RUN_LIES, *LEDGER_LIES, *CERTIFICATE_LIES, *METRICS_LIES]

@@ -11,17 +11,7 @@ from pathlib import Path
 import pytest
 
 from planted_lies import LIES, Apply, Lie
-from synthetic_run import (
-    BLOCKS,
-    INPUTS,
-    epsilons,
-    forge_cell,
-    forge_ledger,
-    forge_lines,
-    forge_run,
-    sha256,
-    write_run,
-)
+from synthetic_run import BLOCKS, INPUTS, epsilons, forge_cell, forge_ledger, forge_lines, forge_run, sha256, write_run
 from twinproof_verify import VerifyError as RunError
 from twinproof_verify import verify as verify_run
 

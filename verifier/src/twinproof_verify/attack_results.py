@@ -40,39 +40,24 @@ def read_attacked_inputs(content: bytes, settings: AttackSettings) -> tuple[Tens
     if isinstance(found, str):
         return {}, [Problem(FILE, "the attacked inputs cannot be loaded", found, "a safetensors file")]
     names = [entry.name for entry in entries_of(settings)]
-    problems = [
-        Problem(FILE, f"there is no tensor {shown(name)}", "nothing", "one for each entry")
-        for name in names
-        if name not in found
-    ]
-    problems += [
-        Problem(FILE, "a tensor belongs to no attack", shown(name), "an entry of attacks.csv")
-        for name in sorted(set(found) - set(names))
-    ]
+    strange = sorted(set(found) - set(names))
+    problems = [Problem(FILE, "a tensor belongs to no attack", shown(name), "an entry of attacks.csv") for name in strange]
     tensors: Tensors = {}
     for name in names:
         if name not in found:
+            problems.append(Problem(FILE, f"there is no tensor {shown(name)}", "nothing", "one for each entry"))
             continue
-        rows = _rows_of(found[name], settings)
-        if isinstance(rows, str):
+        shape, kind = [int(size) for size in found[name]["shape"]], str(found[name]["dtype"])
+        if kind not in _KINDS or shape[:1] != [settings.inputs] or math.prod(shape[1:]) != settings.dimension:
             wanted = f"U8 or U16, {settings.inputs} inputs of {settings.dimension} coordinates"
-            problems.append(Problem(FILE, f"{name}: these are no inputs", rows, wanted))
-        elif int(rows.max(initial=0)) > settings.levels:
-            problems.append(
-                Problem(FILE, f"{name}: an input lies outside the range", str(int(rows.max())), f"0..{settings.levels}")
-            )
-        else:
-            tensors[name] = rows
+            problems.append(Problem(FILE, f"{name}: these are no inputs", f"{shown(kind)} {shown(shape)}", wanted))
+            continue
+        rows = np.frombuffer(found[name]["data"], dtype=_KINDS[kind]).reshape(settings.inputs, settings.dimension)
+        if (most := int(rows.max(initial=0))) > settings.levels:
+            what = f"{name}: an input lies outside the range"
+            problems.append(Problem(FILE, what, str(most), f"0..{settings.levels}"))
+        tensors[name] = rows
     return tensors, problems
-
-
-def _rows_of(tensor: dict[str, Any], settings: AttackSettings) -> NDArray[Any] | str:
-    """The tensor with one row for each input, or what it is instead."""
-    shape, kind = [int(size) for size in tensor["shape"]], str(tensor["dtype"])
-    fits = shape[:1] == [settings.inputs] and math.prod(shape[1:]) == settings.dimension
-    if kind not in _KINDS or not fits:
-        return f"{shown(kind)} {shown(shape)}"
-    return np.frombuffer(tensor["data"], dtype=_KINDS[kind]).reshape(settings.inputs, settings.dimension)
 
 
 def budget(norm: str, size: float, levels: int) -> int:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, Field
 
+from twinproof_verify import models
 from twinproof_verify.bounds import Counts, Rule, Way, Whole
 from twinproof_verify.certificate_lines import (
     ABSTAIN,
@@ -42,7 +43,7 @@ from twinproof_verify.certificates import (
 from twinproof_verify.evidence import Originals, shown
 from twinproof_verify.files import ATTACKS, CERTIFICATES
 from twinproof_verify.findings import Problem
-from twinproof_verify.models import ROUNDING_UNIT, Positive, PositiveCount, block, number, read
+from twinproof_verify.models import ROUNDING_UNIT, block, number, read
 from twinproof_verify.run_json import PublicData, plugin_names
 
 KNOWN = ("fgsm", "ifgsm", "mim", "pgd")
@@ -86,18 +87,18 @@ def _different(words: list[str]) -> list[str]:
 class AttackSettings(Smoothed):
     """attacks.json; its results are counted again."""
 
-    sizes: Annotated[list[Positive], Field(min_length=1, max_length=1000), AfterValidator(_growing)]
+    sizes: Annotated[list[models.Positive], Field(min_length=1, max_length=1000), AfterValidator(_growing)]
     attacks: Annotated[list[str], Field(min_length=1), AfterValidator(_different)]
     protocols: Annotated[list[Literal["paper", "adaptive"]], Field(min_length=1), AfterValidator(_different)]
-    steps: PositiveCount
-    step_size: Positive | None
-    restarts: PositiveCount
-    draws: PositiveCount
-    paper_steps: PositiveCount
+    steps: models.PositiveCount
+    step_size: models.Positive | None
+    restarts: models.PositiveCount
+    draws: models.PositiveCount
+    paper_steps: models.PositiveCount
     aim: Annotated[str, Field(pattern=r"^(next|least-likely|class:(0|[1-9][0-9]{0,8}))$")] | None
-    inputs: PositiveCount
+    inputs: models.PositiveCount
     certificate_norm: NormName
-    noise_dimension: PositiveCount
+    noise_dimension: models.PositiveCount
     random_network: bool
     results: dict[str, Any]
 

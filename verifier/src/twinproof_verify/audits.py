@@ -10,43 +10,25 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from twinproof_verify import models
 from twinproof_verify.attack_results import distances, in_units
 from twinproof_verify.bounds import CLOPPER_PEARSON, HOEFFDING, PUBLISHED, lower_bound
 from twinproof_verify.certificate_lines import ABSTAIN, Lines
 from twinproof_verify.certificates import NORMS, RESOLUTIONS, SCORES, VOTES, Arithmetic, NormName
-from twinproof_verify.evidence import Originals, RunFolder, sha256, shown
+from twinproof_verify.evidence import RunFolder, sha256, shown
 from twinproof_verify.files import AUDIT, CERTIFICATES, MODEL, RUN_JSON
 from twinproof_verify.findings import Problem
-from twinproof_verify.models import (
-    Count,
-    Digest,
-    Draws,
-    Format,
-    KeyText,
-    NotNegative,
-    Origin,
-    Positive,
-    PositiveCount,
-    Rate,
-    Record,
-    Text,
-    block,
-    differences,
-    exact,
-    number,
-    rounded_down,
-    rounded_up,
-    special,
-)
-from twinproof_verify.run_json import PublicData
+from twinproof_verify.models import Origin, Record, block, differences, exact, number, rounded_down, rounded_up, special
 from twinproof_verify.sentences import REFUTED_BELOW
+
+if TYPE_CHECKING:
+    from twinproof_verify.inspection import Inspection
 
 FILE = AUDIT.json
 BINOMIAL, MARKOV = "binomial", "markov"
@@ -64,11 +46,11 @@ _BINDS = {"certificates_sha256": CERTIFICATES.csv, "settings_sha256": CERTIFICAT
 class Flip(Record):
     """An input where the smoothed classifier answers otherwise; ``stored`` if it lies inside the radius."""
 
-    distance: NotNegative
-    ratio: NotNegative
-    prediction: Count
-    votes: Count
-    draws: Draws
+    distance: models.NotNegative
+    ratio: models.NotNegative
+    prediction: models.Count
+    votes: models.Count
+    draws: models.Draws
     found_by: Literal["input", "ascent", "direction", "walk"]
     stored: list[Any] | None
 
@@ -76,9 +58,9 @@ class Flip(Record):
 class Attacked(Record):
     """One certificate that was attacked."""
 
-    index: Count
-    prediction: Count
-    radius: Positive
+    index: models.Count
+    prediction: models.Count
+    radius: models.Positive
     verdict: Literal["held", "undecided", "flipped"]
     flip: Flip | None
 
@@ -87,25 +69,25 @@ class CertificateAudit(Origin):
     """``certificates`` of audit.json."""
 
     state: Literal["complete"]
-    certificates_sha256: Digest
-    settings_sha256: Digest
-    model_sha256: Digest
+    certificates_sha256: models.Digest
+    settings_sha256: models.Digest
+    model_sha256: models.Digest
     norm: NormName
-    inputs: PositiveCount
-    attackable: Count
-    within: Rate
-    outward: Positive
-    steps: Count
-    draws: PositiveCount
-    restarts: Count
-    directions: Count
-    rounds: Count
-    screen: PositiveCount
-    votes: Draws
+    inputs: models.PositiveCount
+    attackable: models.Count
+    within: models.Rate
+    outward: models.Positive
+    steps: models.Count
+    draws: models.PositiveCount
+    restarts: models.Count
+    directions: models.Count
+    rounds: models.Count
+    screen: models.PositiveCount
+    votes: models.Draws
     # More than this would let an audit excuse its own flips.
     false_flips: Annotated[float, Field(gt=0, le=1e-6)]
-    key: KeyText
-    form: Text
+    key: models.KeyText
+    form: models.Text
     arithmetic: Arithmetic
     attacked: list[Attacked]
     verdict: dict[str, Any]
@@ -114,19 +96,8 @@ class CertificateAudit(Origin):
 class AuditFile(Record):
     """audit.json."""
 
-    format: Format
+    format: models.Format
     certificates: CertificateAudit
-
-
-@dataclass(frozen=True)
-class Around:
-    """What the audit of a run must agree with; empty certificates where the run has none."""
-
-    run: dict[str, Any]
-    data: PublicData
-    certificates: dict[str, Any]
-    lines: Lines | None
-    originals: Originals | None
 
 
 def stale_problems(folder: RunFolder, section: dict[str, Any]) -> Iterator[Problem]:
@@ -139,23 +110,23 @@ def stale_problems(folder: RunFolder, section: dict[str, Any]) -> Iterator[Probl
             yield Problem(FILE, what, shown(section.get(name)), f"{truth}; audit the run again with --overwrite")
 
 
-def audit_problems(audit: CertificateAudit, around: Around, *, stale: bool) -> Iterator[Problem]:
+def audit_problems(audit: CertificateAudit, seen: Inspection, *, stale: bool) -> Iterator[Problem]:
     """Flips and verdict of sound settings; an audit of other certificates (``stale``) is only checked by itself."""
-    certificates = {} if stale else around.certificates
+    certificates = {} if stale else seen.certificates
     if certificates and audit.key == certificates.get("key"):
         yield Problem(FILE, "the noise that judged is the certificates' own", "the key of certificates.json", "another key")
     certified = certificates.get("norm")
     if certified in NORMS and audit.norm != certified:
         yield Problem(FILE, "norm is not that of the certificates", audit.norm, shown(certified))
-    faults = list(_list_problems(audit, around.lines, stale=stale))
+    faults = list(_list_problems(audit, seen.lines, stale=stale))
     yield from faults
     if faults:
         return
     entries = [(f"attacked[{at}]", entry) for at, entry in enumerate(audit.attacked)]
     yield from _few(problem for where, entry in entries for problem in _verdict_problems(where, entry))
     flipped = [(where, entry, entry.flip) for where, entry in entries if entry.flip is not None]
-    yield from _few(problem for where, entry, flip in flipped for problem in _flip_problems(where, entry, flip, audit, around))
-    yield from _few(_vote_problems([(where, flip) for where, _, flip in flipped], audit, around.certificates))
+    yield from _few(problem for where, entry, flip in flipped for problem in _flip_problems(where, entry, flip, audit, seen))
+    yield from _few(_vote_problems([(where, flip) for where, _, flip in flipped], audit, seen.certificates))
     yield from _total_problems(audit, certificates)
 
 
@@ -205,9 +176,9 @@ def _verdict_problems(where: str, entry: Attacked) -> Iterator[Problem]:
         yield Problem(FILE, f"{where}.flip.stored does not follow from the distance", shown(flip.stored), wanted)
 
 
-def _flip_problems(where: str, entry: Attacked, flip: Flip, audit: CertificateAudit, around: Around) -> Iterator[Problem]:
+def _flip_problems(where: str, entry: Attacked, flip: Flip, audit: CertificateAudit, seen: Inspection) -> Iterator[Problem]:
     """Another class, at the distance that is written, within what was searched."""
-    classes, distance = around.data.classes, flip.distance
+    classes, distance = seen.data.classes, flip.distance
     if flip.prediction == entry.prediction or (classes is not None and flip.prediction >= classes):
         yield Problem(FILE, f"{where}.flip is to no other class", str(flip.prediction), f"not {entry.prediction}")
     ratio = rounded_down(distance / entry.radius)
@@ -220,13 +191,13 @@ def _flip_problems(where: str, entry: Attacked, flip: Flip, audit: CertificateAu
         yield Problem(FILE, f"{where}.flip was found at the input itself, but lies elsewhere", repr(distance), "distance 0")
     if flip.draws != audit.votes:
         yield Problem(FILE, f"{where}.flip.draws is not the number of a confirmation", str(flip.draws), str(audit.votes))
-    if around.data.levels is not None:
-        yield from _place_problems(where, entry.index, flip, audit.norm, around.data.levels, around)
+    if seen.data.levels is not None:
+        yield from _place_problems(where, entry.index, flip, audit.norm, seen.data.levels, seen)
 
 
-def _place_problems(where: str, index: int, flip: Flip, norm: str, levels: int, around: Around) -> Iterator[Problem]:
+def _place_problems(where: str, index: int, flip: Flip, norm: str, levels: int, seen: Inspection) -> Iterator[Problem]:
     """Stored inputs are whole levels apart (in l2 the root of a whole number of squared levels); the input is storable."""
-    distance, dimension = flip.distance, around.data.dimension
+    distance, dimension = flip.distance, seen.data.dimension
     # A product: a power would raise where this is infinite.
     measured = distance * levels * (distance * levels if norm == "l2" else 1)
     if not (math.isfinite(measured) and abs(measured - round(measured)) <= FLOAT_SLACK * 1e3 * max(1.0, measured)):
@@ -237,9 +208,9 @@ def _place_problems(where: str, index: int, flip: Flip, norm: str, levels: int, 
     if len(flip.stored) != dimension or not all(type(one) is int and 0 <= one <= levels for one in flip.stored):
         wanted = f"{dimension} integers from 0 to {levels}"
         yield Problem(FILE, f"{where}.flip.stored is no input", shown(flip.stored), wanted)
-    elif around.originals is not None and index < len(around.originals.inputs):
+    elif seen.originals is not None and index < len(seen.originals.inputs):
         point: NDArray[np.int64] = np.array([flip.stored], dtype=np.int64)
-        true = float(in_units(distances(point, around.originals.rows(index, index + 1), norm), norm, levels)[0])
+        true = float(in_units(distances(point, seen.originals.rows(index, index + 1), norm), norm, levels)[0])
         if not abs(true - distance) <= FLOAT_SLACK * max(1.0, true):
             yield Problem(FILE, f"{where}.flip.distance is not that of the stored input", repr(distance), repr(true))
 
@@ -307,10 +278,10 @@ def probability_of(flips: int, inputs: int, alpha: float, *, shared: bool) -> fl
     return float(betainc(flips, max(1, inputs - flips + 1), alpha))
 
 
-def refutation_problems(audit: CertificateAudit, around: Around) -> Iterator[Problem]:
+def refutation_problems(audit: CertificateAudit, seen: Inspection) -> Iterator[Problem]:
     """The promise of robustness is called refuted where, and only where, the audit or its own bound refutes it."""
-    status = block(block(around.run, "guarantees"), "robustness").get("status")
-    refuted = audit.verdict.get("refuted") is True or around.certificates.get("bound") == PUBLISHED
+    status = block(block(seen.run, "guarantees"), "robustness").get("status")
+    refuted = audit.verdict.get("refuted") is True or seen.certificates.get("bound") == PUBLISHED
     if refuted != (status == "refuted"):
         what = "guarantees.robustness.status and the verdict of audit.json differ"
         yield Problem(RUN_JSON, what, shown(status), "refuted" if refuted else "not refuted: the audit refutes nothing")

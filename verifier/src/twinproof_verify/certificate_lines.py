@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -70,29 +70,6 @@ class Table:
         return np.asarray(self.cells[:, column] / 1e6)
 
 
-@dataclass
-class _Broken:
-    """Lines that are none: the first of them, how many, and the last."""
-
-    first: list[tuple[int, bytes]] = field(default_factory=list)
-    count: int = 0
-    last: int = 0
-
-    def add(self, row: int, text: bytes) -> None:
-        self.count, self.last = self.count + 1, row
-        if len(self.first) < NAMED_LINES:
-            self.first.append((row, text[:1000]))
-
-    def problems(self, form: Form) -> Iterator[Problem]:
-        for row, text in self.first:
-            yield Problem(form.file, f"line {row}: {form.what}", text_of(text), form.header.decode())
-        if self.count > NAMED_LINES:
-            more = f"{form.what}, also in {self.count - NAMED_LINES} more lines"
-            yield Problem(form.file, more, f"up to line {self.last}", "no such line")
-        if self.count > MOST_BROKEN:
-            yield Problem(form.file, "the rest of the file was not read", f"{self.count} broken lines", "lines of the format")
-
-
 def read_table(content: bytes, form: Form) -> Table:
     """All lines of ``content`` after its header, as far as they are of ``form``."""
     problems: list[Problem] = []
@@ -104,7 +81,8 @@ def read_table(content: bytes, form: Form) -> Table:
         problems.append(Problem(form.file, "the header is wrong", text_of(content[: start - 1]), form.header.decode()))
     many, one = re.compile(rb"(?:%b\n)*+" % form.line), re.compile(form.line)
     words = None if form.words is None else re.compile(form.words)
-    broken, row, parts, rows, texts = _Broken(), 2, [], [], []
+    broken: list[tuple[int, bytes]] = []
+    row, parts, rows, texts = 2, [], [], []
     for chunk in _chunks(content, start, end):
         count = chunk.count(b"\n")
         places: Whole = np.arange(row, row + count, dtype=np.int64)
@@ -116,10 +94,14 @@ def read_table(content: bytes, form: Form) -> Table:
             chunk = words.sub(b"", chunk)
         rows.append(places)
         parts.append(_numbers(chunk))
-        if broken.count > MOST_BROKEN:
+        if len(broken) > MOST_BROKEN:
             break
     width = len(form.cells) - (form.words is not None)
-    problems += broken.problems(form)
+    numbers = [number for number, _ in broken]
+    problems += named(form.file, numbers, form.what, lambda at: text_of(broken[at][1]), lambda at: form.header.decode())
+    if len(broken) > MOST_BROKEN:
+        got = f"{len(broken)} broken lines"
+        problems.append(Problem(form.file, "the rest of the file was not read", got, "lines of the format"))
     cells = np.concatenate([np.zeros(0, dtype=np.int64), *parts]).reshape(-1, width)
     return Table(np.concatenate([np.zeros(0, dtype=np.int64), *rows]), cells, texts, problems)
 
@@ -132,7 +114,7 @@ def _chunks(content: bytes, start: int, end: int) -> Iterator[bytes]:
         start = stop
 
 
-def _sound_lines(chunk: bytes, one: re.Pattern[bytes], places: Whole, broken: _Broken) -> tuple[bytes, Whole]:
+def _sound_lines(chunk: bytes, one: re.Pattern[bytes], places: Whole, broken: list[tuple[int, bytes]]) -> tuple[bytes, Whole]:
     """The lines of ``chunk`` that are of the form; the others are noted."""
     kept, texts = [], []
     for at, text in enumerate(chunk[:-1].split(b"\n")):
@@ -140,8 +122,8 @@ def _sound_lines(chunk: bytes, one: re.Pattern[bytes], places: Whole, broken: _B
             kept.append(at)
             texts.append(text + b"\n")
         else:
-            broken.add(int(places[at]), text)
-            if broken.count > MOST_BROKEN:
+            broken.append((int(places[at]), text[:1000]))
+            if len(broken) > MOST_BROKEN:
                 break
     return b"".join(texts), places[np.array(kept, dtype=np.int64)]
 

@@ -14,26 +14,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from twinproof_verify import models
 from twinproof_verify.bounds import BOUNDS, CLOPPER_PEARSON, COMPLEMENT, CONFIDENCES, GAUSSIAN, LAPLACE, PUBLISHED, Rule, Way
 from twinproof_verify.evidence import format_down, shown
 from twinproof_verify.findings import Problem
-from twinproof_verify.models import (
-    ROUNDING_UNIT,
-    Count,
-    Digest,
-    Draws,
-    Format,
-    Grid,
-    KeyText,
-    NotNegative,
-    OpenProbability,
-    Origin,
-    Positive,
-    PositiveCount,
-    Record,
-    Text,
-    read,
-)
+from twinproof_verify.models import ROUNDING_UNIT, Origin, Record, read
 from twinproof_verify.run_json import PublicData
 
 NORMS = ("l2", "linf", "l1")
@@ -59,51 +44,51 @@ Arithmetic = Literal["float32", "tf32"]
 class Smoothed(Origin):
     """What records say of a smoothed classifier and of how it was asked, whatever they are about."""
 
-    format: Format
+    format: models.Format
     state: Literal["complete"]
-    model_sha256: Digest
+    model_sha256: models.Digest
     norm: NormName
-    sigma: Positive
-    grid: Grid
-    levels: PositiveCount
-    dimension: PositiveCount
-    tau: NotNegative
-    n0: PositiveCount
-    n: Draws
-    alpha: OpenProbability
-    key: KeyText
-    form: Text
+    sigma: models.Positive
+    grid: models.Grid
+    levels: models.PositiveCount
+    dimension: models.PositiveCount
+    tau: models.NotNegative
+    n0: models.PositiveCount
+    n: models.Draws
+    alpha: models.OpenProbability
+    key: models.KeyText
+    form: models.Text
     law: Literal["gaussian", "laplace"]
     place: Literal["input", "first-layer", "input-and-first-layer"]
-    bound: Text
-    operator_norm: Positive
-    slack: NotNegative
+    bound: models.Text
+    operator_norm: models.Positive
+    slack: models.NotNegative
     # Of noise at two places: the norm that needs no slack.
-    slackless_norm: Positive | None = None
+    slackless_norm: models.Positive | None = None
 
 
 class Look(Record):
     """After how many draws the votes are looked at, and with which share of alpha."""
 
-    draws: Draws
-    alpha: OpenProbability
+    draws: models.Draws
+    alpha: models.OpenProbability
 
 
 class CertificateSettings(Smoothed):
     """certificates.json."""
 
-    largest_radius: NotNegative
-    inputs: Count
-    target_radius: Positive | None
+    largest_radius: models.NotNegative
+    inputs: models.Count
+    target_radius: models.Positive | None
     arithmetic: Arithmetic
     shared_noise: bool
     looks: Annotated[list[Look], Field(min_length=1, max_length=1000)]
     statistic: Literal["votes", "scores"]
     confidence: Literal["clopper-pearson", "hoeffding", "empirical-bernstein"]
     runner_up: Literal["complement", "union"]
-    classes: PositiveCount
-    resolution: PositiveCount
-    operator_norm_method: Text
+    classes: models.PositiveCount
+    resolution: models.PositiveCount
+    operator_norm_method: models.Text
 
     @property
     def is_plain(self) -> bool:

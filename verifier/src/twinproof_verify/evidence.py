@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -212,26 +212,17 @@ def raw_tensors(content: bytes) -> Tensors | str:
         return shown(str(error))
 
 
-@dataclass(frozen=True)
-class Evidence:
-    """The files of one certification, attack or audit, by kind: ``certificates``, ``attacks`` or ``audit``."""
+class Evidence(NamedTuple):
+    """The files of one certification, attack or audit: settings and results, a line for each input, attacked inputs."""
 
-    kind: str
+    json: str
+    csv: str
+    tensors: str
 
-    @property
-    def json(self) -> str:
-        """Settings and results."""
-        return f"{self.kind}.json"
-
-    @property
-    def csv(self) -> str:
-        """One line for each input."""
-        return f"{self.kind}.csv"
-
-    @property
-    def tensors(self) -> str:
-        """Attacked inputs."""
-        return f"{self.kind}.safetensors"
+    @classmethod
+    def of(cls, kind: str) -> Evidence:
+        """By kind: ``certificates``, ``attacks`` or ``audit``."""
+        return cls(f"{kind}.json", f"{kind}.csv", f"{kind}.safetensors")
 
 
 @dataclass(frozen=True)
@@ -259,7 +250,7 @@ def _rounded(value: float, rounding: str) -> Decimal:
 
 def round_up(value: float) -> float:
     """The smallest decimal with six places that is not below ``value``."""
-    return float(_rounded(value, ROUND_CEILING)) if math.isfinite(value) else value
+    return float(format_up(value))
 
 
 def format_up(value: float) -> str:

@@ -14,7 +14,7 @@ from twinproof_verify.findings import Problem
 from twinproof_verify.models import Digest, Record, sound
 
 RUN_JSON, MODEL, LEDGER, METRICS = "run.json", "model.safetensors", "ledger.jsonl", "metrics.jsonl"
-CERTIFICATES, ATTACKS, AUDIT = Evidence("certificates"), Evidence("attacks"), Evidence("audit")
+CERTIFICATES, ATTACKS, AUDIT = map(Evidence.of, ("certificates", "attacks", "audit"))
 CERTIFICATE_FILES = (CERTIFICATES.json, CERTIFICATES.csv)
 ATTACK_FILES = (ATTACKS.json, ATTACKS.csv, ATTACKS.tensors)
 PRIVATE, PRIVATE_MODE = "private", 0o700

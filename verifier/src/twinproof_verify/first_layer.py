@@ -122,14 +122,10 @@ class TwoNoises:
         return self.least_provable(claimed) / self.hidden_scale
 
     def float_error(self, noise: Noise) -> float:
-        """How far apart float64 can put the layers of two noisy inputs, beside rounding to the grid; in input units.
-
-        As with one noise (``verify_float_share``), but that noisy inputs reach as far as the table of the noise.
-        """
+        """As ``layer_error``, but noisy inputs reach as far as the table of the noise; in input units."""
         furthest = 1 + math.ceil(TABLE_ENDS[LAPLACE] * noise.steps) * noise.grid / noise.levels
-        return (
-            2 * relative_share(len(self.columns)) * float(self.columns.sum()) * furthest * self.input_scale / self.hidden_scale
-        )
+        length = float(self.columns.sum()) * furthest * self.input_scale / self.hidden_scale
+        return 2 * relative_share(len(self.columns)) * length
 
 
 def two_noises_problems(noise: Noise, drawn: TwoNoises) -> Iterator[Problem]:
@@ -155,11 +151,6 @@ def two_noises_problems(noise: Noise, drawn: TwoNoises) -> Iterator[Problem]:
             yield Problem(noise.file, what, repr(said), f"at least {noise.sigma * least!r}")
     # Half the room: a quotient in float32 must still tell whole steps apart.
     yield from exactness_problems(noise, float(noise.levels), room=0.5)
-
-
-def is_usable(scale: float) -> bool:
-    """Whether noise of that scale hides anything."""
-    return scale > 0 and math.isfinite(scale)
 
 
 LARGEST_INPUT = 2**22
@@ -337,9 +328,8 @@ def _papers_claim(norm: str, site: NoiseSite, layer: Layer, matrix: Matrix) -> f
 
 def _two_noises_problems(noise: Noise, site: NoiseSite, input_scale: float, leave: Leave) -> Iterator[Problem]:
     """Noise on the input and behind the layer, both of Laplace's law."""
-    if (noise.law, noise.place, site.law) != (LAPLACE, BOTH, LAPLACE) or not (
-        is_usable(input_scale) and is_usable(site.deviation)
-    ):
+    usable = all(0 < scale < math.inf for scale in (input_scale, site.deviation))
+    if (noise.law, noise.place, site.law) != (LAPLACE, BOTH, LAPLACE) or not usable:
         what = "two noises are certified together where both are Laplace's, and equal on the input"
         yield Problem(noise.file, what, f"{noise.law}, {noise.place}", f"{LAPLACE}, {BOTH}")
         return

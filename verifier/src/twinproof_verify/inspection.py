@@ -15,51 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from twinproof_verify import certificate_lines, files, promises, run_json, weights
 from twinproof_verify.bounds import GAUSSIAN
-from twinproof_verify.certificate_lines import Lines, label_problems, line_problems, read_lines
 from twinproof_verify.certificates import INPUT, CertificateSettings, Noise, read_settings, rules_of
 from twinproof_verify.epsilon import Spent, close_problems, recompute
 from twinproof_verify.evidence import Originals, RunFolder, format_up, parse_object, round_up, shown
-from twinproof_verify.files import (
-    ATTACK_FILES,
-    ATTACKS,
-    AUDIT,
-    CERTIFICATE_FILES,
-    CERTIFICATES,
-    LEDGER,
-    METRICS,
-    MODEL,
-    RUN_JSON,
-    digest_problems,
-    left_aside,
-    private_problems,
-    unexpected_problems,
-)
+from twinproof_verify.files import ATTACKS, AUDIT, CERTIFICATES, LEDGER, METRICS, MODEL, RUN_JSON
 from twinproof_verify.findings import Findings, Problem, Verification, VerifyError
 from twinproof_verify.ledger import Ledger, metrics_problems, read_ledger
-from twinproof_verify.models import FORMATS, block
-from twinproof_verify.promises import (
-    epsilon_problems,
-    own_network_problems,
-    prior_problems,
-    privacy_problems,
-    robustness_problems,
-)
-from twinproof_verify.run_json import (
-    PublicData,
-    accuracy_problems,
-    config_problems,
-    federation_problems,
-    is_own,
-    paid_problems,
-    plugin_names,
-    privacy_block,
-    public_data,
-    spending_problems,
-    top_problems,
-)
+from twinproof_verify.models import FORMATS, block, read
+from twinproof_verify.run_json import PublicData, is_own, plugin_names
 from twinproof_verify.sentences import promise_problems
-from twinproof_verify.weights import identity_problems, network_problems, weight_problems
 
 if TYPE_CHECKING:
     from twinproof_verify.attacks import AttackSettings, AttackTable
@@ -91,7 +57,7 @@ class Inspection:
     spent: Spent | None = None
     certificates: dict[str, Any] = field(default_factory=dict)
     certificate_settings: CertificateSettings | None = None
-    lines: Lines | None = None
+    lines: certificate_lines.Lines | None = None
     attacks: dict[str, Any] = field(default_factory=dict)
     attack_settings: AttackSettings | None = None
     table: AttackTable | None = None
@@ -134,7 +100,7 @@ def verify(root: str | Path, inputs: Originals | None = None) -> Verification:
     if is_own(seen.run):
         findings.leave(NO_MODULE)
     elif isinstance(content := seen.folder.content(MODEL), bytes):
-        findings.check("network", network_problems(content, seen.run), "names, types and shapes of the weights")
+        findings.check("network", weights.network_problems(content, seen.run), "names, types and shapes of the weights")
     findings.leave(NO_TEST_SET if seen.originals is None else NO_NETWORK)
     return seen.result()
 
@@ -145,25 +111,25 @@ def inspect(root: Path, originals: Originals | None = None, owners: Callable[[],
     record = read_object(folder, RUN_JSON, findings)
     run = record or {}
     _refuse_unfinished(folder, run)
-    seen = Inspection(folder, run, public_data(run), findings=findings)
-    findings.check(RUN_JSON, top_problems(run) if record is not None else (), "fields of run.json")
-    findings.check("federation", federation_problems(run), "records of the parties, and what they agreed on")
-    findings.check("weights to start from", prior_problems(run), "against the library's file, where the run names one")
-    findings.check("digests", digest_problems(folder, run), "SHA-256 of every released file")
-    findings.check("names of files", unexpected_problems(folder), "only files that belong to a run")
-    for line in left_aside(folder):
+    seen = Inspection(folder, run, run_json.public_data(run), findings=findings)
+    findings.check(RUN_JSON, run_json.top_problems(run) if record is not None else (), "fields of run.json")
+    findings.check("federation", run_json.federation_problems(run), "records of the parties, and what they agreed on")
+    findings.check("weights to start from", promises.prior_problems(run), "against the library's file, where the run names one")
+    findings.check("digests", files.digest_problems(folder, run), "SHA-256 of every released file")
+    findings.check("names of files", files.unexpected_problems(folder), "only files that belong to a run")
+    for line in files.left_aside(folder):
         findings.leave(line)
     complete = run.get("state") == "complete"
-    findings.check("private", private_problems(folder, complete=complete), "mode and leftovers of private/")
+    findings.check("private", files.private_problems(folder, complete=complete), "mode and leftovers of private/")
     _check_ledger(seen)
     _check_run(seen)
     _check_certificates(seen)
-    found = robustness_problems(run, seen.certificates, CERTIFICATES.json)
+    found = promises.robustness_problems(run, seen.certificates, CERTIFICATES.json)
     findings.check("promise of robustness", found, "its numbers against the certificates")
     if originals is not None:
         given = _test_set_problems(originals, seen.data)
         seen.originals = originals if findings.check("test set", given, "its size and levels against run.json") else None
-    if any(name in folder.names for name in ATTACK_FILES):
+    if any(name in folder.names for name in files.ATTACK_FILES):
         _check_attacks(seen)
     if AUDIT.json in folder.names:
         _check_audit(seen)
@@ -186,7 +152,7 @@ def leave_unasked(seen: Inspection, *, redrawn: bool) -> None:
         if there:
             findings.leave(line)
     if seen.originals is not None and seen.lines is not None:
-        found = label_problems(seen.lines, seen.originals)
+        found = certificate_lines.label_problems(seen.lines, seen.originals)
         findings.check("labels", found, "of the certificates, against the test set")
 
 
@@ -240,22 +206,22 @@ def _check_ledger(seen: Inspection) -> None:
 
 def _check_run(seen: Inspection) -> None:
     run, ledger, findings = seen.run, seen.ledger, seen.findings
-    findings.check("config", config_problems(run, ledger), "format, digest, settings and steps against the ledger")
-    findings.check("privacy block", spending_problems(run, ledger), "noise, rate, steps and delta against the ledger")
-    findings.check("training records", paid_problems(run, ledger), "feature ranges and shares of noise are paid for")
-    findings.check("epsilon of run.json", epsilon_problems(run, seen.spent), "printed against recomputed")
-    findings.check("promise of privacy", privacy_problems(run, seen.spent), "whether the evidence carries it")
-    findings.check("accuracy", accuracy_problems(run), "value and interval from the counts")
+    findings.check("config", run_json.config_problems(run, ledger), "format, digest, settings and steps against the ledger")
+    findings.check("privacy block", run_json.spending_problems(run, ledger), "noise, rate, steps and delta against the ledger")
+    findings.check("training records", run_json.paid_problems(run, ledger), "feature ranges and shares of noise are paid for")
+    findings.check("epsilon of run.json", promises.epsilon_problems(run, seen.spent), "printed against recomputed")
+    findings.check("promise of privacy", promises.privacy_problems(run, seen.spent), "whether the evidence carries it")
+    findings.check("accuracy", run_json.accuracy_problems(run), "value and interval from the counts")
     content = seen.content(METRICS, "metrics", "progress lines")
     if content is not None:
-        findings.check("metrics", metrics_problems(content, privacy_block(run)), "progress lines")
+        findings.check("metrics", metrics_problems(content, run_json.privacy_block(run)), "progress lines")
     for kind in ("recipe", "bound", "attack"):
         for name in plugin_names(run, kind):
             findings.leave(f"the numbers of the {kind} {shown(name)}, which comes from another package")
 
 
 def _check_certificates(seen: Inspection) -> None:
-    if not any(name in seen.folder.names for name in CERTIFICATE_FILES):
+    if not any(name in seen.folder.names for name in files.CERTIFICATE_FILES):
         return
     findings, record = seen.findings, read_object(seen.folder, CERTIFICATES.json, seen.findings)
     seen.certificates = record or {}
@@ -268,12 +234,14 @@ def _check_certificates(seen: Inspection) -> None:
     if content is None:
         return
     plain = (seen.certificates.get("statistic"), seen.certificates.get("runner_up")) == ("votes", "complement")
-    lines, unreadable = read_lines(content, wide=record is not None and not plain)
+    lines, unreadable = certificate_lines.read_lines(content, wide=record is not None and not plain)
     seen.lines = lines
 
     def all_problems() -> Iterator[Problem]:
         yield from unreadable
-        yield from line_problems(lines, rules_of(seen.certificate_settings), seen.certificates.get("inputs"), seen.data)
+        yield from certificate_lines.line_problems(
+            lines, rules_of(seen.certificate_settings), seen.certificates.get("inputs"), seen.data
+        )
 
     findings.check("certificates", all_problems(), f"{len(lines.rows)} radii from their votes")
 
@@ -325,7 +293,6 @@ def _check_attacks(seen: Inspection) -> None:
 
 def _check_audit(seen: Inspection) -> None:
     from twinproof_verify import audits
-    from twinproof_verify.models import read
 
     findings, record = seen.findings, read_object(seen.folder, AUDIT.json, seen.findings)
     if record is None:
@@ -340,11 +307,10 @@ def _check_audit(seen: Inspection) -> None:
         unknown = Problem(AUDIT.json, what, "see the settings", "sound settings")
         findings.check("audit", (unknown,), "flips and verdict")
         return
-    around = audits.Around(seen.run, seen.data, seen.certificates, seen.lines, seen.originals)
-    found = audits.audit_problems(audit.certificates, around, stale=bool(stale))
+    found = audits.audit_problems(audit.certificates, seen, stale=bool(stale))
     findings.check("audit", found, f"{len(audit.certificates.attacked)} attacked certificates")
     if not stale:
-        found = audits.refutation_problems(audit.certificates, around)
+        found = audits.refutation_problems(audit.certificates, seen)
         findings.check("refuted promises", found, "audit.json against run.json")
 
 
@@ -354,7 +320,7 @@ def _check_words(seen: Inspection) -> None:
     if run.get("format") == 1:
         findings.leave("the words of the promises: they are those of format 1, whose numbers are checked")
         return
-    findings.check("own network", own_network_problems(run), "what is assumed about it, where there is one")
+    findings.check("own network", promises.own_network_problems(run), "what is assumed about it, where there is one")
     if "own_network" in run:
         findings.leave("what was tried on the owner's network while it was trained")
     problems = promise_problems(run, seen.certificates, seen.audit)
@@ -386,9 +352,9 @@ def _check_noise(seen: Inspection, owners: Callable[[], OwnersNetwork] | None) -
 def _check_weights(seen: Inspection) -> None:
     content = seen.content(MODEL, "weights", "loads, all finite")
     if content is not None:
-        seen.findings.check("weights", weight_problems(content), "loads, all finite")
+        seen.findings.check("weights", weights.weight_problems(content), "loads, all finite")
     closing = None if seen.ledger is None else seen.ledger.closing
     stated = {LEDGER: {} if closing is None else closing.model_dump()}
     stated |= {CERTIFICATES.json: seen.certificates, ATTACKS.json: seen.attacks}
-    found = identity_problems(seen.folder, stated)
+    found = weights.identity_problems(seen.folder, stated)
     seen.findings.check("model identity", found, "one model in ledger, certificates and attacks")

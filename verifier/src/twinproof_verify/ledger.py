@@ -6,24 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from twinproof_verify import models
 from twinproof_verify.evidence import cut_off, digest_of, parse_object, shown, whole_lines
 from twinproof_verify.files import LEDGER, METRICS
 from twinproof_verify.findings import MOST_PROBLEMS, Problem
-from twinproof_verify.models import (
-    Count,
-    Digest,
-    Format,
-    NotNegative,
-    OpenProbability,
-    Positive,
-    PositiveCount,
-    Probability,
-    Rate,
-    Record,
-    Text,
-    number,
-    read,
-)
+from twinproof_verify.models import Record, number, read
 
 NEIGHBOURS = {1: "add-or-remove-one", 2: "replace-by-null"}
 """What neighbouring data sets are called in each format. Both cost the same (docs/formats/run.md)."""
@@ -33,35 +20,35 @@ FIRST_PREVIOUS = "0" * 64
 class Open(Record):
     """The first event: what the run was begun with."""
 
-    format: Format
-    config_sha256: Digest
-    delta: OpenProbability | None
+    format: models.Format
+    config_sha256: models.Digest
+    delta: models.OpenProbability | None
     neighbours: Literal["add-or-remove-one", "replace-by-null"]
 
 
 class Mechanism(Record):
     """One use of all records, with Gaussian or Laplace noise."""
 
-    noise_multiplier: Positive
-    purpose: Text
+    noise_multiplier: models.Positive
+    purpose: models.Text
 
 
 class Block(Record):
     """Steps of DP-SGD, each on a Poisson sample."""
 
-    sample_rate: Rate
-    noise_multiplier: Positive
-    first_step: Count
-    steps: PositiveCount
+    sample_rate: models.Rate
+    noise_multiplier: models.Positive
+    first_step: models.Count
+    steps: models.PositiveCount
 
 
 class Close(Record):
     """The last event: what was released."""
 
-    steps: Count
-    model_sha256: Digest
-    epsilon: NotNegative | None
-    epsilon_rdp: NotNegative | None
+    steps: models.Count
+    model_sha256: models.Digest
+    epsilon: models.NotNegative | None
+    epsilon_rdp: models.NotNegative | None
 
 
 EVENTS: dict[str, type[Record]] = {
@@ -76,23 +63,23 @@ EVENTS: dict[str, type[Record]] = {
 class Line(Record):
     """One line of the ledger."""
 
-    index: Count
-    kind: Text
+    index: models.Count
+    kind: models.Text
     body: dict[str, Any]
-    previous: Digest
-    hash: Digest
+    previous: models.Digest
+    hash: models.Digest
 
 
 class Progress(Record):
     """One line of metrics.jsonl."""
 
-    step: Count
-    epoch: NotNegative
-    epsilon: NotNegative | None
-    test_accuracy: Probability
+    step: models.Count
+    epoch: models.NotNegative
+    epsilon: models.NotNegative | None
+    test_accuracy: models.Probability
     test_loss: float
     # Written by earlier versions; how long a step takes tells how many records it drew.
-    rate: NotNegative | None = None
+    rate: models.NotNegative | None = None
 
 
 @dataclass(frozen=True)

@@ -9,29 +9,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field
 
+from twinproof_verify import models
 from twinproof_verify.bounds import clopper_pearson
 from twinproof_verify.evidence import digest_of, shown
 from twinproof_verify.files import LEDGER, RUN_JSON
 from twinproof_verify.findings import Problem
 from twinproof_verify.ledger import NEIGHBOURS, Ledger
-from twinproof_verify.models import (
-    Count,
-    Digest,
-    Format,
-    NotNegative,
-    OpenProbability,
-    Positive,
-    PositiveCount,
-    Probability,
-    Rate,
-    Record,
-    Text,
-    UtcTime,
-    block,
-    number,
-    read,
-    sound,
-)
+from twinproof_verify.models import Record, block, number, read, sound
 
 # What mechanisms on all records were used for, besides feature ranges.
 OTHER_PURPOSES = {"redistribution"}
@@ -67,8 +51,8 @@ class NoiseLayer(BaseModel):
     place: Literal["input", "first-layer", "input-and-first-layer"]
     law: Literal["gaussian", "laplace"]
     redistribution: Literal["uniform", "random", "learned", "public", "training"]
-    floor: Probability
-    width: Probability
+    floor: models.Probability
+    width: models.Probability
 
 
 Numbers = Annotated[list[float], FailFast()]
@@ -84,19 +68,19 @@ class Scaling(Record):
     low: Numbers
     high: Numbers
     source: Literal["declared", "test", "private"]
-    noise_multiplier: Positive = OPTIONAL
+    noise_multiplier: models.Positive = OPTIONAL
 
 
 class Data(Record):
     """``data``: the public description of the data set."""
 
-    name: Text
+    name: models.Text
     kind: Literal["image", "features"]
-    shape: Annotated[list[PositiveCount], Field(min_length=1, max_length=8)]
+    shape: Annotated[list[models.PositiveCount], Field(min_length=1, max_length=8)]
     classes: Annotated[list[str], FailFast(), Field(min_length=1)]
-    levels: PositiveCount
-    test_records: PositiveCount
-    records: PositiveCount
+    levels: models.PositiveCount
+    test_records: models.PositiveCount
+    records: models.PositiveCount
     feature_names: Annotated[list[str], FailFast()]
     scaling: Scaling | None
 
@@ -123,38 +107,38 @@ class Guarantees(Record):
 class Privacy(Record):
     """``privacy``: what the ledger spends, and by which mechanism."""
 
-    epsilon: NotNegative
-    epsilon_rdp: NotNegative
-    delta: OpenProbability
-    noise_multiplier: Positive
-    sample_rate: Rate
-    steps: PositiveCount
-    clip_norm: Positive
-    divisor: Positive
+    epsilon: models.NotNegative
+    epsilon_rdp: models.NotNegative
+    delta: models.OpenProbability
+    noise_multiplier: models.Positive
+    sample_rate: models.Rate
+    steps: models.PositiveCount
+    clip_norm: models.Positive
+    divisor: models.Positive
 
 
 class Accuracy(Record):
     """``accuracy``: on the test set, with a Clopper-Pearson interval."""
 
-    value: Probability
-    low: Probability
-    high: Probability
-    confidence: OpenProbability
-    correct: Count
-    total: PositiveCount
+    value: models.Probability
+    low: models.Probability
+    high: models.Probability
+    confidence: models.OpenProbability
+    correct: models.Count
+    total: models.PositiveCount
 
 
 class Party(Record):
     """One party of a federation."""
 
-    name: Text
-    records: PositiveCount
+    name: models.Text
+    records: models.PositiveCount
 
 
 class Federation(Record):
     """``federation``: the parties and what they agreed on."""
 
-    agreement_sha256: Digest
+    agreement_sha256: models.Digest
     parties: Annotated[list[Party], Field(min_length=1)]
 
 
@@ -162,33 +146,33 @@ class Plugin(Record):
     """A recipe, bound or attack of another package."""
 
     kind: Literal["recipe", "bound", "attack"]
-    name: Text
-    package: Text
-    version: Text
+    name: models.Text
+    package: models.Text
+    version: models.Text
 
 
 class RunJson(Record):
     """run.json."""
 
-    format: Format
+    format: models.Format
     state: Literal["complete"]
-    created: UtcTime
+    created: models.UtcTime
     config: dict[str, Any]
-    recipe: Text
+    recipe: models.Text
     data: Data
     guarantees: Guarantees
     privacy: Privacy | None
     accuracy: Accuracy
     versions: dict[str, str]
-    device: Text
+    device: models.Text
     files: dict[str, Any]
     prior: dict[str, Any] = OPTIONAL
     own_network: dict[str, Any] = OPTIONAL
     federation: Federation = OPTIONAL
     plugins: list[Plugin] = OPTIONAL
     # What runs of earlier versions say besides.
-    finished: UtcTime = OPTIONAL
-    seconds: NotNegative = OPTIONAL
+    finished: models.UtcTime = OPTIONAL
+    seconds: models.NotNegative = OPTIONAL
 
 
 @dataclass(frozen=True)
