@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import random
 from collections.abc import Callable, Iterator
@@ -389,3 +390,12 @@ def test_no_value_makes_the_network_raise(file: str, every: int, tmp_path: Path)
                 continue  # a newer format, an unfinished run, an owner's network that was not given
             assert result.problems
         part[key] = kept
+
+
+def test_whoever_asks_the_network_shares_its_layers_and_nothing_else() -> None:
+    """The noise, the counting and the radii of certification, evaluation and attacks are not asked about themselves."""
+    folder = Path(redraw_module.__file__).parent
+    for path in (*folder.glob("redraw*.py"), folder / "ask_network.py", folder / "verify.py"):
+        found = {node.module or "" for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)}
+        rooms = {".".join(module.split(".")[:2]) for module in found if module.startswith("twinproof.")}
+        assert rooms <= {"twinproof.auditing", "twinproof.layers", "twinproof.errors"}, path.name
