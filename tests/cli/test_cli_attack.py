@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from twinproof.cli.attack_summary import table
-from twinproof.runs.record import update_run_json
+from twinproof.cli.attack import table
+from twinproof.runs.layout import update_run_json
 
 QUICK = ["--limit", "20", "--n", "100", "--steps", "3", "--draws", "2", "--seed", "4", "--device", "cpu"]
 

@@ -14,9 +14,9 @@ import pytest
 from twinproof.auditing.certificate_search import AttackBudget
 from twinproof.cli.audit import audit
 from twinproof.cli.main import run
-from twinproof.randomness import Key
+from twinproof.keys import Key
 from twinproof.runs.certificates import read_certificates
-from twinproof.runs.record import update_run_json
+from twinproof.runs.layout import update_run_json
 
 QUICK = ["--steps", "5", "--draws", "8", "--restarts", "1", "--votes", "500", "--seed", "7", "--device", "cpu"]
 

@@ -16,7 +16,7 @@ import pytest
 import typer
 from rich.console import Console
 
-from twinproof.cli.bars import SECONDS_BETWEEN_LINES, Bars, Lines, shown
+from twinproof.cli.output import SECONDS_BETWEEN_LINES, Bars, Lines, shown
 
 
 class FakeClock:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from twinproof.certification.method import Sampling
 from twinproof.certification.run import certify_run
-from twinproof.certification.sampling import Sampling
 from twinproof.cli.train import assignments
 from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError

@@ -13,9 +13,7 @@ import pytest
 
 from twinproof.cli.calculators import Mechanism
 from twinproof.cli.main import run
-from twinproof.privacy.mechanisms.catalogue import NAMES
-from twinproof.privacy.mechanisms.gaussian import gaussian_delta
-from twinproof.privacy.mechanisms.laplace import laplace_delta
+from twinproof.privacy.mechanisms import NAMES, gaussian_delta, laplace_delta
 
 Call = Callable[..., tuple[int, str, str]]
 TARGET = ("--epsilon", "1", "--delta", "1e-5")

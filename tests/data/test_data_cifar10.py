@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from data_samples import write_cifar10
 
-from twinproof.data.cifar10 import CIFAR10_CLASSES, missing_cifar10_files, read_cifar10
+from twinproof.data.images import CIFAR10_CLASSES, missing_cifar10_files, read_cifar10
 from twinproof.errors import DataError
 
 

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from twinproof.data.classes import classes_of_test, to_indices
-from twinproof.data.parts import Records
+from twinproof.data.assemble import classes_of_test, to_indices
+from twinproof.data.record import Records
 from twinproof.errors import DataError
 
 

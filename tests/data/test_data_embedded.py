@@ -7,7 +7,7 @@ import sys
 import numpy as np
 from sklearn.datasets import load_breast_cancer, load_digits
 
-from twinproof.data.embedded import BREAST_CANCER_BOUNDS, read_breast_cancer, read_digits
+from twinproof.data.sources import BREAST_CANCER_BOUNDS, read_breast_cancer, read_digits
 
 
 def test_digits_are_the_stored_integers() -> None:

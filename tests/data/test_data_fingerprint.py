@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from twinproof.data.fingerprint import fingerprint
-from twinproof.data.record import Split
+from twinproof.data.record import Split, fingerprint
 
 KEY = bytes(range(32))
 

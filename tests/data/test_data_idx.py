@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from data_samples import idx_bytes, write_mnist
 
-from twinproof.data.idx import missing_idx_files, read_idx, read_idx_folder
+from twinproof.data.images import missing_idx_files, read_idx, read_idx_folder
 from twinproof.errors import DataError
 
 

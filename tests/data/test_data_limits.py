@@ -22,11 +22,10 @@ from pyarrow import parquet
 from twinproof.cli.train import read_toml
 from twinproof.data import limits
 from twinproof.data.config import DataConfig
-from twinproof.data.load import load
-from twinproof.data.own_files import public_name
+from twinproof.data.load import load, public_name
 from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError, DataError, SystemFault
-from twinproof.privacy.mechanisms.redistribution_text import parse_redistribution
+from twinproof.privacy.redistribution import parse_redistribution
 
 RANGES = {"*": (0.0, 1.0)}
 

@@ -9,9 +9,9 @@ import pytest
 from data_samples import write_cifar10, write_csv, write_mnist, write_npz
 
 from twinproof.data import DataConfig, Dataset, RangeSpending, Scaling, describe_sources, known_sources, load
-from twinproof.data.own_files import public_name
+from twinproof.data.load import public_name
 from twinproof.errors import ConfigError, DataError
-from twinproof.randomness import Key
+from twinproof.keys import Key
 
 OFFICIAL = {"mnist": (1, 28, 28), "fashion-mnist": (1, 28, 28), "cifar10": (3, 32, 32)}
 

@@ -10,8 +10,9 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import kstest
 
-from twinproof.data import private_ranges
-from twinproof.data.private_ranges import (
+from twinproof.data import scaling as private_ranges
+from twinproof.data.record import RangeSpending
+from twinproof.data.scaling import (
     BINS,
     FALLBACK,
     RangeWarning,
@@ -22,8 +23,7 @@ from twinproof.data.private_ranges import (
     private_scaling,
     range_histograms,
 )
-from twinproof.data.record import RangeSpending
-from twinproof.randomness import Key
+from twinproof.keys import Key
 
 KEY = Key.from_seed(7)
 Histograms = Callable[[NDArray[np.float64]], NDArray[np.int64]]

@@ -8,8 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from twinproof.data.parts import Records
-from twinproof.data.record import Scaling
+from twinproof.data.record import Records, Scaling
 from twinproof.data.scaling import FEATURE_LEVELS, check_finite, check_fits, declared_scaling, scaling_of_test, to_levels
 from twinproof.errors import ConfigError, DataError
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from twinproof.data.parts import Records
-from twinproof.data.split import belongs_to_test, split_by_content
+from twinproof.data.assemble import belongs_to_test, split_by_content
+from twinproof.data.record import Records
 from twinproof.errors import DataError
 
 Splitter = Callable[[Records, float], tuple[Records, Records]]

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from twinproof.data.figures import figures as figures_module
-from twinproof.data.figures.figures import Figures
+from twinproof.data import figures as figures_module
+from twinproof.data.figures import Figures
 
 CPU = torch.device("cpu")
 COUNT, SIDE, EACH = 20, 16, 12

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from twinproof.data.figures import outlines, strokes
-from twinproof.data.figures.outlines import Outlines
-from twinproof.data.figures.strokes import Strokes
+from twinproof.data import figures as outlines
+from twinproof.data import figures as strokes
+from twinproof.data.figures import Outlines, Strokes
 
 NUMBER = torch.tensor([0])
 STRAIGHT = torch.tensor([[-0.6, 0.0], [-0.2, 0.0], [0.2, 0.0], [0.6, 0.0]])

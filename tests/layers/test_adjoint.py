@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from twinproof.errors import ModelError
-from twinproof.layers.adjoint import Adjoint
-from twinproof.layers.noise.placement import FirstLayer
+from twinproof.layers.noise_constraint import Adjoint
+from twinproof.layers.noise_placement import FirstLayer
 
 LAYERS: list[tuple[FirstLayer, tuple[int, ...]]] = [
     (nn.Linear(7, 4), (7,)),

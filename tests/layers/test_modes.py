@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from torch import nn
 
-from twinproof.layers.modes import evaluation_mode
+from twinproof.layers.cross_example import evaluation_mode
 
 
 def _partly_frozen() -> nn.Module:

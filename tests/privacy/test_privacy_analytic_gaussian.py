@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twinproof.errors import ConfigError
-from twinproof.privacy.mechanisms.analytic_gaussian import analytic_gaussian_sigma, gaussian_delta
+from twinproof.privacy.mechanisms import analytic_gaussian_sigma, gaussian_delta
 
 # (epsilon, delta, classic sigma, analytic sigma, delta at the classic sigma), sensitivity 1
 REFERENCE = [

@@ -12,11 +12,17 @@ from hypothesis import strategies as st
 from mechanism_oracles import exact_gaussian_delta
 
 from twinproof.errors import ConfigError
-from twinproof.privacy.mechanisms.analytic_gaussian import AnalyticGaussian, analytic_gaussian_sigma
-from twinproof.privacy.mechanisms.catalogue import NAMES, calibrate
-from twinproof.privacy.mechanisms.classic_gaussian import ClassicGaussian, classic_gaussian_sigma
-from twinproof.privacy.mechanisms.extended_gaussian import ExtendedGaussian, extended_gaussian_sigma
-from twinproof.privacy.mechanisms.mechanism import Mechanism
+from twinproof.privacy.mechanism import Mechanism
+from twinproof.privacy.mechanisms import (
+    NAMES,
+    AnalyticGaussian,
+    ClassicGaussian,
+    ExtendedGaussian,
+    analytic_gaussian_sigma,
+    calibrate,
+    classic_gaussian_sigma,
+    extended_gaussian_sigma,
+)
 
 Formula = Callable[..., float]
 CALIBRATIONS: dict[str, Formula] = {

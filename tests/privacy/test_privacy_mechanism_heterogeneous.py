@@ -12,12 +12,15 @@ from hypothesis import strategies as st
 from mechanism_oracles import Array, exact_gaussian_delta, hockey_stick, normal_log_density
 
 from twinproof.errors import ConfigError
-from twinproof.privacy.mechanisms.analytic_gaussian import AnalyticGaussian
-from twinproof.privacy.mechanisms.catalogue import calibrate
-from twinproof.privacy.mechanisms.extended_gaussian import ExtendedGaussian
-from twinproof.privacy.mechanisms.heterogeneous_analytic import HeterogeneousAnalytic
-from twinproof.privacy.mechanisms.heterogeneous_gaussian import HeterogeneousGaussian, HeterogeneousNoise
-from twinproof.privacy.mechanisms.redistribution import Redistribution
+from twinproof.privacy.mechanisms import (
+    AnalyticGaussian,
+    ExtendedGaussian,
+    HeterogeneousAnalytic,
+    HeterogeneousGaussian,
+    HeterogeneousNoise,
+    calibrate,
+)
+from twinproof.privacy.redistribution import Redistribution
 
 MECHANISMS: dict[str, type[HeterogeneousGaussian] | type[HeterogeneousAnalytic]] = {
     "theorem 3": HeterogeneousGaussian,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mechanism_oracles import hockey_stick, laplace_log_density
 
 from twinproof.errors import ConfigError
-from twinproof.privacy.mechanisms.laplace import Laplace, laplace_delta, laplace_scale
+from twinproof.privacy.mechanisms import Laplace, laplace_delta, laplace_scale
 
 epsilons = st.floats(min_value=1e-6, max_value=1e6)
 sensitivities = st.floats(min_value=1e-3, max_value=1e3)

@@ -7,15 +7,9 @@ import pytest
 from mechanism_oracles import exact_gaussian_delta
 
 from twinproof.errors import ConfigError
-from twinproof.privacy.mechanisms.classic_gaussian import classic_gaussian_sigma
-from twinproof.privacy.mechanisms.extended_gaussian import extended_gaussian_sigma
-from twinproof.privacy.mechanisms.heterogeneous_gaussian import HeterogeneousGaussian
-from twinproof.privacy.mechanisms.paper_formulas import (
-    paper_classic_sigma,
-    paper_extended_sigma,
-    paper_heterogeneous_deviations,
-)
-from twinproof.privacy.mechanisms.redistribution import Redistribution
+from twinproof.privacy.mechanisms import HeterogeneousGaussian, classic_gaussian_sigma, extended_gaussian_sigma
+from twinproof.privacy.paper_formulas import paper_classic_sigma, paper_extended_sigma, paper_heterogeneous_deviations
+from twinproof.privacy.redistribution import Redistribution
 
 
 @pytest.mark.parametrize(("epsilon", "delta", "exact"), [(16, 1e-5, 3.363e-4), (8, 1e-3, 1.313e-3), (16, 1e-3, 3.199e-2)])

@@ -9,8 +9,8 @@ import pytest
 from mechanism_oracles import exact_gaussian_delta, hockey_stick, normal_log_density
 
 from twinproof.errors import ConfigError
-from twinproof.privacy.mechanisms.float_search import least_float
-from twinproof.privacy.mechanisms.gaussian import GaussianNoise, gaussian_delta
+from twinproof.privacy.mechanism import least_float
+from twinproof.privacy.mechanisms import GaussianNoise, gaussian_delta
 
 
 def random_points(count: int) -> list[tuple[float, float]]:

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twinproof.errors import ConfigError, DataError, UserError
-from twinproof.privacy.mechanisms.redistribution import Redistribution
-from twinproof.privacy.mechanisms.redistribution_text import parse_redistribution
+from twinproof.privacy.redistribution import Redistribution, parse_redistribution
 
 weights = st.lists(st.floats(min_value=1e-6, max_value=1e6), min_size=1, max_size=30)
 PROPERTY = settings(max_examples=100, deadline=None, derandomize=True)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from twinproof.cli.options import DataRoot, Device, Json, RunPath
+from twinproof.cli.output import DataRoot, Device, Json, RunPath
 
 if TYPE_CHECKING:
     from twinproof.runs.audits import CertificateAudit, Verdict
@@ -37,11 +37,10 @@ def audit(
     from twinproof.auditing.certificate_search import AttackBudget
     from twinproof.auditing.certificate_verdict import nothing_inside
     from twinproof.auditing.run import audit_run
-    from twinproof.cli.bars import shown
-    from twinproof.cli.output import print_json
+    from twinproof.cli.output import print_json, shown
     from twinproof.errors import ConfigError
-    from twinproof.evaluation.refuted_bounds import already_refuted
-    from twinproof.randomness import Key
+    from twinproof.evaluation.certified import already_refuted
+    from twinproof.keys import Key
     from twinproof.recipes.run_data import load_run_data
     from twinproof.runs.certificates import read_settings
     from twinproof.runs.run import Run

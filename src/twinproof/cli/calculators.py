@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from twinproof.cli.options import Json
+from twinproof.cli.output import Json
 from twinproof.errors import ConfigError
 from twinproof.guarantee import guessing_words
 from twinproof.rounding import format_up, round_down, round_up
 
 if TYPE_CHECKING:
-    from twinproof.privacy.mechanisms.redistribution import Redistribution
+    from twinproof.privacy.redistribution import Redistribution
 
 # Digits that a person or a program sees. Significant ones: sigma is as often a thousandth as a thousand.
 _SIGNIFICANT = 12
@@ -130,8 +130,7 @@ def _target_delta(mechanism: Mechanism, delta: float | None) -> float:
 
 
 def _redistribution(r: str | None, dimension: int | None) -> Redistribution | None:
-    from twinproof.privacy.mechanisms.redistribution import Redistribution
-    from twinproof.privacy.mechanisms.redistribution_text import parse_redistribution
+    from twinproof.privacy.redistribution import Redistribution, parse_redistribution
 
     if r is None:
         return None if dimension is None else Redistribution.uniform(dimension)
@@ -142,8 +141,8 @@ def _redistribution(r: str | None, dimension: int | None) -> Redistribution | No
 
 
 def _dpsgd(epsilon: float, delta: float, sensitivity: float, sample_rate: float | None, steps: int | None) -> dict[str, Any]:
-    from twinproof.privacy.calibration import calibrate_noise_multiplier
-    from twinproof.privacy.mechanisms.targets import check_positive
+    from twinproof.privacy.accounting import calibrate_noise_multiplier
+    from twinproof.privacy.mechanism import check_positive
 
     check_positive("sensitivity", sensitivity)
     multiplier = calibrate_noise_multiplier(epsilon, delta, sample_rate=sample_rate or 0.0, steps=steps or 0)
@@ -156,9 +155,7 @@ def _single_release(
     """The noise as it is shown, and what the noise as it is shown costs."""
     from dataclasses import replace
 
-    from twinproof.privacy.mechanisms.catalogue import calibrate
-    from twinproof.privacy.mechanisms.heterogeneous_gaussian import HeterogeneousNoise
-    from twinproof.privacy.mechanisms.laplace import Laplace
+    from twinproof.privacy.mechanisms import HeterogeneousNoise, Laplace, calibrate
 
     name = Mechanism.HETEROGENEOUS if mechanism is Mechanism.HGM else mechanism
     found = calibrate(name, epsilon, delta, sensitivity, redistribution)

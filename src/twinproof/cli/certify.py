@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from twinproof.cli.options import DataRoot, Device, Json, RunPath
+from twinproof.cli.output import DataRoot, Device, Json, RunPath
 from twinproof.cli.ranks import bars_of, launched_ranks
 
 if TYPE_CHECKING:
@@ -66,10 +66,8 @@ def certify(
 
     Example: twinproof certify runs/mnist --statistic scores --confidence empirical-bernstein --runner-up union
     """
-    from twinproof.certification.method import Method, default_confidence
-    from twinproof.certification.of_run import norm_of_run
-    from twinproof.certification.run import certify_run
-    from twinproof.certification.sampling import Sampling
+    from twinproof.certification.method import Method, Sampling, default_confidence
+    from twinproof.certification.run import certify_run, norm_of_run
     from twinproof.recipes.run_data import load_run_data
     from twinproof.runs.run import Run
 

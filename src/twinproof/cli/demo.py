@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from twinproof.cli.options import Device, Json
+from twinproof.cli.output import Device, Json
 from twinproof.errors import ConfigError, system_faults
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def demo(
     from twinproof.auditing.verify import verify_run
     from twinproof.auditing.verify_originals import Originals
     from twinproof.certification.run import certify_run
-    from twinproof.cli.bars import shown
+    from twinproof.cli.output import shown
     from twinproof.evaluation.under_attack import attack_run
     from twinproof.recipes.demo import DEMO_ATTACKED, DEMO_ATTACKS, DEMO_JUDGING, DEMO_SAMPLING, DEMO_SETTINGS
     from twinproof.recipes.run_data import load_run_data
@@ -74,7 +74,7 @@ def _tell(
     as_json: bool,
 ) -> None:
     """The whole answer: warnings on stderr, then one object or a few tables on stdout."""
-    from twinproof.cli.attack_summary import attacked_answer, show_attacked
+    from twinproof.cli.attack import attacked_answer, show_attacked
     from twinproof.cli.output import print_json
     from twinproof.cli.summaries import certified_answer, show_certified, show_training, show_verification, training_answer
 

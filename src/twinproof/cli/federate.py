@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from twinproof.cli.options import DataRoot, Device, Json, PublicFraction, Test
+from twinproof.cli.output import DataRoot, Device, Json, PublicFraction, Test
 from twinproof.cli.train import assignments, given_flags, read_toml, say_what_is_public
 
 
@@ -39,11 +39,10 @@ def federate(
 
     Example: twinproof federate --data digits --parties 4 --epsilon 3 --delta 1e-4 --out runs/federated
     """
-    from twinproof.cli.bars import shown
-    from twinproof.cli.output import print_json
+    from twinproof.cli.output import print_json, shown
     from twinproof.cli.summaries import show_training, training_answer
     from twinproof.data.load import load
-    from twinproof.federated.on_one_machine import federate_shares
+    from twinproof.federated.local import federate_shares
     from twinproof.recipes.config import parse_train_config
 
     of_data = {"source": data, "test": test, "public_fraction": public_fraction}

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from twinproof.cli.options import DataRoot, Json
+from twinproof.cli.output import DataRoot, Json
 
 if TYPE_CHECKING:
     from twinproof.recipes.recipe import Recipe

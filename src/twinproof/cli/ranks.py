@@ -12,8 +12,8 @@ from twinproof.cli.output import print_error
 from twinproof.errors import TwinproofError
 
 if TYPE_CHECKING:
+    from twinproof.compute.ranks import Ranks
     from twinproof.progress import Progress
-    from twinproof.training.distributed.ranks import Ranks
 
 # Before anything loads torch: what breaks when a rank is lost is told in our words, not as its traces of C++ frames.
 if "RANK" in os.environ:
@@ -23,13 +23,13 @@ if "RANK" in os.environ:
 @contextmanager
 def launched_ranks(*, as_json: bool) -> Iterator[Ranks]:
     """Inside, the ranks of ``torchrun ... -m twinproof``. An error is told once, by rank 0 as long as there is one."""
-    from twinproof.training.distributed.process_ranks import launched
-    from twinproof.training.distributed.ranks import ALONE
+    from twinproof.compute.process_ranks import launched
+    from twinproof.compute.ranks import ALONE
 
     if not launched():
         yield ALONE
         return
-    from twinproof.training.distributed.join import join
+    from twinproof.compute.process_ranks import join
 
     try:
         with join() as ranks:
@@ -61,7 +61,7 @@ def _end_now(code: int) -> NoReturn:
 @contextmanager
 def bars_of(ranks: Ranks) -> Iterator[Progress]:
     """Progress on rank 0; the others work in silence."""
-    from twinproof.cli.bars import shown
+    from twinproof.cli.output import shown
     from twinproof.progress import Silent
 
     if not ranks.is_first:

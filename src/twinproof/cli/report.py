@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from twinproof.cli.options import DataRoot, Json
+from twinproof.cli.output import DataRoot, Json
 
 
 def report(

@@ -22,8 +22,7 @@ _METHOD = ("law", "place", "bound", "statistic", "confidence", "runner_up", "ope
 
 def training_answer(run: Run) -> dict[str, Any]:
     """The answer of ``train --json``; epsilon and delta are null where the status is ``none`` or ``refuted``."""
-    from twinproof.runs.layout import refuse_missing
-    from twinproof.runs.run_model import ANSWER
+    from twinproof.runs.layout import ANSWER, refuse_missing
 
     # An epsilon that is no promise (r unpaid, a known seed) would be read as one, whatever stands beside it.
     promised = run.guarantee.status in PROMISING
@@ -45,8 +44,7 @@ def training_answer(run: Run) -> dict[str, Any]:
 
 def show_training(run: Run) -> None:
     """The result of training as a short table."""
-    from twinproof.runs.layout import refuse_missing
-    from twinproof.runs.run_model import ANSWER
+    from twinproof.runs.layout import ANSWER, refuse_missing
 
     refuse_missing(run.root, run.record, ANSWER)
     accuracy, guarantee = run.record["accuracy"], run.guarantee

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from twinproof.cli.options import DataRoot, Device, Json, PublicFraction, Test
+from twinproof.cli.output import DataRoot, Device, Json, PublicFraction, Test
 from twinproof.cli.ranks import bars_of, launched_ranks
 from twinproof.errors import ConfigError, DataError
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from twinproof.cli.options import DataRoot, Json, RunPath
+from twinproof.cli.output import DataRoot, Json, RunPath
 
 if TYPE_CHECKING:
     from twinproof.auditing.verify_originals import Originals
@@ -55,8 +55,7 @@ def _originals(run: Path, data: str | None, data_root: Path | None, *, wanted: b
     from twinproof.data.config import parse_data_config
     from twinproof.data.sources import SOURCES
     from twinproof.errors import UserError
-    from twinproof.recipes.run_data import load_run_data
-    from twinproof.recipes.stored_data import load_again
+    from twinproof.recipes.run_data import load_again, load_run_data
     from twinproof.runs.run import Run
 
     if wanted:

@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from twinproof.checks import parse_settings
 from twinproof.errors import ConfigError
-from twinproof.settings import parse_settings
 
 Ranges = dict[str, tuple[float, float]] | Literal["test", "private"]
 

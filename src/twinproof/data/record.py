@@ -1,4 +1,4 @@
-"""The data set record that every other room works with.
+"""The data set record that every other room works with, and a keyed fingerprint of it.
 
 Inputs are kept as the integers they are stored as: a pixel 0..255, a feature on 65,536 levels between its declared bounds.
 The network sees ``stored / levels``, a number in [0, 1]; radii and attack sizes are in that unit. Integers make the
@@ -7,9 +7,11 @@ certificate exact (docs/decisions/0002-noise-on-a-grid.md): adding grid noise to
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -209,3 +211,84 @@ class Dataset:
                 wanted="at least one test record of every class",
                 fix="add test records of that class or leave the class out",
             )
+
+
+@dataclass(frozen=True)
+class Records:
+    """Inputs and raw labels (integers or text), row for row; ``rows`` are their positions in the file, for error messages."""
+
+    inputs: NDArray[Any]
+    labels: NDArray[Any]
+    where: str
+    rows: NDArray[np.int64] | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.inputs) != len(self.labels):
+            raise DataError(
+                "the number of inputs and labels differ",
+                where=self.where,
+                got=f"{len(self.inputs)} inputs, {len(self.labels)} labels",
+                wanted="one label for each input",
+                fix="check that the inputs and labels belong together",
+            )
+        if 0 in self.inputs.shape[1:]:
+            raise DataError(
+                "the inputs are empty", where=self.where, got=f"shape {self.inputs.shape}", wanted="pixels or features"
+            )
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def row(self, index: int) -> int:
+        """Position in the file of the record that is now at ``index``."""
+        return index if self.rows is None else int(self.rows[index])
+
+    def take(self, chosen: NDArray[np.bool_]) -> Records:
+        """The chosen records, in their order."""
+        rows = np.flatnonzero(chosen) if self.rows is None else self.rows[chosen]
+        return replace(self, inputs=self.inputs[chosen], labels=self.labels[chosen], rows=rows)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """One data set as read. ``levels`` is None for raw features, which still have to be scaled between bounds.
+
+    ``public_fraction`` is the share that becomes the test part where there is none and nobody decides otherwise: set only for
+    records that are public anyway. ``public`` says that all of them are, as those of a known set.
+    """
+
+    name: str
+    kind: InputKind
+    train: Records
+    test: Records | None
+    levels: int | None
+    classes: tuple[str, ...] | None = None
+    feature_names: tuple[str, ...] = ()
+    bounds: Mapping[str, tuple[float, float]] | None = None
+    public_fraction: float | None = None
+    public: bool = False
+
+
+MINIMUM_KEY_BYTES = 16
+_HEADER = b"twinproof training split 1"
+
+
+def fingerprint(split: Split, key_bytes: bytes) -> str:
+    """HMAC-SHA256 (hexadecimal) over types, shapes, inputs and labels.
+
+    Guarantees
+        Without the key it tells nothing about the records: HMAC-SHA256 is a pseudorandom function (RFC 2104; Bellare 2006),
+        so nobody can test whether a guessed data set is the one. A plain digest would allow exactly that. With the key, two
+        splits with the same fingerprint are equal, in the same order and with the same shapes and types, or a collision of
+        SHA-256 was found: types and shapes are hashed first and fix the length of everything that follows.
+    """
+    if len(key_bytes) < MINIMUM_KEY_BYTES:
+        raise ValueError(f"a fingerprint key holds at least {MINIMUM_KEY_BYTES} bytes, got {len(key_bytes)}")
+    digest = hmac.new(key_bytes, _HEADER, hashlib.sha256)
+    arrays = [np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")) for array in (split.inputs, split.labels)]
+    for array in arrays:
+        sizes = (array.dtype.itemsize, array.ndim, *array.shape)
+        digest.update(array.dtype.kind.encode() + b"".join(size.to_bytes(8, "little") for size in sizes))
+    for array in arrays:
+        digest.update(array.tobytes())
+    return digest.hexdigest()

@@ -30,8 +30,7 @@ from twinproof.data.limits import (
     row_bytes,
     too_large,
 )
-from twinproof.data.parts import Parts, Records
-from twinproof.data.record import InputKind
+from twinproof.data.record import InputKind, Parts, Records
 from twinproof.errors import ConfigError, DataError
 
 DEFAULT_LABEL = "label"

@@ -17,12 +17,9 @@ from twinproof.papers.cell_store import Measured
 from twinproof.papers.effort import Effort
 from twinproof.papers.findings import Findings, Line, Panel
 from twinproof.papers.picture import BROKEN, RULE
-from twinproof.privacy.mechanisms.classic_gaussian import LARGEST_EPSILON
-from twinproof.privacy.mechanisms.gaussian import gaussian_delta
-from twinproof.privacy.mechanisms.heterogeneous_analytic import HeterogeneousAnalytic
-from twinproof.privacy.mechanisms.heterogeneous_gaussian import HeterogeneousGaussian
-from twinproof.privacy.mechanisms.paper_formulas import paper_classic_sigma
-from twinproof.privacy.mechanisms.redistribution import Redistribution
+from twinproof.privacy.mechanisms import LARGEST_EPSILON, HeterogeneousAnalytic, HeterogeneousGaussian, gaussian_delta
+from twinproof.privacy.paper_formulas import paper_classic_sigma
+from twinproof.privacy.redistribution import Redistribution
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

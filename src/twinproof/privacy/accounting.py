@@ -1,4 +1,4 @@
-"""What a sequence of privacy-spending events costs: epsilon at a given delta, for one record replaced by nothing.
+"""What a sequence of privacy-spending events costs, and the least noise for a target.
 
 Neighbours have the same number N of records, which is public, and differ in one, which one of them replaces by a null record.
 The accountants' add-or-remove-one proves this: a null record adds zero to every sum, drawn or not, and rate, divisor and noise
@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinproof.errors import ConfigError
-from twinproof.rounding import round_up
+from twinproof.rounding import format_up, round_up
 
 PLD_GRID = 1e-4
 # Of one mechanism; more of them would take the accountants minutes. Ninety epochs of ImageNet in batches of 256 are half of it.
@@ -285,3 +285,96 @@ def _losses(event: Event, grid: float) -> Any:
 def spending(events: Sequence[Event], delta: float) -> Spending:
     """What ``events`` cost, by both accountants, rounded up as every file and person sees it."""
     return Spending(round_up(epsilon_pld(events, delta)), round_up(epsilon_rdp(events, delta)), delta)
+
+
+MULTIPLIER_DIGITS = 6
+_SMALLEST, _LARGEST = 0.1, 1e5
+# Relative width of the final bracket. Epsilon falls about as fast as the multiplier grows, so this keeps it within 0.1 %.
+_WIDTH = 5e-4
+_KEPT_CALIBRATIONS = 64  # answers that a process remembers
+
+
+def _bisect(cost: Callable[[float], float], target: float, low: float, high: float, width: float) -> tuple[float, float]:
+    """Shrinks (low, high), cost(low) > target >= cost(high), until high/low <= 1 + width; the safe side is ``high``."""
+    while high / low > 1 + width:
+        middle = math.sqrt(low * high)
+        if cost(middle) <= target:
+            high = middle
+        else:
+            low = middle
+    return low, high
+
+
+def _narrow(cost: Callable[[float], float], target: float, low: float, high: float) -> float:
+    """The safe end of a bracket as ``_bisect`` would shrink it to ``_WIDTH``, in about half as many evaluations.
+
+    Between close multipliers epsilon is nearly a power of them, so the answer is interpolated and the bracket closed from
+    both sides around it; every third step halves, whatever the interpolation says.
+    """
+    side, count = 1, 0
+    while high / low > 1 + _WIDTH:
+        count += 1
+        at_low, at_high = cost(low), cost(high)
+        middle = math.sqrt(low * high)
+        if count % 3 and 0 < at_high < at_low < math.inf:
+            share = math.log(at_low / target) / math.log(at_low / at_high)
+            guess = low * (high / low) ** share * (1 + side * _WIDTH / 3)
+            middle = guess if low < guess < high else middle
+        if cost(middle) <= target:
+            high, side = middle, -1
+        else:
+            low, side = middle, 1
+    return high
+
+
+def calibrate_noise_multiplier(
+    epsilon: float, delta: float, *, sample_rate: float, steps: int, already: Sequence[Event] = ()
+) -> float:
+    """The smallest multiplier (to 0.05 %) at which ``already`` and the DP-SGD steps together stay within ``epsilon``.
+
+    Guarantees
+        ``epsilon_pld([*already, steps at the returned multiplier], delta) <= epsilon``: the value returned was itself
+        accounted, or lies above one that was, and epsilon never grows with noise.
+    """
+    return _calibrated(epsilon, delta, sample_rate, steps, tuple(already))
+
+
+# A table trains many models under one budget; each calibration takes seconds.
+@functools.lru_cache(maxsize=_KEPT_CALIBRATIONS)
+def _calibrated(epsilon: float, delta: float, sample_rate: float, steps: int, already: tuple[Event, ...]) -> float:
+    if not (epsilon > 0 and math.isfinite(epsilon)):
+        raise ConfigError("epsilon cannot be used", where="epsilon", got=epsilon, wanted="a finite number above 0")
+
+    def rdp_cost(multiplier: float) -> float:
+        return epsilon_rdp([*already, PoissonGaussianEvent(sample_rate, multiplier, steps)], delta)
+
+    @functools.cache
+    def pld_cost(multiplier: float) -> float:
+        return epsilon_pld([*already, PoissonGaussianEvent(sample_rate, multiplier, steps)], delta)
+
+    if rdp_cost(_SMALLEST) <= epsilon:
+        return _SMALLEST
+    if rdp_cost(_LARGEST) <= epsilon:
+        low, high = _bracket(rdp_cost, pld_cost, epsilon)
+    else:
+        # The Renyi bound cannot show a very small epsilon, nor one just above what is already spent; the other may.
+        low, high = _SMALLEST, _LARGEST
+        if (least := pld_cost(high)) > epsilon:
+            raise ConfigError(
+                "the target epsilon cannot be reached",
+                where="epsilon",
+                got=epsilon,
+                wanted=f"at least {format_up(least, 4)}" + (", most of which is already spent" if already else ""),
+                fix="allow a larger epsilon, or take fewer steps",
+            )
+    return round_up(_narrow(pld_cost, epsilon, low, high), MULTIPLIER_DIGITS)
+
+
+def _bracket(rough: Callable[[float], float], cost: Callable[[float], float], target: float) -> tuple[float, float]:
+    """(low, high) close around the answer, cost(high) <= target: the quick bound, which is close from above, finds it."""
+    _, high = _bisect(rough, target, _SMALLEST, _LARGEST, 1e-3)
+    high = high if cost(high) <= target else _bisect(cost, target, high, _LARGEST, 1e-2)[1]
+    low = high / 1.1
+    while low > _SMALLEST and cost(low) <= target:
+        low, high = low / 1.1, low
+    return max(low, _SMALLEST), high

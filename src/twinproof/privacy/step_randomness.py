@@ -1,4 +1,4 @@
-"""The secret randomness of each step, where the step is computed: which records are drawn, and the noise before its scale.
+"""What a step draws: its records by Poisson sampling, and its noise.
 
 Both are functions of the run's key and the step alone, so that a resumed run repeats them without saved generator states.
 On a CPU they come from SHAKE-256; on a GPU the host hands over one 256-bit key for each purpose and step, and the device
@@ -10,12 +10,27 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from twinproof.privacy.sampling import poisson_sample
-from twinproof.randomness import Key
-from twinproof.stream_cipher import cipher_keys, cipher_words
+from twinproof.compute.cipher import cipher_keys, cipher_words
+from twinproof.keys import Key
+
+
+def poisson_sample(key: Key, step: int, *, records: int, sample_rate: float) -> NDArray[np.int64]:
+    """Indices of the records that ``step`` takes.
+
+    Guarantees
+        Each record is taken iff its own 64-bit word lies below floor(rate * 2^64): independently, with probability at most
+        ``sample_rate`` and less than 2^-64 below it. Which records were taken is as secret as the key.
+    """
+    threshold = math.floor(sample_rate * 2**64)
+    if threshold >= 2**64:
+        return np.arange(records, dtype=np.int64)
+    return np.flatnonzero(key.words("sampling", step, count=records) < np.uint64(threshold)).astype(np.int64)
+
 
 # Numbers that a GPU prepares at once: records' words for many steps, or normal numbers. Scratch of some hundred MB at most.
 _WORDS_AT_ONCE = 1 << 24

@@ -7,20 +7,20 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
+from twinproof.checks import parse_settings
 from twinproof.data.config import DataConfig
 from twinproof.errors import ConfigError
-from twinproof.layers.models.prior import Prior
-from twinproof.layers.noise import BOTH_PLACES, Place
-from twinproof.privacy.clipping import ClipRule
+from twinproof.layers.noise import Place
+from twinproof.layers.noise_placement import BOTH_PLACES
+from twinproof.layers.prior import Prior
+from twinproof.privacy.plan import ClipRule
 from twinproof.recipes.noise_layer import LARGEST_SIGMA, NoiseLayerConfig, Variant, check_noise_layer
-from twinproof.recipes.recipe import Recipe
+from twinproof.recipes.recipe import Recipe, RegulariserConfig, check_regulariser
 from twinproof.recipes.registry import RECIPES, find_recipe
-from twinproof.recipes.regulariser import RegulariserConfig, check_regulariser
 from twinproof.recipes.trainers import FIELD as TRAINERS
 from twinproof.recipes.trainers import TrainersConfig, check_trainers
-from twinproof.settings import parse_settings
-from twinproof.training.performance import Performance
-from twinproof.training.schedule import Schedule
+from twinproof.training.loop import Schedule
+from twinproof.training.passes import Performance
 
 # Below, the accountants overflow and nobody could recompute the epsilon of the run; above, the noise leaves its grid.
 SMALLEST_NOISE, LARGEST_NOISE = 0.1, 1e5

@@ -1,11 +1,43 @@
-"""DP-SGD: per-example gradients, clipped, summed and noised under Poisson sampling."""
+"""Training without noise in the network: ordinary, Gaussian augmentation, DP-SGD and PSAC.
+
+Both formulas keep every record's part below the clipping norm (``twinproof.privacy.plan``), so that the accounting is that
+of DP-SGD. ``clip_rule`` chooses the formula of the paper or that of DP-CERT's program; any private recipe takes it.
+"""
 
 from __future__ import annotations
 
 from twinproof.guarantee import Status
+from twinproof.privacy.plan import ClipRule
 from twinproof.recipes.recipe import Recipe
-from twinproof.training.augmentation import OriginalOnly
-from twinproof.training.loss import mean_cross_entropy
+from twinproof.training.loop import mean_cross_entropy
+from twinproof.training.passes import GaussianCopies, OriginalOnly
+
+REGULAR = Recipe(
+    name="regular",
+    summary="ordinary SGD on the records as they are",
+    paper="baseline 'Regular' of DP-CERT (Augment then Smooth, TMLR 2024)",
+    private=False,
+    privacy_status=Status.NONE,
+    robustness="certified after training by randomized smoothing (l2); small radii, since it never saw noise",
+    loss=mean_cross_entropy,
+    augmentation=lambda settings: OriginalOnly(),
+    defaults={"learning_rate": 0.05, "copies": 0},
+)
+
+
+GAUSSIAN = Recipe(
+    name="gaussian",
+    summary="ordinary SGD on Gaussian copies of the records: the upper end of what private smoothing could reach",
+    paper="Certified adversarial robustness via randomized smoothing (Cohen et al., ICML 2019)",
+    private=False,
+    privacy_status=Status.NONE,
+    robustness="certified after training by randomized smoothing (l2), trained for the noise it is certified with",
+    loss=mean_cross_entropy,
+    augmentation=lambda settings: GaussianCopies(settings.copies, settings.sigma, settings.originals),
+    defaults={"learning_rate": 0.05, "copies": 1, "originals": False, "schedule": "cosine"},
+    fewest_copies=0,
+)
+
 
 DPSGD = Recipe(
     name="dpsgd",
@@ -17,4 +49,17 @@ DPSGD = Recipe(
     loss=mean_cross_entropy,
     augmentation=lambda settings: OriginalOnly(),
     defaults={"copies": 0},
+)
+
+
+PSAC = Recipe(
+    name="psac",
+    summary="DP-SGD on the records as they are, gradients scaled by per-sample adaptive clipping",
+    paper="Xia et al., AAAI 2023; baseline 'PSAC' of DP-CERT",
+    private=True,
+    privacy_status=Status.PROVEN,
+    robustness="certified after training by randomized smoothing (l2); small radii, since it never saw noise",
+    loss=mean_cross_entropy,
+    augmentation=lambda settings: OriginalOnly(),
+    defaults={"copies": 0, "clip_rule": ClipRule.PSAC_PAPER.value, "clip_r": 0.01},
 )

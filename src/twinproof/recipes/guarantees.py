@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from twinproof.data.record import Dataset
 from twinproof.guarantee import Guarantee, Kind, Status, guessing_words
-from twinproof.layers.models.with_noise import RedistributionKind
+from twinproof.layers.noise_placement import RedistributionKind
 from twinproof.privacy.accounting import Spending
 from twinproof.recipes.config import TrainConfig
 from twinproof.recipes.noise_layer import NoiseLayerConfig, Variant

@@ -9,14 +9,12 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from twinproof.errors import ConfigError
-from twinproof.layers.models.with_noise import NoiseForm, RedistributionKind
-from twinproof.layers.noise import BOTH_PLACES, Law, Place
-from twinproof.layers.noise.constraint import WeightRule
-from twinproof.privacy.mechanisms.catalogue import HETEROGENEOUS, LAPLACE, calibrate
-from twinproof.privacy.mechanisms.classic_gaussian import LARGEST_EPSILON
-from twinproof.privacy.mechanisms.laplace import Laplace
-from twinproof.privacy.mechanisms.paper_formulas import paper_classic_sigma, paper_extended_sigma
-from twinproof.privacy.sensitivity.bound import Norm
+from twinproof.layers.noise import Law, Place
+from twinproof.layers.noise_constraint import WeightRule
+from twinproof.layers.noise_placement import BOTH_PLACES, NoiseForm, RedistributionKind
+from twinproof.privacy.linear_maps import Norm
+from twinproof.privacy.mechanisms import HETEROGENEOUS, LAPLACE, LARGEST_EPSILON, Laplace, calibrate
+from twinproof.privacy.paper_formulas import paper_classic_sigma, paper_extended_sigma
 
 BothPlaces = Literal["input-and-first-layer"]
 MechanismName = Literal["classic", "extended", "analytic", "heterogeneous", "heterogeneous-analytic", "laplace"]

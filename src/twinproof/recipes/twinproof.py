@@ -9,12 +9,12 @@ from is the same for everybody, so the accounting is that of DP-SGD, by privacy 
 from __future__ import annotations
 
 from twinproof.guarantee import Status
-from twinproof.layers.models.prior import PRIOR_NETWORK, PRIOR_WIDTH, has_prior
-from twinproof.layers.models.registry import default_network
-from twinproof.recipes.dpcert_consistency import consistent_loss
+from twinproof.layers.networks import default_network
+from twinproof.layers.prior import PRIOR_NETWORK, PRIOR_WIDTH, has_prior
+from twinproof.recipes.dpcert import consistent_loss
 from twinproof.recipes.recipe import Recipe
-from twinproof.training.augmentation import GaussianCopies
-from twinproof.training.loss import mean_cross_entropy
+from twinproof.training.loop import mean_cross_entropy
+from twinproof.training.passes import GaussianCopies
 
 _SMALLEST_SIDE = 20
 

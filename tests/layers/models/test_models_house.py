@@ -8,12 +8,12 @@ from torch import Tensor, nn
 
 from twinproof.certification.base_classifier import base_classifier, classes_of
 from twinproof.certification.lowering import AS_GIVEN, CHANNELS_LAST
+from twinproof.compute.devices import Captured
 from twinproof.errors import ConfigError, ModelError
 from twinproof.layers.cross_example import refuse_cross_example_layers
-from twinproof.layers.models.registry import build_network
-from twinproof.layers.models.scattering import Scattering
-from twinproof.training.captured import Captured
-from twinproof.training.loss import mean_cross_entropy
+from twinproof.layers.networks import build_network
+from twinproof.layers.scattering import Scattering
+from twinproof.training.loop import mean_cross_entropy
 from twinproof.training.per_example import FastPath, VmapPath, choose_path
 
 HOUSE = ["scatter-cnn", "gelu-cnn"]

@@ -9,9 +9,8 @@ from torch.nn import functional
 
 from twinproof.errors import ConfigError
 from twinproof.layers.cross_example import refuse_cross_example_layers
-from twinproof.layers.models.registry import NETWORKS, build_network
-from twinproof.layers.models.small_vit import Attention, small_vit
-from twinproof.training.loss import mean_cross_entropy
+from twinproof.layers.networks import NETWORKS, Attention, build_network, small_vit
+from twinproof.training.loop import mean_cross_entropy
 from twinproof.training.per_example import FastPath, VmapPath, choose_path
 
 LARGE = ["wrn-16-4", "resnet-18", "small-vit"]

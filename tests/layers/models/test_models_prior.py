@@ -13,9 +13,9 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from twinproof.files import sha256_file
-from twinproof.layers.models import prior
-from twinproof.layers.models.prior import PRIOR_NETWORK, PRIOR_SIGMAS, PRIOR_WIDTH, has_prior, prior_key, start_from_prior
-from twinproof.layers.models.registry import build_network
+from twinproof.layers import prior
+from twinproof.layers.networks import build_network
+from twinproof.layers.prior import PRIOR_NETWORK, PRIOR_SIGMAS, PRIOR_WIDTH, has_prior, prior_key, start_from_prior
 
 ROOT = Path(__file__).resolve().parents[3]
 SHAPE, CLASSES = (1, 28, 28), 10

@@ -8,7 +8,7 @@ from torch import nn
 
 from twinproof.errors import ConfigError
 from twinproof.layers.cross_example import refuse_cross_example_layers
-from twinproof.layers.models.registry import NETWORKS, build_network, default_network
+from twinproof.layers.networks import NETWORKS, build_network, default_network
 
 
 def _parameters(model: nn.Module) -> int:

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from scipy.signal import convolve2d
 from torch import Tensor
 
-from twinproof.layers.models import scattering
-from twinproof.layers.models.morlet import DIRECTIONS, bell, wavelets
-from twinproof.layers.models.scattering import MAPS, SMOOTHING, Scattering
+from twinproof.layers import scattering
+from twinproof.layers.scattering import DIRECTIONS, MAPS, SMOOTHING, Scattering, bell, wavelets
 
 Array = NDArray[np.float64]
 GRID = 64

@@ -12,21 +12,10 @@ import torch
 from torch import nn
 
 from twinproof.errors import ConfigError, ModelError
-from twinproof.layers.noise import (
-    Constraint,
-    FixedSpread,
-    Law,
-    LearnedSpread,
-    NoiseLayer,
-    Place,
-    RandomSpread,
-    Spread,
-    UniformSpread,
-    WeightRule,
-    add_noise,
-    split_at_noise,
-)
-from twinproof.privacy.sensitivity.operator_norm import operator_norm
+from twinproof.layers.noise import FixedSpread, Law, LearnedSpread, NoiseLayer, Place, RandomSpread, Spread, UniformSpread
+from twinproof.layers.noise_constraint import Constraint, WeightRule
+from twinproof.layers.noise_placement import add_noise, split_at_noise
+from twinproof.privacy.operator_norm import operator_norm
 
 SIGMA, NORMS = 0.25, ("l1", "l2", "linf")
 TARGET = {Law.GAUSSIAN: "l2", Law.LAPLACE: "l1"}

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from twinproof.errors import ModelError
-from twinproof.layers.models.registry import build_network
-from twinproof.layers.models.with_noise import with_two_noises
-from twinproof.layers.noise import silenced, split_at_two_noises
-from twinproof.layers.noise.fixed_draws import FixedDraws, FixedDrawsConstraint, fixed_draws_of, with_fixed_draws
+from twinproof.layers.fixed_draws import FixedDraws, FixedDrawsConstraint, fixed_draws_of, with_fixed_draws
+from twinproof.layers.networks import build_network
+from twinproof.layers.noise import silenced
+from twinproof.layers.noise_placement import split_at_two_noises, with_two_noises
 
 FORMS: list[tuple[str, tuple[int, ...]]] = [("mlp", (7,)), ("mlp", (1, 4, 4)), ("stobatch-cnn", (1, 8, 8))]
 

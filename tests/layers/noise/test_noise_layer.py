@@ -10,16 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from twinproof.errors import ConfigError, ModelError
-from twinproof.layers.noise import (
-    FixedSpread,
-    Law,
-    LearnedSpread,
-    NoiseLayer,
-    RandomSpread,
-    Spread,
-    UniformSpread,
-    silenced,
-)
+from twinproof.layers.noise import FixedSpread, Law, LearnedSpread, NoiseLayer, RandomSpread, Spread, UniformSpread, silenced
 
 ROWS, SIGMA, SCALES = 2_000_000, 0.3, (0.5, 1.5)
 # Over two million draws a sample deviation varies by 0.05 % (Gaussian) or 0.08 % (Laplace): 0.5 % is six of them.

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from twinproof.layers.noise.parseval import parseval_steps
-from twinproof.layers.noise.placement import FirstLayer
+from twinproof.layers.noise_constraint import parseval_steps
+from twinproof.layers.noise_placement import FirstLayer
 
 CASES: dict[str, tuple[FirstLayer, int, float]] = {
     "linear": (nn.Linear(6, 4), 1, 1.0),

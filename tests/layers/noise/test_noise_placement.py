@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from twinproof.errors import ModelError
-from twinproof.layers.models.registry import build_network
-from twinproof.layers.noise import Law, NoiseLayer, Place, UniformSpread, add_noise, silenced, split_at_noise
+from twinproof.layers.networks import build_network
+from twinproof.layers.noise import Law, NoiseLayer, Place, UniformSpread, silenced
+from twinproof.layers.noise_placement import add_noise, split_at_noise
 
 IMAGE = (1, 28, 28)
 

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from twinproof.layers.noise.standard_noise import laplace_from_uniform
+from twinproof.layers.noise import laplace_from_uniform
 
 # The ends of [0, 1) on a CPU (steps of 2**-24) and on a GPU (steps of 2**-32 below 2**-8), and the middle.
 EDGES = torch.tensor([0.0, 2.0**-33, 2.0**-25, 2.0**-24, 0.5 - 2.0**-25, 0.5, 1 - 2.0**-23, 1 - 2.0**-24])

@@ -6,14 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from twinproof.certification.two_noises import rates
+from twinproof.certification.two_noise_bounds import rates
 from twinproof.errors import ModelError
-from twinproof.layers.models.registry import build_network
-from twinproof.layers.models.with_noise import with_two_noises
+from twinproof.layers.networks import build_network
 from twinproof.layers.noise import Law
-from twinproof.layers.noise.constraint import Constraint, WeightRule
-from twinproof.layers.noise.two_noises import split_at_two_noises
-from twinproof.layers.noise.two_noises_constraint import TwoNoisesConstraint
+from twinproof.layers.noise_constraint import Constraint, TwoNoisesConstraint, WeightRule
+from twinproof.layers.noise_placement import split_at_two_noises, with_two_noises
 
 SIGMA, SHARE = 0.01, 0.5
 FORMS: list[tuple[str, tuple[int, ...], str]] = [

@@ -7,15 +7,8 @@ import torch
 from torch import nn
 
 from twinproof.errors import ModelError
-from twinproof.layers.models.with_noise import with_two_noises
-from twinproof.layers.noise import (
-    Law,
-    NoiseLayer,
-    UniformSpread,
-    add_two_noises,
-    split_at_noise,
-    split_at_two_noises,
-)
+from twinproof.layers.noise import Law, NoiseLayer, UniformSpread
+from twinproof.layers.noise_placement import add_two_noises, split_at_noise, split_at_two_noises, with_two_noises
 
 
 def _noise(shape: tuple[int, ...], deviation: float = 1.0) -> NoiseLayer:
