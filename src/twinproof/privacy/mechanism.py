@@ -87,8 +87,9 @@ def rounded_up_sigma(sigma: float) -> float:
 
 
 def check_positive(name: str, value: float) -> None:
-    """``checks.positive`` for a name that is not a word."""
-    checks.positive(**{name: value})
+    """``checks.positive`` for a name of several words."""
+    if not 0 < value < math.inf:
+        raise ConfigError(f"{name} cannot be used", where=name, got=value, wanted="a finite number above 0")
 
 
 def check_target(epsilon: float, delta: float, sensitivity: float) -> None:
