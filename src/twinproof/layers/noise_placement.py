@@ -107,7 +107,7 @@ def _children(network: nn.Module) -> list[Named]:
             fix="write the network as a Sequential whose first layer is a linear or convolution layer",
         )
     # Not named_children(), which leaves out a module that is used twice.
-    return [(name, module) for name, module in network._modules.items() if module is not None]
+    return list(network._modules.items())
 
 
 def _sequential(modules: Iterable[Named], training: bool) -> nn.Sequential:
