@@ -114,9 +114,9 @@ class Redistribution:
 _BETWEEN = re.compile(r"[\s,;\[\]]+")
 
 
-def parse_redistribution(text: str) -> Redistribution:
+def parse_redistribution(text: str | Path) -> Redistribution:
     """Reads ``0.2,0.3,0.5``, or the file of that name: ``.npy``, or text with commas, spaces or lines between numbers."""
-    shares = _numbers(text)
+    shares = None if isinstance(text, Path) else _numbers(text)
     return Redistribution(_file_numbers(Path(text)) if shares is None else shares)
 
 
