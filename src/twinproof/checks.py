@@ -1,9 +1,10 @@
-"""Checks of settings: every problem of a schema in one error."""
+"""Checks of values and settings. A value's name is its keyword: ``checks.positive(sigma=0)`` says "sigma cannot be used"."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -11,6 +12,49 @@ from pydantic import BaseModel, ValidationError
 from twinproof.errors import ConfigError
 
 Settings = TypeVar("Settings", bound=BaseModel)
+
+
+def positive(*, where: str = "", fix: str = "", **values: float) -> None:
+    """Finite numbers above 0."""
+    _check(lambda value: 0 < value < math.inf, "a finite number above 0", where, fix, values)
+
+
+def not_negative(*, where: str = "", fix: str = "", **values: float) -> None:
+    """Finite numbers, 0 or above."""
+    _check(lambda value: 0 <= value < math.inf, "a finite number, 0 or above", where, fix, values)
+
+
+def between(low: float, high: float, /, *, where: str = "", fix: str = "", **values: float) -> None:
+    """Numbers from ``low`` to ``high``, both included."""
+    _check(lambda value: low <= value <= high, f"a number from {low:g} to {high:g}", where, fix, values)
+
+
+def inside(low: float, high: float, /, *, where: str = "", fix: str = "", **values: float) -> None:
+    """Numbers between ``low`` and ``high``, both excluded."""
+    _check(lambda value: low < value < high, f"a number above {low:g} and below {high:g}", where, fix, values)
+
+
+def whole(low: int, high: float = math.inf, /, *, where: str = "", fix: str = "", **values: float) -> None:
+    """Whole numbers from ``low`` to ``high``."""
+    wanted = f"a whole number from {low:,} to {high:,}" if high < math.inf else f"a whole number, at least {low}"
+    _check(lambda value: low <= value <= high and value == int(value), wanted, where, fix, values)
+
+
+def one_of(options: Collection[str], /, *, where: str = "", fix: str = "", **values: str) -> None:
+    """Words of a closed list."""
+    _check(lambda value: value in options, f"one of {', '.join(options)}", where, fix, values)
+
+
+def _check(holds: Callable[[Any], bool], wanted: str, where: str, fix: str, values: Mapping[str, object]) -> None:
+    for name, value in values.items():
+        try:
+            fits = bool(holds(value))
+        except (TypeError, ValueError, ArithmeticError):
+            fits = False
+        if not fits:
+            # Python refuses to print integers of thousands of digits.
+            got = f"an integer of {value.bit_length()} bits" if isinstance(value, int) and value.bit_length() > 1000 else value
+            raise ConfigError(f"{name} cannot be used", where=where or name, got=got, wanted=wanted, fix=fix)
 
 
 def parse_settings(schema: type[Settings], values: Mapping[str, Any]) -> Settings:

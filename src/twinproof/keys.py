@@ -20,11 +20,10 @@ KEY_BYTES = 32
 
 @dataclass(frozen=True)
 class Key:
-    """A 256-bit secret and the streams that grow from it; never printed.
+    """A 256-bit secret and its streams; never printed.
 
-    Guarantees
-        Streams with different (purpose, counters) are computed from different inputs of SHAKE-256: every part is encoded
-        with its length, so no two of them can run together.
+    Streams with different (purpose, counters) are computed from different inputs of SHAKE-256: every part is encoded with its
+    length.
     """
 
     secret: bytes = field(repr=False)

@@ -155,7 +155,7 @@ def _single_release(
     """The noise as it is shown, and what the noise as it is shown costs."""
     from dataclasses import replace
 
-    from twinproof.privacy.mechanisms import HeterogeneousNoise, Laplace, calibrate
+    from twinproof.privacy.mechanisms import Laplace, calibrate
 
     name = Mechanism.HETEROGENEOUS if mechanism is Mechanism.HGM else mechanism
     found = calibrate(name, epsilon, delta, sensitivity, redistribution)
@@ -163,7 +163,7 @@ def _single_release(
     answer: dict[str, Any] = {"sigma": _up(shown.sigma)}
     if isinstance(shown, Laplace):
         answer["scale"] = shown.scale
-    if isinstance(shown, HeterogeneousNoise):
+    elif shown.redistribution is not None:
         covered = shown.redistribution.covered_l2_sensitivity(sensitivity)
         answer["dimension"] = shown.redistribution.dimension
         answer["deviations"] = [_up(deviation) for deviation in shown.deviations().tolist()]

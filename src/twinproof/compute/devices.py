@@ -119,9 +119,8 @@ class Captured:
     ``generators`` are those that the work draws from, besides the device's own: a recording then draws from where each
     stands when it is replayed. Work that cannot be recorded goes on being called.
 
-    Guarantees
-        Every call does the work exactly once. What the work reads from Python (a learning rate, a list's length) is read
-        when it is recorded and stays so: only work whose Python side never changes may be captured.
+    Every call does the work exactly once. What the work reads from Python (a learning rate, a list's length) is read when it is
+    recorded and stays so: only work whose Python side never changes may be captured.
     """
 
     def __init__(self, work: Callable[[], None], device: torch.device, generators: Sequence[torch.Generator] = ()) -> None:
@@ -176,10 +175,9 @@ class Captured:
 @contextmanager
 def repeatable_convolutions(device: torch.device) -> Iterator[None]:
     """Only algorithms with a fixed order of addition inside; on a CPU there is nothing to choose."""
+    cudnn = torch.backends.cudnn
     if device.type != "cuda":
         yield
         return
-    with torch.backends.cudnn.flags(
-        enabled=True, benchmark=False, deterministic=True, allow_tf32=torch.backends.cudnn.allow_tf32
-    ):
+    with cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=cudnn.allow_tf32):
         yield

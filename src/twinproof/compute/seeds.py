@@ -50,11 +50,6 @@ _ONE_AT_A_TIME = threading.RLock()
 
 @contextmanager
 def own_generators(device: torch.device) -> Iterator[None]:
-    """Torch's own generators are this thread's inside, and as they were afterwards.
-
-    Guarantees
-        Another thread that asks for them the same way waits: neither draws from the other's seed, and what is given back is
-        what was found.
-    """
+    """Torch's own generators belong to this thread inside and are restored afterwards; other threads that ask for them wait."""
     with _ONE_AT_A_TIME, torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         yield

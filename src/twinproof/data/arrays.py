@@ -17,7 +17,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from twinproof.data.assemble import assemble
-from twinproof.data.config import DataConfig, Ranges, parse_data_config, refuse_settings
+from twinproof.data.config import DataConfig, Ranges, parse_data_config, refuse_second_test_part, refuse_settings
 from twinproof.data.limits import (
     HEADER_BYTES,
     NAME_CHARACTERS,
@@ -29,9 +29,9 @@ from twinproof.data.limits import (
     read_exactly,
     reading,
 )
-from twinproof.data.record import Dataset, InputKind, Parts, Records
+from twinproof.data.record import Dataset, InputKind, Parts, Records, check_alike
 from twinproof.data.scaling import FEATURE_LEVELS
-from twinproof.errors import ConfigError, DataError
+from twinproof.errors import DataError
 from twinproof.keys import Key
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 PIXEL_LEVELS = 255
 CHANNELS = (1, 3)
 ARRAY_NAMES = ("x_train", "y_train", "x_test", "y_test", "x", "y")
+_RENAME = "rename the arrays: x_train, y_train, x_test, y_test, or x and y"
 
 _AT_A_TIME = 1024  # records whose copies are in memory together
 
@@ -106,7 +107,7 @@ def _stacked(records: TorchDataset[Any], ending: str, name: str) -> dict[str, ND
 def parts_of_arrays(name: str, train: Records, test: Records | None) -> Parts:
     """Images or features, told by the number of axes; both parts must be alike."""
     if test is not None:
-        _check_alike(train, test)
+        check_alike(train, test, f"{train.where}; {test.where}")
     if train.inputs.ndim == 2:
         names = tuple(f"x{column}" for column in range(train.inputs.shape[1]))
         return Parts(name=name, kind=InputKind.FEATURES, train=train, test=test, levels=None, feature_names=names)
@@ -118,16 +119,15 @@ def records_of_arrays(arrays: Arrays, endings: tuple[str, ...], path: str) -> Re
     """The first pair of arrays x and y with one of these endings; ``path`` is where they came from, for error messages."""
     for ending in endings:
         if f"x{ending}" in arrays and f"y{ending}" in arrays:
+            inputs = _inputs(arrays[f"x{ending}"], f"{path}, array x{ending}")
             labels = _labels(arrays[f"y{ending}"], f"{path}, array y{ending}")
-            return Records(
-                _inputs(arrays[f"x{ending}"], f"{path}, array x{ending}"), labels, f"{path}, x{ending} and y{ending}"
-            )
+            return Records(inputs, labels, f"{path}, x{ending} and y{ending}")
     raise DataError(
         "an array is missing",
         where=path,
         got=f"arrays {', '.join(arrays) or 'none'}",
         wanted=" or ".join(f"x{ending} and y{ending}" for ending in endings),
-        fix="rename the arrays: x_train, y_train, x_test, y_test, or x and y",
+        fix=_RENAME,
     )
 
 
@@ -208,19 +208,6 @@ def _check_text(values: NDArray[Any], where: str) -> None:
         raise DataError("a label is not valid text", where=f"{where}, record {broken[0]}", got=got, wanted="Unicode text")
 
 
-def _check_alike(train: Records, test: Records) -> None:
-    shapes = [records.inputs.shape[1:] for records in (train, test)]
-    types = [records.inputs.dtype for records in (train, test)]
-    if shapes[0] != shapes[1] or types[0] != types[1]:
-        raise DataError(
-            "training and test inputs differ in shape or type",
-            where=f"{train.where}; {test.where}",
-            got=f"{types[0]} {shapes[0]} and {types[1]} {shapes[1]}",
-            wanted="one shape and type for all records",
-            fix="prepare both parts in the same way",
-        )
-
-
 _AXES = 4
 _LONGEST_AXIS = 2**48
 
@@ -278,8 +265,7 @@ def read_npz(path: Path, name: str, config: DataConfig) -> Parts:
     test = records_of_arrays(arrays, ("_test",), str(path)) if "x_test" in arrays or "y_test" in arrays else None
     if config.test is not None:
         if test is not None:
-            got = f"{config.test}, and x_test in {path}"
-            raise ConfigError("there are two test parts", where="test", got=got, wanted="one test part", fix="leave out `test`")
+            refuse_second_test_part("test", config.test, f"x_test in {path}")
         test_path = Path(config.test).expanduser()
         test = records_of_arrays(_read_arrays(test_path), ("_test", ""), str(test_path))
     return parts_of_arrays(name, train, test)
@@ -299,14 +285,12 @@ def _read_arrays(path: Path) -> Arrays:
                 where=str(path),
                 got=f"arrays {listed(members, len(members)) or 'none'}",
                 wanted=f"some of {', '.join(ARRAY_NAMES)}",
-                fix="rename the arrays: x_train, y_train, x_test, y_test, or x and y",
+                fix=_RENAME,
             )
         for name in known:
             if members[name].compress_type not in _METHODS:
-                got = f"method {members[name].compress_type}"
-                raise DataError(
-                    "an array is compressed in a foreign way", where=f"{path}, array {name}", got=got, wanted=_WANTED, fix=_FIX
-                )
+                what, got = "an array is compressed in an unknown way", f"method {members[name].compress_type}"
+                raise DataError(what, where=f"{path}, array {name}", got=got, wanted=_WANTED, fix=_FIX)
         stored = [StoredArray(stack.enter_context(archive.open(members[name])), f"{path}, array {name}") for name in known]
         needed = sum(array.working_bytes for array in stored)
         check_unpacked(needed, file_size(handle), path, "write it without compression: numpy.savez(path, x=..., y=...)")

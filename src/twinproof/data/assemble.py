@@ -7,7 +7,8 @@ import hashlib
 import numpy as np
 from numpy.typing import NDArray
 
-from twinproof.data.config import DataConfig, refuse_settings
+from twinproof.data.config import DataConfig, refuse_second_test_part, refuse_settings
+from twinproof.data.limits import listed
 from twinproof.data.record import Dataset, Parts, Records, Scaling, Split
 from twinproof.data.scaling import (
     FEATURE_LEVELS,
@@ -35,11 +36,9 @@ def belongs_to_test(stored: bytes, label: str, fraction: float) -> bool:
 def split_by_content(records: Records, fraction: float) -> tuple[Records, Records]:
     """Training and test records, each in the order of the file.
 
-    Guarantees
-        The side of a record is a function of that record and ``fraction`` alone. So adding or removing one record changes
-        the training set by that record or not at all, which is what "neighbouring data sets" means to the accountant; a
-        split by a shuffled order would move other records across. Equal records stay on one side, so that no test record
-        was trained on.
+    The side of a record is a function of that record and ``fraction`` alone. So one record more or less changes the training
+    set by that record or not at all, which is what "neighbouring data sets" means to the accountant; a split by a shuffled
+    order would move other records across. Equal records stay on one side, so that no test record was trained on.
     """
     chosen = _test_rows(records, fraction)
     train, test = records.take(~chosen), records.take(chosen)
@@ -65,20 +64,13 @@ def _test_rows(records: Records, fraction: float) -> NDArray[np.bool_]:
     return np.array(sides, dtype=np.bool_)
 
 
-_SHOWN = 20
-
-
 def classes_of_test(test: Records) -> tuple[str, ...]:
     """The different labels of the test records: numbers in numeric order, otherwise text in alphabetical order.
 
-    Guarantees
-        Only test records are read. Names taken from the training records would tell whether a class that a single person
-        has was there.
+    Names taken from the training records would tell whether a class that only one person has was there.
     """
     names = [str(label) for label in np.unique(test.labels).tolist()]
-    if all(_is_whole(name) for name in names):
-        return tuple(sorted(names, key=int))
-    return tuple(sorted(names))
+    return tuple(sorted(names, key=int) if all(map(_is_whole, names)) else sorted(names))
 
 
 def to_indices(records: Records, classes: tuple[str, ...]) -> NDArray[np.int64]:
@@ -98,15 +90,10 @@ def to_indices(records: Records, classes: tuple[str, ...]) -> NDArray[np.int64]:
             "a label does not fit the classes",
             where=f"{records.where}, record {records.row(int(np.flatnonzero(inverse == position)[0]))}",
             got=repr(values.tolist()[position]),
-            wanted=_choices(classes),
+            wanted=listed(classes, len(classes), "classes"),
             fix="correct the label, or declare all class names under `classes` (without it they come from the test records)",
         )
     return np.array(found, dtype=np.int64)[inverse.reshape(-1)]
-
-
-def _choices(classes: tuple[str, ...]) -> str:
-    shown = ", ".join(classes[:_SHOWN])
-    return shown if len(classes) <= _SHOWN else f"{shown}, ... ({len(classes)} classes)"
 
 
 def _is_whole(name: str) -> bool:
@@ -138,7 +125,15 @@ def assemble(parts: Parts, config: DataConfig, *, key: Key | None = None, scalin
         used = scaling if scaling is not None else _resolve_scaling(parts, config, train, test, key)
         check_fits(used, parts.feature_names)
     else:
-        _refuse_scaling(config, scaling)
+        refuse_settings(config, ("ranges",), "no ranges: images are stored as levels already")
+        if scaling is not None:
+            raise ConfigError(
+                "images are stored as levels and are not scaled",
+                where="scaling",
+                got=f"bounds of {len(scaling.low)} features",
+                wanted="no scaling",
+                fix="load the data that the bounds were made for",
+            )
     return Dataset(
         name=parts.name,
         kind=parts.kind,
@@ -159,14 +154,8 @@ def _train_and_test(parts: Parts, config: DataConfig) -> tuple[Records, Records]
         No record of a user becomes public without a word from the user: a test part, or ``public_fraction``.
     """
     if parts.test is not None:
-        if config.public_fraction is not None:
-            raise ConfigError(
-                "there are two test parts",
-                where="data.public_fraction",
-                got=f"public_fraction = {config.public_fraction}, and {len(parts.test)} test records in {parts.test.where}",
-                wanted="one test part",
-                fix="leave out public_fraction",
-            )
+        found = f"{len(parts.test)} test records in {parts.test.where}"
+        refuse_second_test_part("data.public_fraction", config.public_fraction, found)
         return parts.train, parts.test
     fraction = parts.public_fraction if config.public_fraction is None else config.public_fraction
     if fraction is None:
@@ -191,18 +180,6 @@ def _resolve_scaling(parts: Parts, config: DataConfig, train: Records, test: Rec
         secret = Key.from_system() if key is None else key
         return private_scaling(train.inputs, parts.feature_names, config.ranges_noise, secret)
     return declared_scaling(dict(ranges), parts.feature_names)
-
-
-def _refuse_scaling(config: DataConfig, scaling: Scaling | None) -> None:
-    refuse_settings(config, ("ranges",), "no ranges: images are stored as levels already")
-    if scaling is not None:
-        raise ConfigError(
-            "images are stored as levels and are not scaled",
-            where="scaling",
-            got=f"bounds of {len(scaling.low)} features",
-            wanted="no scaling",
-            fix="load the data that the bounds were made for",
-        )
 
 
 def _split(records: Records, classes: tuple[str, ...], scaling: Scaling | None) -> Split:

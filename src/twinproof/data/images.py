@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from twinproof.data.config import DataConfig, refuse_settings
+from twinproof.data.config import DataConfig, refuse_second_test_part, refuse_settings
 from twinproof.data.limits import (
     DECODER_ERRORS,
     IMAGE_PIXELS,
@@ -24,12 +24,13 @@ from twinproof.data.limits import (
     reading,
 )
 from twinproof.data.record import InputKind, Parts, Records
-from twinproof.errors import ConfigError, DataError
+from twinproof.errors import DataError
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".pgm", ".ppm")
 PIXEL_LEVELS = 255
 
 _MODES = ("L", "RGB")
+_CONVERT = "resize or convert the image before loading"
 # Pillow looks at the content, not at the suffix, and some of its other decoders start programs.
 _FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "TIFF", "PPM")
 
@@ -54,46 +55,28 @@ def _parts_of(folder: Path, config: DataConfig) -> tuple[Path, Path | None]:
     given = None if config.test is None else Path(config.test).expanduser()
     if not (folder / "train").is_dir():
         return folder, given
-    own = folder / "test" if (folder / "test").is_dir() else None
-    if own is not None and given is not None:
-        raise ConfigError(
-            "there are two test parts",
-            where="test",
-            got=f"{config.test}, and a folder 'test' beside 'train'",
-            wanted="one test part",
-            fix="leave out `test`, or point `source` at the train folder itself",
-        )
-    return folder / "train", own or given
+    if not (folder / "test").is_dir():
+        return folder / "train", given
+    refuse_second_test_part("test", config.test, "a folder 'test' beside 'train'")
+    return folder / "train", folder / "test"
 
 
 def _class_files(folder: Path) -> list[tuple[str, Path]]:
     """(class, file) in a fixed order: classes by name, files by name."""
+    wanted = f"one folder for each class, with image files in it ({', '.join(SUFFIXES)})"
     if not folder.is_dir():
-        raise DataError(
-            "there is no such folder of images", where=str(folder), got="no folder", wanted="one folder for each class"
-        )
+        raise DataError("there is no such folder of images", where=str(folder), got="no folder", wanted=wanted)
     found: list[tuple[str, Path]] = []
-    for class_folder in _visible(folder):
-        if not class_folder.is_dir():
-            continue
+    for class_folder in filter(Path.is_dir, _visible(folder)):
         check_names([class_folder.name], class_folder, "the name of a class folder")
         for path in _visible(class_folder):
             if path.suffix.lower() not in SUFFIXES or path.is_dir():
-                raise DataError(
-                    "something in a class folder is not an image",
-                    where=str(path),
-                    got="a folder" if path.is_dir() else f"suffix {path.suffix!r}",
-                    wanted=f"image files ({', '.join(SUFFIXES)})",
-                    fix="move it elsewhere",
-                )
+                got = "a folder" if path.is_dir() else f"suffix {path.suffix!r}"
+                what = "something in a class folder is not an image"
+                raise DataError(what, where=str(path), got=got, wanted=wanted, fix="move it elsewhere")
             found.append((class_folder.name, path))
     if not found:
-        raise DataError(
-            "there are no images",
-            where=str(folder),
-            got="no class folder with an image in it",
-            wanted="one folder for each class, with image files in it",
-        )
+        raise DataError("there are no images", where=str(folder), got="no class folder with an image in it", wanted=wanted)
     return found
 
 
@@ -113,7 +96,7 @@ def _read_records(files: list[tuple[str, Path]], folder: Path, first: Path, samp
                 where=f"{first} and {path}",
                 got=f"{_words(sample)} and {_words(image)}",
                 wanted="one size, and all grey or all RGB",
-                fix="resize or convert them before loading",
+                fix=_CONVERT,
             )
         row[:] = image
     return Records(inputs, np.array([label for label, _ in files]), str(folder))
@@ -133,13 +116,8 @@ def _read_image(path: Path) -> NDArray[np.uint8]:
         with Image.open(handle, formats=_FORMATS) as image:
             width, height = image.size
             if not 0 < width * height <= IMAGE_PIXELS:
-                raise DataError(
-                    "an image has an unusable size",
-                    where=str(path),
-                    got=f"{width}x{height} pixels",
-                    wanted=f"1 to {IMAGE_PIXELS} pixels",
-                    fix="resize the image before loading",
-                )
+                got, wanted = f"{width}x{height} pixels", f"1 to {IMAGE_PIXELS} pixels"
+                raise DataError("an image has an unusable size", where=str(path), got=got, wanted=wanted, fix=_CONVERT)
             several, mode = getattr(image, "is_animated", False), image.mode
             pixels = np.asarray(image)
     if mode not in _MODES or several:
@@ -148,7 +126,7 @@ def _read_image(path: Path) -> NDArray[np.uint8]:
             where=str(path),
             got="several frames" if several else f"mode {mode!r}",
             wanted="one frame in mode 'L' (grey) or 'RGB'",
-            fix="convert the image before loading",
+            fix=_CONVERT,
         )
     return pixels[np.newaxis] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
 
@@ -158,19 +136,8 @@ def _words(image: NDArray[np.uint8]) -> str:
     return f"{width}x{height} {'grey' if channels == 1 else 'RGB'}"
 
 
-IDX_CLASSES_MNIST = tuple(str(digit) for digit in range(10))
-IDX_CLASSES_FASHION = (
-    "T-shirt/top",
-    "Trouser",
-    "Pullover",
-    "Dress",
-    "Coat",
-    "Sandal",
-    "Shirt",
-    "Sneaker",
-    "Bag",
-    "Ankle boot",
-)
+MNIST_CLASSES = tuple(str(digit) for digit in range(10))
+FASHION_CLASSES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _UNSIGNED_BYTE = 8
@@ -189,17 +156,15 @@ def missing_idx_files(folder: Path) -> tuple[str, ...]:
 
 def read_idx_folder(folder: Path, name: str, classes: tuple[str, ...] | None, shape: tuple[int, ...] | None = None) -> Parts:
     """The four files of ``folder``; ``shape`` is what one image must have, where the set prescribes it."""
-    missing = missing_idx_files(folder)
-    if missing:
-        raise DataError(
-            "files of the data set are missing",
-            where=str(folder),
-            got=f"no {', '.join(missing)}",
-            wanted="images and labels for training and testing, gzipped or plain",
-            fix="put the four official files into the folder",
-        )
+    _refuse_missing(folder, missing_idx_files(folder), "images and labels for training and testing, gzipped or plain")
     train, test = (_read_part(folder, part, shape) for part in ("train", "test"))
     return Parts(name=name, kind=InputKind.IMAGE, train=train, test=test, levels=PIXEL_LEVELS, classes=classes)
+
+
+def _refuse_missing(folder: Path, missing: tuple[str, ...], wanted: str) -> None:
+    if missing:
+        got, fix = f"no {', '.join(missing)}", "put the official files into the folder"
+        raise DataError("files of the data set are missing", where=str(folder), got=got, wanted=wanted, fix=fix)
 
 
 def read_idx(path: Path, axes: int) -> NDArray[np.uint8]:
@@ -271,13 +236,7 @@ def read_cifar10(folder: Path, name: str = "cifar10", *, records: int = RECORDS_
     missing = missing_cifar10_files(folder)
     if missing:
         _refuse_pickles(folder)
-        raise DataError(
-            "files of the data set are missing",
-            where=str(folder),
-            got=f"no {', '.join(missing)}",
-            wanted=_OFFICIAL,
-            fix="unpack cifar-10-binary.tar.gz there",
-        )
+    _refuse_missing(folder, missing, _OFFICIAL)
     train, test = (_read_files(folder, names, records) for names in (_TRAIN, _TEST))
     return Parts(name=name, kind=InputKind.IMAGE, train=train, test=test, levels=PIXEL_LEVELS, classes=CIFAR10_CLASSES)
 
@@ -292,13 +251,8 @@ def _read_files(folder: Path, names: tuple[str, ...], records: int) -> Records:
             if size == wanted:
                 row[:] = np.frombuffer(handle.read(wanted), dtype=np.uint8)
         if size != wanted:
-            raise DataError(
-                "the file is cut off" if size < wanted else "the file is longer than it should be",
-                where=str(path),
-                got=f"{size} bytes",
-                wanted=f"{wanted} bytes ({records} images of {_RECORD_BYTES} bytes)",
-                fix=_FIX,
-            )
+            what = "the file is cut off" if size < wanted else "the file is longer than it should be"
+            raise _broken(what, path, f"{size} bytes", f"{wanted} bytes ({records} images of {_RECORD_BYTES} bytes)")
     table = content.reshape(-1, _RECORD_BYTES)
     where = str(folder / names[0]) if len(names) == 1 else f"{folder / names[0]} to {names[-1]}"
     return Records(np.ascontiguousarray(table[:, 1:]).reshape(-1, *CIFAR10_SHAPE), table[:, 0], where)

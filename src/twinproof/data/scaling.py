@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,9 +29,7 @@ _ROWS_AT_A_TIME = 1024
 def to_levels(values: NDArray[np.float64], scaling: Scaling) -> NDArray[np.uint16]:
     """Each feature clipped to its bounds and rounded to the nearest of 65,536 levels between them.
 
-    Guarantees
-        A row of the result is a function of the same row of ``values`` and the bounds alone. Low becomes 0 and high 65,535;
-        in between the value moves by at most half a level. Clipping comes first, so that no difference can overflow.
+    A row of the result is a function of that row and the bounds alone. Clipping comes first, so that no difference overflows.
     """
     low, high = np.array(scaling.low), np.array(scaling.high)
     levels = np.empty(values.shape, dtype=np.uint16)
@@ -82,7 +79,7 @@ def scaling_of_test(values: NDArray[np.float64]) -> Scaling:
         width = high - low
         constant = np.maximum(np.abs(low), 1.0)
         margin = WIDENING * np.where(width > 0, width, constant)
-        return Scaling(low=_floats(low - margin), high=_floats(high + margin), source="test")
+        return Scaling(low=tuple((low - margin).tolist()), high=tuple((high + margin).tolist()), source="test")
 
 
 def check_fits(scaling: Scaling, names: tuple[str, ...]) -> None:
@@ -98,7 +95,7 @@ def check_fits(scaling: Scaling, names: tuple[str, ...]) -> None:
 
 
 def ranges_needed(where: str, names: tuple[str, ...]) -> ConfigError:
-    """The error for features that came without any word on their bounds: the three choices."""
+    """The error for features without bounds: the three choices."""
     return ConfigError(
         "features need bounds before they can be scaled",
         where="ranges",
@@ -109,10 +106,6 @@ def ranges_needed(where: str, names: tuple[str, ...]) -> ConfigError:
         ),
         fix="set `ranges` to one of the three; the smallest and largest training values themselves would break the promise",
     )
-
-
-def _floats(values: NDArray[Any]) -> tuple[float, ...]:
-    return tuple(float(value) for value in values)
 
 
 LOWEST_EXPONENT = -40
@@ -147,14 +140,15 @@ def private_scaling(values: NDArray[np.float64], names: tuple[str, ...], noise_m
     noise = np.stack([gaussian_noise(key, feature, deviation=deviation, count=BINS) for feature in range(features)])
     noisy = np.rint(range_histograms(values) + noise)
     kept = noisy > keep_threshold(deviation, features)
-    bounds = [_outer_edges(row) for row in kept]
-    _warn_of_fallback([name for name, row in zip(names, kept, strict=True) if not row.any()])
-    return Scaling(
-        low=tuple(low for low, _ in bounds),
-        high=tuple(high for _, high in bounds),
-        source="private",
-        spending=RangeSpending(noise_multiplier),
-    )
+    low, high = zip(*map(_outer_edges, kept), strict=True)
+    if missed := [name for name, row in zip(names, kept, strict=True) if not row.any()]:
+        warnings.warn(
+            f"no values of {', '.join(missed)} stood out of the noise; the declared fallback {list(FALLBACK)} is used. "
+            "Declare their ranges, or lower ranges_noise (which costs more privacy)",
+            RangeWarning,
+            stacklevel=2,
+        )
+    return Scaling(low=low, high=high, source="private", spending=RangeSpending(noise_multiplier))
 
 
 def range_histograms(values: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -195,13 +189,3 @@ def _outer_edges(kept: NDArray[np.bool_]) -> tuple[float, float]:
         return FALLBACK
     edges = bin_edges()
     return float(edges[filled[0]]), float(edges[filled[-1] + 1])
-
-
-def _warn_of_fallback(names: list[str]) -> None:
-    if names:
-        warnings.warn(
-            f"no values of {', '.join(names)} stood out of the noise; the declared fallback {list(FALLBACK)} is used. "
-            "Declare their ranges, or lower ranges_noise (which costs more privacy)",
-            RangeWarning,
-            stacklevel=2,
-        )

@@ -1,12 +1,9 @@
 """Networks of the papers and small defaults, by name.
 
-BatchNorm is out of the question in private training: it lets one record act on the gradients of the others.
-
-Norms of single records and smooth units are what De et al. (2022) and others found to carry networks through the noise of
-DP-SGD. The first kernels are large, because each averages the smoothing noise of the pixels it sees.
-
-So there is no class token (the mean over patches takes its place), positions are rows of an embedding table, and attention is
-four linear layers.
+No network has BatchNorm, which lets one record act on the gradients of the others; norms of single records and smooth units do
+well under the noise of DP-SGD (De et al. 2022). Every parameter belongs to a layer with a rule for per-example gradients: the
+transformer has no class token (the mean over patches takes its place), its positions are rows of an embedding table, and its
+attention is four linear layers.
 """
 
 from __future__ import annotations
@@ -22,7 +19,29 @@ from torch.nn import functional as F
 from twinproof.errors import ConfigError
 from twinproof.layers.scattering import MAPS, STRIDE, Scattering
 
+Builder = Callable[[tuple[int, ...], int, int], nn.Module]
 
+
+@dataclass(frozen=True)
+class NetworkInfo:
+    """One network: how to build it from (input shape, classes, width factor), and what it is."""
+
+    build: Builder
+    summary: str
+
+
+NETWORKS: dict[str, NetworkInfo] = {}
+
+
+def _network(name: str, summary: str) -> Callable[[Builder], Builder]:
+    def register(build: Builder) -> Builder:
+        NETWORKS[name] = NetworkInfo(build, summary)
+        return build
+
+    return register
+
+
+@_network("mlp", "one hidden layer of 64 x width tanh units; features or small images")
 def mlp(shape: tuple[int, ...], classes: int, width: int = 1) -> nn.Sequential:
     """Flatten, 64 x width tanh units, logits."""
     hidden = 64 * width
@@ -42,10 +61,15 @@ def image_shape(shape: tuple[int, ...], smallest: int) -> tuple[int, int, int]:
     return channels, height, across
 
 
+def _after(size: int, kernel: int, stride: int, padding: int = 0) -> int:
+    return (size + 2 * padding - kernel) // stride + 1
+
+
 _GROUPS = 8  # divides every number of maps here, whatever the width
 _STAGES = 3  # each halves the side
 
 
+@_network("gelu-cnn", "three convolutions with GroupNorm and GELU, the first of 7x7; images from 8x8")
 def gelu_cnn(shape: tuple[int, ...], classes: int, width: int = 1) -> nn.Sequential:
     """7x7, 3x3 and 3x3 convolutions of stride 2, each with GroupNorm and GELU, then logits: 34,298 parameters on 1x28x28."""
     channels, height, across = image_shape(shape, smallest=8)
@@ -80,6 +104,7 @@ class BasicBlock(nn.Module):
         return F.relu(inner + (x if self.shortcut is None else self.shortcut(x)))
 
 
+@_network("resnet-18", "residual network with a 3x3 stem and GroupNorm, 11 million parameters; images from 8x8")
 def resnet_18(shape: tuple[int, ...], classes: int, width: int = 1) -> nn.Sequential:
     """Four stages of two blocks, 64 x width maps in the first: 11,173,962 parameters on 3x32x32 with 10 classes, width 1."""
     channels, _, _ = image_shape(shape, smallest=8)
@@ -101,6 +126,7 @@ def resnet_18(shape: tuple[int, ...], classes: int, width: int = 1) -> nn.Sequen
     )
 
 
+@_network("scatter-cnn", "fixed scattering features (Morlet wavelets, two scales), then a small tanh network; images from 8x8")
 def scatter_cnn(shape: tuple[int, ...], classes: int, width: int = 1) -> nn.Sequential:
     """Scattering, two tanh convolutions and two linear layers: 33,066 parameters on 1x28x28 with 10 classes, width 1."""
     channels, height, across = image_shape(shape, smallest=2 * STRIDE)
@@ -119,11 +145,10 @@ def scatter_cnn(shape: tuple[int, ...], classes: int, width: int = 1) -> nn.Sequ
     )
 
 
+@_network("small-cnn", "two 3x3 convolutions and two linear layers, tanh; images from 4x4")
 def small_cnn(shape: tuple[int, ...], classes: int, width: int = 1) -> nn.Sequential:
     """Two 3x3 convolutions (the second with stride 2), then two linear layers; tanh throughout."""
-    channels, height, across = shape
-    if min(height, across) < 4:
-        raise ValueError(f"images of {height}x{across} are too small")
+    channels, height, across = image_shape(shape, smallest=4)
     maps, hidden = 16 * width, 32 * width
     flat = 2 * maps * ((height + 1) // 2) * ((across + 1) // 2)
     return nn.Sequential(
@@ -211,6 +236,7 @@ class MeanOverPatches(nn.Module):
         return x.mean(1)
 
 
+@_network("small-vit", "six transformer blocks on patches of 4x4; images from 8x8 with sides that are multiples of 4")
 def small_vit(shape: tuple[int, ...], classes: int, width: int = 1) -> nn.Sequential:
     """Patches of 4x4, six blocks of size 128 x width with 4 x width heads: 1,205,642 parameters on 3x32x32, 10 classes."""
     channels, height, across = image_shape(shape, smallest=2 * _PATCH)
@@ -226,6 +252,7 @@ def small_vit(shape: tuple[int, ...], classes: int, width: int = 1) -> nn.Sequen
     )
 
 
+@_network("stobatch-cnn", "the MNIST network of StoBatch, its first 5x5 convolution an auto-encoder's layer; images from 4x4")
 def stobatch_cnn(shape: tuple[int, ...], classes: int, width: int = 1) -> nn.Sequential:
     """5x5 convolutions of 32 and 64 maps, a layer of 256 units cut to [-1, 1], logits: 317,642 parameters on 1x28x28.
 
@@ -234,7 +261,7 @@ def stobatch_cnn(shape: tuple[int, ...], classes: int, width: int = 1) -> nn.Seq
     """
     channels, height, across = image_shape(shape, smallest=4)
     maps, units = 32 * width, 256 * width
-    rows, columns = (_fourth(size) for size in (height, across))
+    rows, columns = (_after(-(-size // 2) // 2, 5, 2, 2) for size in (height, across))  # a stride, a pool, a stride
     return nn.Sequential(
         nn.Conv2d(channels, maps, 5, stride=2, padding=2),
         nn.GroupNorm(_GROUPS, maps),
@@ -250,16 +277,7 @@ def stobatch_cnn(shape: tuple[int, ...], classes: int, width: int = 1) -> nn.Seq
     )
 
 
-def _fourth(size: int) -> int:
-    """What a stride of 2, a pool of 2 and another stride of 2 leave."""
-    pooled = -(-size // 2) // 2
-    return -(-pooled // 2)
-
-
-def _after(size: int, kernel: int, stride: int, padding: int = 0) -> int:
-    return (size + 2 * padding - kernel) // stride + 1
-
-
+@_network("tramer-boneh-cnn", "the four-layer tanh network of Tramer and Boneh (2021) and DP-CERT; images from 20x20")
 def tramer_boneh_cnn(shape: tuple[int, ...], classes: int, width: int = 1) -> nn.Sequential:
     """Two tanh convolutions with overlapping max-pooling and two linear layers: 26,010 parameters on 1x28x28, width 1."""
     channels, height, across = shape
@@ -305,6 +323,7 @@ class PreActivationBlock(nn.Module):
         return inner + carried
 
 
+@_network("wrn-16-4", "wide residual network with GroupNorm, the CIFAR-10 network of De et al. (2022); images from 8x8")
 def wide_resnet_16_4(shape: tuple[int, ...], classes: int, width: int = 1) -> nn.Sequential:
     """WRN-16-(4 x width), without weight standardisation: 2,748,890 parameters on 3x32x32 with 10 classes, width 1."""
     channels, _, _ = image_shape(shape, smallest=8)
@@ -324,42 +343,6 @@ def wide_resnet_16_4(shape: tuple[int, ...], classes: int, width: int = 1) -> nn
         nn.Flatten(),
         nn.Linear(n_in, classes),
     )
-
-
-Builder = Callable[[tuple[int, ...], int, int], nn.Module]
-
-
-@dataclass(frozen=True)
-class NetworkInfo:
-    """One network: how to build it from (input shape, classes, width factor), and what it is."""
-
-    build: Builder
-    summary: str
-
-
-NETWORKS: dict[str, NetworkInfo] = {
-    "mlp": NetworkInfo(mlp, "one hidden layer of 64 x width tanh units; features or small images"),
-    "small-cnn": NetworkInfo(small_cnn, "two 3x3 convolutions and two linear layers, tanh; images from 4x4"),
-    "tramer-boneh-cnn": NetworkInfo(
-        tramer_boneh_cnn, "the four-layer tanh network of Tramer and Boneh (2021) and DP-CERT; images from 20x20"
-    ),
-    "gelu-cnn": NetworkInfo(gelu_cnn, "three convolutions with GroupNorm and GELU, the first of 7x7; images from 8x8"),
-    "scatter-cnn": NetworkInfo(
-        scatter_cnn, "fixed scattering features (Morlet wavelets, two scales), then a small tanh network; images from 8x8"
-    ),
-    "stobatch-cnn": NetworkInfo(
-        stobatch_cnn, "the MNIST network of StoBatch, its first 5x5 convolution an auto-encoder's layer; images from 4x4"
-    ),
-    "wrn-16-4": NetworkInfo(
-        wide_resnet_16_4, "wide residual network with GroupNorm, the CIFAR-10 network of De et al. (2022); images from 8x8"
-    ),
-    "resnet-18": NetworkInfo(
-        resnet_18, "residual network with a 3x3 stem and GroupNorm, 11 million parameters; images from 8x8"
-    ),
-    "small-vit": NetworkInfo(
-        small_vit, "six transformer blocks on patches of 4x4; images from 8x8 with sides that are multiples of 4"
-    ),
-}
 
 
 def default_network(shape: tuple[int, ...]) -> str:

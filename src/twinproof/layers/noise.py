@@ -16,6 +16,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
+from twinproof import checks
 from twinproof.errors import ConfigError, ModelError
 
 
@@ -34,13 +35,10 @@ class Place(StrEnum):
 
 
 class Spread(nn.Module, ABC):
-    """Multiplies standard noise by the scales S of its coordinates.
+    """Multiplies standard noise by the scales S of its coordinates; where ``random``, every row draws its own S.
 
-    ``random`` says whether S is drawn anew for every row.
-
-    Guarantees
-        No scale that ``forward`` multiplies by is below its entry of ``least()``, and where ``random`` is False they are
-        the same numbers, to the bit: subclasses take both from one function of the same tensors on the same device.
+    No scale that ``forward`` multiplies by is below its entry of ``least()``, and where ``random`` is False they are the same
+    numbers, to the bit: subclasses take both from one function of the same tensors on the same device.
     """
 
     random: ClassVar[bool] = False
@@ -48,8 +46,8 @@ class Spread(nn.Module, ABC):
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
         self.shape = tuple(int(size) for size in shape)
-        if any(size < 1 for size in self.shape):
-            raise ConfigError("a noise layer needs a shape", where="shape", got=self.shape, wanted="sizes of 1 or more")
+        for size in self.shape:
+            checks.whole(1, size=size, where="shape of the noise layer")
 
     @property
     def coordinates(self) -> int:
@@ -93,7 +91,12 @@ class FixedSpread(Spread):
     def __init__(self, shape: tuple[int, ...], scales: ArrayLike) -> None:
         super().__init__(shape)
         values = np.asarray(scales, dtype=np.float64).reshape(-1)
-        _check_scales(values, self.coordinates)
+        if values.size != self.coordinates:
+            wanted = f"{self.coordinates}, one each"
+            raise ConfigError("the scales do not fit the layer", where="scales", got=f"{values.size} numbers", wanted=wanted)
+        limits, fix = np.finfo(np.float32), "no coordinate may get no noise: give each a share r_k above 0"
+        lowest, largest = float(limits.tiny), float(limits.max)
+        checks.between(lowest, largest, smallest_scale=float(values.min()), largest_scale=float(values.max()), fix=fix)
         self.register_buffer("scales", torch.from_numpy(values.astype(np.float32)))
         self.scales: Tensor
 
@@ -106,38 +109,16 @@ class FixedSpread(Spread):
         return self.scales
 
 
-def _check_scales(values: NDArray[np.float64], coordinates: int) -> None:
-    if values.size != coordinates:
-        raise ConfigError(
-            "the scales do not fit the layer", where="scales", got=f"{values.size} numbers", wanted=f"{coordinates}, one each"
-        )
-    limits = np.finfo(np.float32)
-    if not (np.isfinite(values).all() and values.min() >= limits.tiny and values.max() <= limits.max):
-        raise ConfigError(
-            "a coordinate would get no noise, or noise without bound",
-            where="scales",
-            got=f"smallest {values.min()}, largest {values.max()}",
-            wanted="positive float32 numbers",
-            fix="give each coordinate a share r_k above 0",
-        )
-
-
 class LearnedSpread(Spread):
     """K r = (1 - floor) K softmax(log_shares) + floor: a distribution r in which no coordinate falls below floor / K.
 
-    ``log_shares`` (K,) starts at zero, where all scales are 1.
-
-    Guarantees
-        ``forward`` and ``least`` both call ``scales``, a function of ``log_shares`` alone without any choice that depends on
-        the batch: on one device they are the same numbers to the bit. The scales are computed in float64 and rounded once to
-        the parameter's dtype, so two devices, whose float64 functions differ in the last bits, agree on the float32
-        numbers except where one falls within those bits of the middle between two of them.
+    ``log_shares`` (K,) starts at zero, where all scales are 1. The scales are computed in float64 and rounded once to the
+    parameter's dtype, so that two devices, whose float64 functions differ in the last bits, almost always agree.
     """
 
     def __init__(self, shape: tuple[int, ...], floor: float = 0.1) -> None:
         super().__init__(shape)
-        if not 0 < floor < 1:
-            raise ConfigError("the floor of the shares is not usable", where="floor", got=floor, wanted="above 0 and below 1")
+        checks.inside(0, 1, floor=floor)
         self.floor = float(floor)
         self.log_shares = nn.Parameter(torch.zeros(self.coordinates))
 
@@ -160,20 +141,17 @@ class LearnedSpread(Spread):
 
 
 class RandomSpread(Spread):
-    """K r = w / mean(w) with weights w_k drawn uniformly from [1 - width, 1 + width], anew for every row and call.
+    """K r = w / mean(w) with weights w_k drawn uniformly from [1 - width, 1 + width], for every row and call.
 
-    Guarantees
-        No scale is below ``least()``, rounding included: the smallest value of (1 - width) / mean(w), which all other weights
-        at 1 + width give, is computed in float64, rounded to a float32, and ``forward`` lifts to it whatever the float32
-        arithmetic put below.
+    The least scale, which all other weights at 1 + width give, is computed in float64 and rounded to a float32; ``forward``
+    lifts to it what float32 arithmetic put below.
     """
 
     random: ClassVar[bool] = True
 
     def __init__(self, shape: tuple[int, ...], width: float) -> None:
         super().__init__(shape)
-        if not 0 <= width < 1:
-            raise ConfigError("the width of the random shares is not usable", where="width", got=width, wanted="in [0, 1)")
+        checks.between(0, math.nextafter(1, 0), width=width)
         self.width = float(width)
         mean = ((1 - self.width) + (self.coordinates - 1) * (1 + self.width)) / self.coordinates
         self._lowest = float(np.float32(((1 - self.width) / mean) ** 0.5))
@@ -214,12 +192,10 @@ def standard_noise(law: Law, shape: tuple[int, ...], device: torch.device) -> Te
 
 
 def laplace_from_uniform(uniform: Tensor) -> Tensor:
-    """Standard Laplace numbers from float32 numbers in [0, 1), by inversion.
+    """Standard Laplace numbers from float32 numbers in [0, 1), by inversion; the largest magnitude is 24 ln 2 = 16.6.
 
-    Guarantees
-        Finite for every float32 in [0, 1). Proof: u - 1/2 lies in [-1/2, 1/2 - 2**-24] after rounding; adding 2**-25 is exact
-        at both ends and monotone between, so the result v has |v| <= 1/2 - 2**-25, and 1 - 2|v| >= 2**-24 is exact there:
-        the largest magnitude is 24 ln 2 = 16.6.
+    u - 1/2 lies in [-1/2, 1/2 - 2**-24] after rounding; adding 2**-25 is exact at both ends and monotone between, so the
+    result v has |v| <= 1/2 - 2**-25, and 1 - 2|v| >= 2**-24 is exact there.
     """
     centred = (uniform - 0.5) + _HALF_STEP
     return -torch.sign(centred) * torch.log1p(-2 * centred.abs())
@@ -250,7 +226,8 @@ class NoiseLayer(nn.Module):
             raise ConfigError(
                 "the spread does not fit the noise layer", where="spread", got=f"shape {spread.shape}", wanted=f"{self.shape}"
             )
-        self.register_buffer("deviation", torch.tensor(_checked_deviation(deviation), dtype=torch.float64))
+        checks.not_negative(deviation=deviation)
+        self.register_buffer("deviation", torch.tensor(float(deviation), dtype=torch.float64))
         self.deviation: Tensor
         self.spread = spread
 
@@ -275,7 +252,8 @@ class NoiseLayer(nn.Module):
             if isinstance(value, Tensor):
                 self.deviation.copy_(value)
             else:
-                self.deviation.fill_(_checked_deviation(value))
+                checks.not_negative(deviation=value)
+                self.deviation.fill_(value)
 
     def extra_repr(self) -> str:
         """For ``print(network)``."""
@@ -304,11 +282,3 @@ def _count(layers: list[NoiseLayer], change: int) -> None:
                 _SILENCED[layer] = users
             else:
                 del _SILENCED[layer]
-
-
-def _checked_deviation(value: float) -> float:
-    if not (math.isfinite(value) and value >= 0):
-        raise ConfigError(
-            "the deviation of the noise is not usable", where="deviation", got=value, wanted="finite, not negative"
-        )
-    return float(value)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -18,7 +17,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from twinproof.errors import ConfigError, ModelError
+from twinproof import checks
+from twinproof.compute.devices import repeatable_convolutions
+from twinproof.errors import ModelError
 from twinproof.layers.noise import Law
 from twinproof.layers.noise_placement import Convolution, FirstLayer, NoiseSplit, split_at_noise, split_at_two_noises
 
@@ -41,7 +42,7 @@ def estimated_norm(
     The same weights always give the same number: the ascent starts from fixed vectors and draws nothing.
     """
     inverse = scales.to(layer.weight.dtype).reciprocal().view(noise_shape)
-    with _repeatable(layer.weight.device):
+    with repeatable_convolutions(layer.weight.device):  # so that a resumed run finds the same norm
         if source == "l1":
             return _largest_column(layer, inverse, input_shape, law)
         start = _fixed_vectors(_RANK[law], input_shape, layer.weight)
@@ -107,14 +108,6 @@ def _pulled_back(linear: LinearPart, inputs: Tensor, errors: Callable[[Tensor], 
         outputs = linear(leaf)
     (slopes,) = torch.autograd.grad(outputs, leaf, errors(outputs.detach()))
     return slopes
-
-
-def _repeatable(device: torch.device) -> AbstractContextManager[None]:
-    """On a GPU only convolutions that add in a fixed order, so that a resumed run finds the same norm."""
-    if device.type != "cuda":
-        return nullcontext()
-    cudnn = torch.backends.cudnn
-    return cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=cudnn.allow_tf32)
 
 
 def _fixed_vectors(rank: int, shape: tuple[int, ...], like: Tensor) -> Tensor:
@@ -197,10 +190,9 @@ class Constraint:
     takes PixelDP's Parseval steps and then projects. With noise at the input there are no weights to hold.
     ``input_shape`` (of the network) sharpens the estimate for a convolution whose stride does not divide its input.
 
-    Guarantees
-        A function of the network's present weights alone: nothing is drawn or remembered, so that a resumed run does the
-        same, and no privacy is spent where the weights are private already. Works in place and never waits for a device.
-        No certificate rests on the estimate: these are measured again, with bounds that hold, on the final weights.
+    A function of the network's present weights alone: nothing is drawn or remembered, so that a resumed run does the same, and
+    no privacy is spent where the weights are private already. Works in place and never waits for a device. Certificates do not
+    rest on the estimate: the final weights are measured with bounds that hold.
     """
 
     rule: WeightRule
@@ -210,10 +202,8 @@ class Constraint:
     input_shape: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        if self.norm not in SOURCES:
-            raise ConfigError("unknown norm", where="norm", got=self.norm, wanted=", ".join(SOURCES))
-        if not (math.isfinite(self.sigma) and self.sigma >= 0):
-            raise ConfigError("sigma is not usable", where="sigma", got=self.sigma, wanted="finite, not negative")
+        checks.one_of(SOURCES, norm=self.norm)
+        checks.not_negative(sigma=self.sigma)
 
     def apply(self, network: nn.Module) -> None:
         """Restores the proportion; call it before the first step too."""
@@ -255,11 +245,7 @@ def _shrink(layer: FirstLayer, excess: Tensor) -> None:
 
 @dataclass(frozen=True)
 class TwoNoisesConstraint:
-    """After each update: the noise on the input at ``sigma`` times the input's own norm, that behind the layer by ``layer``.
-
-    Guarantees
-        Those of ``Constraint``: a function of the present weights alone, which no certificate rests on.
-    """
+    """After each update: the noise on the input at ``sigma`` times the input's own norm, that behind the layer by ``layer``."""
 
     sigma: float
     layer: Constraint
@@ -275,11 +261,9 @@ class TwoNoisesConstraint:
 
 
 class Adjoint(nn.Module):
-    """Rows shaped like the outputs of ``layer``, to rows shaped like its inputs; it has no parameter of its own.
+    """Rows shaped like the outputs of ``layer``, to rows shaped like its inputs: the transpose of the layer without its bias.
 
-    Guarantees
-        Its bias left out, <layer(x), c> = <x, adjoint(c)> for all x and c. Nothing of ``layer`` is registered here, so that
-        its parameters belong to it alone.
+    It has no parameter of its own, and nothing of ``layer`` is registered here.
     """
 
     def __init__(self, layer: FirstLayer) -> None:

@@ -53,12 +53,10 @@ def add_noise(
 ) -> nn.Sequential:
     """A new Sequential of the same modules with one more, called ``noise``; ``layer_factory`` makes it for a given shape.
 
-    Guarantees
-        The modules, their parameters and the names of these are those of ``network``, which is not changed itself.
-        ``split_at_noise`` finds the noise again. What is not linear before the noise is refused.
+    ``network`` itself is not changed; modules and names of parameters are kept. What is not linear before the noise is refused.
     """
     modules = _children(network)
-    if NOISE_NAME in dict(modules) or any(isinstance(module, NoiseLayer) for module in network.modules()):
+    if NOISE_NAME in dict(modules) or _noise_paths(network):
         raise ModelError("the network has noise already", where=NOISE_NAME, got="a second noise layer", wanted="one")
     if Place(place) is Place.INPUT:
         position, shape = 0, tuple(input_shape)
@@ -72,12 +70,9 @@ def add_noise(
 def split_at_noise(network: nn.Module) -> NoiseSplit | None:
     """The parts of a network with one noise layer where ``add_noise`` puts it; None for a network without.
 
-    Guarantees
-        Two noise layers, or one anywhere else, are refused: noise behind a layer that is not linear certifies nothing here.
+    Two noise layers, or one anywhere else, are refused: noise behind a layer that is not linear certifies nothing here.
     """
-    # A layer that is used twice adds noise twice.
-    named = network.named_modules(remove_duplicate=False)
-    found = [path for path, module in named if isinstance(module, NoiseLayer)]
+    found = _noise_paths(network)
     if not found:
         return None
     if len(found) > 1:
@@ -86,14 +81,20 @@ def split_at_noise(network: nn.Module) -> NoiseSplit | None:
     position = next((number for number, (_, module) in enumerate(modules) if isinstance(module, NoiseLayer)), None)
     noise = None if position is None else modules[position][1]
     if position is None or not isinstance(noise, NoiseLayer):
-        raise _misplaced(found[0], "a noise layer inside another module")
+        raise _misplaced(found, "a noise layer inside another module")
     after = _sequential(modules[position + 1 :], network.training)
     if position == 0:
         return NoiseSplit(None, False, noise, after)
     flattens, layer = _first_layer(modules)
     if position != int(flattens) + 1:
-        raise _misplaced(found[0], f"a noise layer behind {position} other modules")
+        raise _misplaced(found, f"a noise layer behind {position} other modules")
     return NoiseSplit(layer, flattens, noise, after)
+
+
+def _noise_paths(network: nn.Module) -> list[str]:
+    """Where the noise layers are; a layer that is used twice adds noise twice."""
+    modules = network.named_modules(remove_duplicate=False)
+    return [path for path, module in modules if isinstance(module, NoiseLayer)]
 
 
 def _children(network: nn.Module) -> list[Named]:
@@ -105,7 +106,8 @@ def _children(network: nn.Module) -> list[Named]:
             wanted="torch.nn.Sequential",
             fix="write the network as a Sequential whose first layer is a linear or convolution layer",
         )
-    return list(network._modules.items())  # not named_children(), which leaves out a module that is used twice
+    # Not named_children(), which leaves out a module that is used twice.
+    return list(network._modules.items())
 
 
 def _sequential(modules: Iterable[Named], training: bool) -> nn.Sequential:
@@ -152,13 +154,13 @@ def _output_shape(layer: FirstLayer, input_shape: tuple[int, ...], flattens: boo
         ) from error
 
 
-def _misplaced(path: str, got: str) -> ModelError:
+def _misplaced(paths: list[str], got: str) -> ModelError:
     return ModelError(
         "the noise is not where it can be certified",
-        where=path,
+        where=", ".join(paths),
         got=got,
-        wanted="noise at the input, or right behind the first linear or convolution layer",
-        fix="make the network with twinproof.layers.noise_placement.add_noise",
+        wanted="noise at the input of a Sequential, right behind its first linear or convolution layer, or at both places",
+        fix="make the network with add_noise or add_two_noises of twinproof.layers.noise_placement",
     )
 
 
@@ -186,56 +188,29 @@ def add_two_noises(
 ) -> nn.Sequential:
     """A new Sequential of the same modules with ``input_noise`` before them and ``noise`` behind the first layer.
 
-    Guarantees
-        Those of ``add_noise``; ``split_at_two_noises`` finds both again. Each layer draws anew for every row and call, so that
-        one pass holds fresh draws of both.
+    Each layer draws for every row and call, so that one pass holds fresh draws of both.
     """
     inner = add_noise(network, input_shape, Place.FIRST_LAYER, layer_factory)
     if input_noise.shape != tuple(input_shape):
-        raise ModelError(
-            "the noise on the input does not have its shape",
-            where=INPUT_NOISE_NAME,
-            got=input_noise.shape,
-            wanted=str(tuple(input_shape)),
-        )
-    made = nn.Sequential(OrderedDict([(INPUT_NOISE_NAME, input_noise), *_children_of_both(inner)]))
-    made.training = network.training  # not train(), which would overrule the modules' own modes
-    return made
+        what, wanted = "the noise on the input does not have its shape", str(tuple(input_shape))
+        raise ModelError(what, where=INPUT_NOISE_NAME, got=input_noise.shape, wanted=wanted)
+    return _sequential([(INPUT_NOISE_NAME, input_noise), *_children(inner)], network.training)
 
 
 def split_at_two_noises(network: nn.Module) -> TwoNoisesSplit | None:
     """The parts of a network with noise where ``add_two_noises`` puts it; None for one with fewer noise layers than two.
 
-    Guarantees
-        A network with two noise layers elsewhere, or with more of them, is refused: nothing is certified for those.
+    A network with two noise layers elsewhere, or with more of them, is refused: nothing is certified for those.
     """
-    found = [path for path, module in network.named_modules(remove_duplicate=False) if isinstance(module, NoiseLayer)]
+    found = _noise_paths(network)
     if len(found) < 2:
         return None
-    modules = _children_of_both(network)
-    first = modules[0][1] if type(network) is nn.Sequential else None
-    if len(found) > 2 or not isinstance(first, NoiseLayer):
-        raise _misplaced_pair(found)
-    inner = nn.Sequential(OrderedDict(modules[1:]))
-    hidden = split_at_noise(inner)
-    if hidden is None or hidden.before is None:
-        raise _misplaced_pair(found)
+    modules = _children(network) if type(network) is nn.Sequential else [("", network)]
+    first, inner = modules[0][1], nn.Sequential(OrderedDict(modules[1:]))
+    hidden = split_at_noise(inner) if isinstance(first, NoiseLayer) and len(found) == 2 else None
+    if hidden is None or hidden.before is None or not isinstance(first, NoiseLayer):
+        raise _misplaced(found, f"{len(found)} noise layers")
     return TwoNoisesSplit(first, inner, hidden)
-
-
-def _children_of_both(network: nn.Module) -> list[tuple[str, nn.Module]]:
-    # Not named_children(), which leaves out a module that is used twice.
-    return [(name, module) for name, module in network._modules.items() if module is not None]
-
-
-def _misplaced_pair(found: list[str]) -> ModelError:
-    return ModelError(
-        "several noise layers are not where they can be certified",
-        where=", ".join(found),
-        got=f"{len(found)} noise layers",
-        wanted="one on the input of a Sequential, and one right behind its first linear or convolution layer",
-        fix="make the network with twinproof.layers.noise_placement.add_two_noises",
-    )
 
 
 class RedistributionKind(StrEnum):

@@ -43,9 +43,8 @@ def start_from_prior(network: nn.Module, sigma: float) -> None:
     """Gives ``network``, one that has a prior, the weights learned under the noise nearest to ``sigma``; the last layer stays.
 
     Guarantees
-        What is loaded is a constant of this package, learned from images that a program drew: no record, of the training data
-        or of anybody, has a part in it. So it changes nothing in the account of privacy, which holds for any weights to start
-        from that were fixed without looking at the records.
+        What is loaded is a constant of this package, learned from images that a program drew. The account of privacy holds for
+        any weights to start from that were fixed without looking at the records.
     """
     nearest = min(PRIOR_SIGMAS, key=lambda known: abs(math.log(known / sigma)))
     prefix = prior_key(nearest, "")

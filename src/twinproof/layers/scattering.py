@@ -12,7 +12,6 @@ network they carried Fashion-MNIST from 86.0 % to 89.7 % at epsilon 3 (Tramer an
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -59,23 +58,12 @@ def bell(scale: int, step: int = 1) -> Reals:
     return np.asarray(values / values.sum(), dtype=np.float64)
 
 
-@dataclass(frozen=True, eq=False)
-class NoiseAnswers:
-    """How far white noise of deviation 1 moves the features: by path, for the two scales of the transform.
-
-    ``low`` is the deviation of the smoothed input; the others are means of moduli: ``fine`` and ``coarse`` (directions,) of
-    the wavelets of scales 0 and 1, ``second`` (directions, directions) of the coarse ones over the moduli of the fine ones.
-    """
-
-    low: float
-    fine: Reals
-    coarse: Reals
-    second: Reals
-
-
 @cache
-def noise_answers() -> NoiseAnswers:
-    """The answers, from the kernels alone.
+def noise_answers() -> Reals:
+    """How far white noise of deviation 1 moves the features, in the order of the maps; from the kernels alone.
+
+    The deviation of the smoothed input; then means of moduli: of the fine wavelets, of the coarse ones, and of the coarse ones
+    over the moduli of each fine one.
 
     A wavelet turns white noise into (nearly circular) complex Gaussian noise z, whose modulus has mean sqrt(pi)/2 times its
     deviation, the kernel's norm. Moduli of two places whose correlation is r have the covariance mean^2 (|r|^2/4 + |r|^4/64 +
@@ -89,13 +77,8 @@ def noise_answers() -> NoiseAnswers:
     covariances = means[:, None, None] ** 2 * (squared / 4 + squared**2 / 64 + squared**3 / 256)
     spectra = np.fft.fft2(covariances).real
     variances = np.einsum("ahw,bhw->ab", spectra, np.abs(_spectra(coarse)) ** 2) / _GRID**2
-    smooth = bell(2)
-    return NoiseAnswers(
-        low=float((smooth**2).sum()),
-        fine=means,
-        coarse=_mean_modulus(coarse),
-        second=np.asarray(math.sqrt(math.pi) / 2 * np.sqrt(variances), dtype=np.float64),
-    )
+    second = math.sqrt(math.pi) / 2 * np.sqrt(variances)
+    return np.concatenate([[(bell(2) ** 2).sum()], means, _mean_modulus(coarse), second.ravel()])
 
 
 def _mean_modulus(kernels: Waves) -> Reals:
@@ -128,10 +111,9 @@ class Scattering(nn.Module):
     (``noise_answers``), so that noise at the input is of the same size in all maps.
 
     Guarantees
-        - No parameter: every number is a fixed buffer, computed from the kernels and never from records.
-        - Each row is treated alone, and no step waits for the device or depends on values: it can be recorded.
-        - Before that division the features of two images are no further apart than the images: the squared spectra of the
-          filters add up to at most 1 at every frequency (Littlewood-Paley), and the modulus is a contraction.
+        No parameter: every number is a fixed buffer, computed from the kernels and never from records. Each row is treated
+        alone. Before that division the features of two images are no further apart than the images: the squared spectra of the
+        filters add up to at most 1 at every frequency (Littlewood-Paley), and the modulus is a contraction.
     """
 
     fine: Tensor
@@ -150,7 +132,7 @@ class Scattering(nn.Module):
         for name, size in (("rows", height), ("columns", width)):
             self.register_buffer(f"{name}_from_full", _sampled_filter(bell(SCALES), size, STRIDE))
             self.register_buffer(f"{name}_from_half", _sampled_filter(bell(SCALES, step=2), -(-size // 2), STRIDE // 2))
-        self.register_buffer("scale", _scale())
+        self.register_buffer("scale", torch.from_numpy(1 / noise_answers()).float().view(-1, 1, 1))
 
     def forward(self, x: Tensor) -> Tensor:
         """The features, channel by channel."""
@@ -213,9 +195,3 @@ def _sampled_filter(kernel: NDArray[np.float64], size: int, stride: int) -> Tens
     offsets = np.arange(size)[None, :] - stride * np.arange(-(-size // stride))[:, None] + radius
     inside = (offsets >= 0) & (offsets < len(kernel))
     return torch.from_numpy(np.where(inside, kernel[offsets.clip(0, len(kernel) - 1)], 0.0)).float()
-
-
-def _scale() -> Tensor:
-    answers = noise_answers()
-    sizes = np.concatenate([[answers.low], answers.fine, answers.coarse, answers.second.ravel()])
-    return torch.from_numpy(1 / sizes).float().view(-1, 1, 1)

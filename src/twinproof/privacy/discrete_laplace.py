@@ -21,11 +21,11 @@ from functools import lru_cache, partial
 import numpy as np
 from numpy.typing import NDArray
 
+from twinproof import checks
 from twinproof.errors import ConfigError
 from twinproof.keys import Key
 from twinproof.privacy.accounting import LaplaceEvent
 from twinproof.privacy.ledger import Ledger
-from twinproof.privacy.mechanism import check_positive
 
 LARGEST_SCALE = 2**50
 LARGEST_DRAW = 2**62
@@ -34,6 +34,7 @@ LARGEST_DRAW = 2**62
 # Digits beyond those of the scale: what they do not cover has probability exp(-64) or less, and is drawn when it happens.
 _MORE_DIGITS = 7
 _WORD = 2**64
+_LESS_NOISE = "allow a larger epsilon, or use fewer features"
 _AT_ONCE = 2**14
 
 
@@ -45,11 +46,10 @@ class Chance:
     logistic: bool
 
     def digits(self, words: int) -> int:
-        """floor(probability * 2^(64 words)).
+        """floor(probability * 2^(64 words)), exactly.
 
-        Guarantees
-            Exact: found in decimal arithmetic with an error bound, at more and more places until both ends of the bound have
-            the same floor. It ends, because the probability of a rational exponent above 0 is irrational.
+        Found in decimal arithmetic with an error bound, at more and more places until both ends of the bound have the same
+        floor. It ends, because the probability of a rational exponent above 0 is irrational.
         """
         return _digits(self, words)
 
@@ -126,14 +126,7 @@ def discrete_laplace(key: Key, purpose: str, *counters: int, scale: int, count: 
         mechanism's. Tests: the exact law at small scales, variance at large ones, digits against other arithmetic, words that
         leave a comparison open; noise shared by two outputs, one geometric number in place of two and a scale 2 % off are seen.
     """
-    if not 1 <= scale <= LARGEST_SCALE:
-        raise ConfigError(
-            "the noise cannot be drawn exactly",
-            where="scale",
-            got=scale,
-            wanted=f"1 to 2^{LARGEST_SCALE.bit_length() - 1} steps of the grid",
-            fix="allow a larger epsilon, or use fewer features",
-        )
+    checks.whole(1, LARGEST_SCALE, scale=scale, fix=_LESS_NOISE)
     parts = [np.zeros(0, dtype=np.int64)]
     for part, first in enumerate(range(0, count, _AT_ONCE)):
         size = min(_AT_ONCE, count - first)
@@ -175,18 +168,9 @@ class GridLaplace:
     noise_multiplier: float
 
     def __post_init__(self) -> None:
-        check_positive("noise multiplier", self.noise_multiplier)
-        for name, value in (("sensitivity", self.sensitivity), ("moved", self.moved)):
-            if value < 1:
-                raise ConfigError(f"the {name} cannot be used", where=name, got=value, wanted="a whole number above 0")
-        if self.scale > LARGEST_SCALE:
-            raise ConfigError(
-                "the noise is too large for the grid",
-                where="noise multiplier",
-                got=f"{self.noise_multiplier} at sensitivity {self.sensitivity}",
-                wanted=f"a scale of at most 2^{LARGEST_SCALE.bit_length() - 1} steps",
-                fix="allow a larger epsilon, or use fewer features",
-            )
+        checks.positive(noise_multiplier=self.noise_multiplier)
+        checks.whole(1, sensitivity=self.sensitivity, moved=self.moved)
+        checks.whole(1, LARGEST_SCALE, scale=self.scale, fix=_LESS_NOISE)
 
     @property
     def event(self) -> LaplaceEvent:
@@ -205,22 +189,15 @@ class GridLaplace:
 
     def noisy(self, sums: NDArray[np.int64], key: Key, counter: int) -> NDArray[np.int64]:
         """The sums plus noise of their own each, from the stream ``counter``; nothing is counted: use ``announce``."""
-        if sums.size and int(np.abs(sums).max()) > LARGEST_SUM:
-            wanted = "sums of at most 2^53"
-            raise ConfigError(
-                "the sums are too large", where="sums", got="a larger sum", wanted=wanted, fix="use fewer records"
-            )
+        if sums.size:
+            checks.between(0, LARGEST_SUM, largest_sum=int(np.abs(sums).max()), fix="use fewer records")
         noise = discrete_laplace(key, _PURPOSE, counter, scale=self.scale, count=sums.size)
         released = np.clip(sums.reshape(-1) + noise, -_LARGEST_RELEASE, _LARGEST_RELEASE)
         return np.asarray(released.reshape(sums.shape), dtype=np.int64)
 
 
 class AnnouncedLaplace:
-    """One release that is in the ledger; ``GridLaplace.announce`` makes it.
-
-    Guarantees
-        It releases once: the noise of one line of the ledger serves one vector.
-    """
+    """One release that is in the ledger; ``GridLaplace.announce`` makes it. It releases once."""
 
     def __init__(self, mechanism: GridLaplace, line: int) -> None:
         self._mechanism = mechanism

@@ -17,7 +17,6 @@ part is the same for all, and they tell all of it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -26,13 +25,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from twinproof import checks
 from twinproof.errors import ConfigError, DataError
 from twinproof.keys import Key
 from twinproof.privacy.accounting import LaplaceEvent
 from twinproof.privacy.discrete_laplace import GridLaplace, discrete_laplace_deviation
 from twinproof.privacy.ledger import Ledger
 from twinproof.privacy.linear_maps import Norm
-from twinproof.privacy.mechanism import UPWARDS, check_positive
+from twinproof.privacy.mechanism import UPWARDS
 from twinproof.privacy.mechanisms import laplace_scale
 
 LEVEL_BITS = 15
@@ -60,12 +60,9 @@ class FeatureBall:
     features: int
 
     def __post_init__(self) -> None:
-        if self.norm not in tuple(Norm):
-            raise ConfigError("unknown norm of features", where="norm", got=self.norm, wanted=", ".join(Norm))
-        check_positive("radius", self.radius)
-        if not 1 <= self.features <= _MOST_FEATURES:
-            wanted = f"1 to {_MOST_FEATURES}"
-            raise ConfigError("the number of features cannot be used", where="features", got=self.features, wanted=wanted)
+        checks.one_of(tuple(Norm), norm=self.norm)
+        checks.positive(radius=self.radius)
+        checks.whole(1, _MOST_FEATURES, features=self.features)
 
     @property
     def unit(self) -> float:
@@ -189,17 +186,11 @@ def check_labels(labels: Tensor, records: int, classes: int) -> None:
         raise DataError("a label belongs to no class", where="labels", got=got, wanted=f"0 to {classes - 1}")
 
 
-def class_sums_sensitivity(ball: FeatureBall) -> int:
-    """Of the sum of features by class, in levels: a record enters its own class alone, with the l1 norm of its features."""
-    return ball.largest_sum
-
-
 def products_sensitivity(ball: FeatureBall) -> int:
     """Of the sums of h_a h_b, a <= b, in squared levels.
 
-    Guarantees
-        sum_{a <= b} |h_a h_b| = (|h|_1^2 + |h|_2^2) / 2 for every h, and both terms are largest together: at a corner of the
-        ball for l1, at equal magnitudes for l2 and linf. Nothing smaller is true, up to less than one level.
+    sum_{a <= b} |h_a h_b| = (|h|_1^2 + |h|_2^2) / 2 for every h, and both terms are largest together: at a corner of the ball
+    for l1, at equal magnitudes for l2 and linf. Nothing smaller is true, up to less than one level.
     """
     return (ball.largest_sum**2 + ball.largest_square) // 2
 
@@ -207,10 +198,9 @@ def products_sensitivity(ball: FeatureBall) -> int:
 def polynomial_sensitivity(ball: FeatureBall, classes: int) -> float:
     """Of all monomials of ``output_polynomial`` but the constant, for all classes, rounded up: K (A/2 + A^2/8).
 
-    Guarantees
-        One record's coefficients have exactly this l1 norm where |features|_1 is largest, A: |1/2 - y_k| = 1/2 for every class,
-        and the monomials w_a w_b with a <= b of (w' h)^2 / 8 add up to |h|_1^2 / 8. Class sums and products (above) tell the
-        same polynomial and move far less: they are what ``mechanism`` releases.
+    One record's coefficients have exactly this l1 norm where |features|_1 is largest, A: |1/2 - y_k| = 1/2 for every class, and
+    the monomials w_a w_b with a <= b of (w' h)^2 / 8 add up to |h|_1^2 / 8. Class sums and products (above) tell the same
+    polynomial and move far less: ``release_sums`` releases them.
     """
     longest = ball.largest_sum * ball.unit
     return classes * (longest / 2 + longest**2 / 8) * UPWARDS
@@ -225,10 +215,7 @@ def reconstruction_sensitivity(inputs: int, hidden: FeatureBall, low: float = 0.
     """Of all coefficients of ``reconstruction_polynomial``, rounded up: d max|1/2 - x| A, A the largest l1 norm of h.
 
     With a convolution, ``inputs`` is the size of a patch and ``hidden`` holds the units of every position of every map: each
-    unit meets its own patch, and one record moves all of them.
-
-    Guarantees
-        sum_jb |(1/2 - x_j) h_b| = |1/2 - x|_1 |h|_1 for every record, and nothing smaller is true for inputs in [low, high].
+    unit meets its own patch, and one record moves all of them. sum_jb |(1/2 - x_j) h_b| = |1/2 - x|_1 |h|_1 for every record.
     """
     if inputs < 1 or not (low < high and math.isfinite(high - low)):
         got = f"{inputs} inputs in [{low}, {high}]"
@@ -237,6 +224,7 @@ def reconstruction_sensitivity(inputs: int, hidden: FeatureBall, low: float = 0.
 
 
 MOST_RECORDS = 2 ** (53 - 2 * LEVEL_BITS)
+"""Sums of more records than this would not be exact in float64."""
 CLASS_SUMS, PRODUCTS = "functional mechanism: class sums", "functional mechanism: products"
 _AT_ONCE = 2**13
 
@@ -245,11 +233,8 @@ _AT_ONCE = 2**13
 class FunctionalPlan:
     """How the coefficients become private: every field changes the guarantee, nothing else does.
 
-    ``label_share`` of ``epsilon`` pays for the class sums, which hold the labels, the rest for the products.
-
-    Guarantees
-        The two mechanisms of ``events`` together are (``epsilon``, 0)-private: 1 / multiplier of both adds up to at most
-        epsilon, in exact arithmetic.
+    ``label_share`` of ``epsilon`` pays for the class sums, which hold the labels, the rest for the products: 1 / multiplier of
+    both adds up to at most epsilon, in exact arithmetic.
     """
 
     ball: FeatureBall
@@ -258,15 +243,10 @@ class FunctionalPlan:
     label_share: float = 0.5
 
     def __post_init__(self) -> None:
-        check_positive("epsilon", self.epsilon)
-        if not 0 < self.label_share < 1:
-            wanted = "a number between 0 and 1"
-            raise ConfigError("the label_share cannot be used", where="label_share", got=self.label_share, wanted=wanted)
-        if self.classes < 2:
-            raise ConfigError("there are too few classes", where="classes", got=self.classes, wanted="at least 2")
-        if not self._left > 0:
-            wanted = "a share that leaves something for the products"
-            raise ConfigError("the label_share cannot be used", where="label_share", got=self.label_share, wanted=wanted)
+        checks.positive(epsilon=self.epsilon)
+        checks.inside(0, 1, label_share=self.label_share)
+        checks.whole(2, classes=self.classes)
+        checks.positive(epsilon_of_the_products=self._left, fix="choose a smaller label_share")
         # Refuses a plan whose noise does not fit the grid before anything is spent.
         _ = (self.products, self.class_sums)
 
@@ -278,9 +258,9 @@ class FunctionalPlan:
 
     @property
     def class_sums(self) -> GridLaplace:
-        """The mechanism for the sums of features by class: a record moves those of its own class."""
+        """The mechanism for the sums of features by class: a record moves those of its own class, by its own l1 norm."""
         multiplier = laplace_scale(self.epsilon * self.label_share)
-        return GridLaplace(class_sums_sensitivity(self.ball), self.ball.features, multiplier)
+        return GridLaplace(self.ball.largest_sum, self.ball.features, multiplier)
 
     @property
     def products(self) -> GridLaplace:
@@ -320,30 +300,22 @@ def release_sums(features: Tensor, labels: Tensor, plan: FunctionalPlan, *, key:
     if labels.shape != (len(features),):
         got = f"{len(features)} records, labels of shape {tuple(labels.shape)}"
         raise DataError("labels do not fit the records", where="labels", got=got, wanted="one label for each record")
-    refuse_too_many(len(features))
+    if len(features) > MOST_RECORDS:
+        raise DataError(
+            "there are too many records for exact sums", where="features", got=len(features), wanted=f"at most {MOST_RECORDS}"
+        )
     for_sums, for_products = plan.class_sums.announce(ledger, CLASS_SUMS), plan.products.announce(ledger, PRODUCTS)
     check_labels(labels, len(features), plan.classes)
     sums, products = np.zeros((plan.classes, plan.ball.features)), np.zeros((plan.ball.features, plan.ball.features))
-    for part, belonging in _portions(features, labels, plan):
-        sums += (belonging.T @ part).cpu().numpy()
+    for records, own in zip(torch.split(features, _AT_ONCE), torch.split(labels, _AT_ONCE), strict=True):
+        part = plan.ball.levels(records)  # whole numbers, whose sums are exact in any order
+        sums += (one_hot(own, plan.classes).T @ part).cpu().numpy()
         products += (part.T @ part).cpu().numpy()
     upper = np.triu_indices(plan.ball.features)
     noisy_sums = for_sums.release(sums.astype(np.int64), key)
     noisy_products = for_products.release(products[upper].astype(np.int64), key)
     unit = plan.ball.unit
     return PrivateSums(torch.from_numpy(noisy_sums * unit), torch.from_numpy(_symmetric(noisy_products, upper) * unit**2))
-
-
-def refuse_too_many(records: int) -> None:
-    """Sums of more records than this would not be exact in float64."""
-    if records > MOST_RECORDS:
-        raise DataError("there are too many records for exact sums", where="features", got=records, wanted=f"{MOST_RECORDS}")
-
-
-def _portions(features: Tensor, labels: Tensor, plan: FunctionalPlan) -> Iterator[tuple[Tensor, Tensor]]:
-    """Levels and memberships of some records at a time: whole numbers, whose sums are exact in any order."""
-    for part, own in zip(torch.split(features, _AT_ONCE), torch.split(labels, _AT_ONCE), strict=True):
-        yield plan.ball.levels(part), one_hot(own, plan.classes)
 
 
 def _symmetric(values: NDArray[np.int64], upper: tuple[NDArray[np.intp], ...]) -> NDArray[np.float64]:
@@ -396,7 +368,7 @@ def fit_private_linear(
     """
     plan = FunctionalPlan(ball, classes, epsilon, label_share)
     strength = default_ridge(plan) if ridge is None else ridge
-    check_positive("ridge", strength)
+    checks.positive(ridge=strength)
     sums = release_sums(features, labels, plan, key=Key.from_system() if key is None else key, ledger=ledger)
     return PrivateLinear(minimiser(sums, strength), plan, strength)
 

@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_matrix
 from torch import nn
 
+from twinproof import checks
 from twinproof.errors import ConfigError, ModelError
 
 # An upper and a lower bound this close to each other, relatively, count as the norm itself.
@@ -37,11 +38,10 @@ class Norm(StrEnum):
 
 @dataclass(frozen=True)
 class Bound:
-    """An operator norm between ``lower`` and ``value``.
+    """An operator norm between ``lower`` and ``value``, rounding included.
 
-    Guarantees
-        ``lower <= norm <= value``, rounding included. ``value`` is what noise and radii may rest on; ``lower`` is reached by
-        an input that was tried, and only shows how tight ``value`` is. ``method`` says in words where ``value`` comes from.
+    Noise and radii may rest on ``value``; ``lower`` is reached by an input that was tried, and only shows how tight ``value``
+    is. ``method`` says in words where ``value`` comes from.
     """
 
     value: float
@@ -82,9 +82,8 @@ class LinearMap:
     ``weights`` are (groups, channels, taps), ``row_scale`` (groups, channels, positions), or 1 position where it is the same
     for all. Outputs are numbered as in the layer: channel by channel, then position by position.
 
-    Guarantees
-        No tap pattern holds an input twice at one position, so every weight is one entry of the matrix, and ``absolute``
-        and ``squared`` act on entries. ``exponent`` is left out by all methods; ``operator_norm`` puts it back.
+    No tap pattern holds an input twice at one position, so every weight is one entry of the matrix, and ``absolute`` and
+    ``squared`` act on entries. All methods leave ``exponent`` out; ``operator_norm`` puts it back.
     """
 
     patches: NDArray[np.int64]
@@ -180,6 +179,7 @@ Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
 Layer = nn.Linear | Convolution
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _LAYERS = (nn.Linear, *_CONVOLUTIONS)
+_LAYER_NAMES = ", ".join(kind.__name__ for kind in _LAYERS)
 # Squares of quotients of two scales must not underflow next to each other, wherever the padding hides a weight.
 _SMALLEST_SCALE = 1e-60
 
@@ -187,10 +187,8 @@ _SMALLEST_SCALE = 1e-60
 def layer_map(layer: nn.Module, input_shape: tuple[int, ...], scale: ArrayLike | None = None) -> LinearMap:
     """The linear part of ``layer`` on one input of ``input_shape``, each output divided by its entry of ``scale``.
 
-    Guarantees
-        The weights are the layer's own, exactly (float64 holds every number of the smaller types); stride, zero padding,
-        dilation and groups are those of the layer. A bias moves all outputs alike and is left out. What is not known to
-        be such a layer (a subclass, hooks, another padding mode) is refused.
+    The weights are the layer's own, exactly (float64 holds every number of the smaller types). A bias moves all outputs alike
+    and is left out. What is not known to be such a layer (a subclass, hooks, another padding mode) is refused.
     """
     known = checked_layer(layer)
     weights = _weights(known)
@@ -206,31 +204,19 @@ def layer_map(layer: nn.Module, input_shape: tuple[int, ...], scale: ArrayLike |
 
 def checked_layer(layer: nn.Module) -> Layer:
     """``layer`` itself, if it is a plain linear or convolution layer; a subclass or a hook could compute anything else."""
+    kind = type(layer).__name__
     if type(layer) not in _LAYERS or not isinstance(layer, _LAYERS):
-        raise ModelError(
-            "the operator norm of this layer is not known",
-            where=type(layer).__name__,
-            got=f"a layer of type {type(layer).__name__}",
-            wanted=", ".join(known.__name__ for known in _LAYERS),
-            fix="put the noise behind a layer of these types, or at the input",
-        )
-    if layer._forward_hooks or layer._forward_pre_hooks or "forward" in vars(layer):
-        raise ModelError(
-            "the layer does more than its type says",
-            where=type(layer).__name__,
-            got="a hook or a replaced forward function",
-            wanted="the layer as its class defines it",
-            fix="remove the hooks, or make them layers of their own",
-        )
-    if isinstance(layer, _CONVOLUTIONS) and layer.padding_mode != "zeros":
-        raise ModelError(
-            "the operator norm for this padding is not known",
-            where=f"{type(layer).__name__}, padding_mode",
-            got=layer.padding_mode,
-            wanted="zeros",
-            fix="use padding_mode='zeros'",
-        )
-    return layer
+        what, got, wanted = "the operator norm of this layer is not known", f"a layer of type {kind}", _LAYER_NAMES
+        fix = "put the noise behind a layer of these types, or at the input"
+    elif layer._forward_hooks or layer._forward_pre_hooks or "forward" in vars(layer):
+        what, got = "the layer does more than its type says", "a hook or a replaced forward function"
+        wanted, fix = "the layer as its class defines it", "remove the hooks, or make them layers of their own"
+    elif isinstance(layer, _CONVOLUTIONS) and layer.padding_mode != "zeros":
+        what, got, wanted = "the operator norm for this padding is not known", layer.padding_mode, "zeros"
+        fix = "use padding_mode='zeros'"
+    else:
+        return layer
+    raise ModelError(what, where=kind, got=got, wanted=wanted, fix=fix)
 
 
 def _weights(layer: Layer) -> Array:
@@ -316,14 +302,13 @@ def _row_scale(scale: ArrayLike | None, rows: tuple[int, int, int]) -> Array:
             wanted=f"{math.prod(rows)}, one for each output",
             fix="give sqrt(K r) of a redistribution r with one share for each output of this layer",
         )
-    if not ((values >= _SMALLEST_SCALE) & (values <= 1 / _SMALLEST_SCALE)).all():
-        raise ConfigError(
-            "the scale cannot be divided by",
-            where="scale",
-            got=f"smallest {float(values.min())}, largest {float(values.max())}",
-            wanted=f"numbers above 0, from {_SMALLEST_SCALE} to {1 / _SMALLEST_SCALE}",
-            fix="an output without noise has no bounded sensitivity: give each a share above 0",
-        )
+    checks.between(
+        _SMALLEST_SCALE,
+        1 / _SMALLEST_SCALE,
+        smallest_scale=float(values.min()),
+        largest_scale=float(values.max()),
+        fix="an output without noise has no bounded sensitivity: give each a share above 0",
+    )
     return 1 / values.reshape(rows)
 
 

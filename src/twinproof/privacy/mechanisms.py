@@ -4,25 +4,17 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from twinproof import checks
 from twinproof.errors import ConfigError
 from twinproof.privacy.accounting import check_delta
-from twinproof.privacy.mechanism import (
-    UPWARDS,
-    check_positive,
-    check_profile_epsilon,
-    check_target,
-    least_epsilon,
-    least_float,
-    rounded_up_sigma,
-)
+from twinproof.privacy.mechanism import UPWARDS, check_target, least_epsilon, least_float, rounded_up_sigma
 from twinproof.privacy.redistribution import Redistribution
 
 # Relative error allowed to exp, erfcx and ndtr together; ten times what tests find against arithmetic of 50 digits.
@@ -61,21 +53,34 @@ def gaussian_delta(epsilon: float, sigma: float, sensitivity: float = 1.0) -> fl
 class GaussianNoise:
     """N(0, sigma^2) on every coordinate of a query whose l2 sensitivity is ``sensitivity``; the profile does not ask why.
 
+    With ``redistribution`` r the noise of K outputs is N(0, sigma^2 K r), and ``sensitivity`` is the whitened one,
+    max ||(A(D) - A(D')) / sqrt(K r)||_2.
+
     Guarantees
-        Those of ``Mechanism``, for every sigma: the profile is necessary and sufficient (Balle and Wang 2018, Theorem 8).
+        Those of ``Mechanism``, for every sigma and r: the profile is necessary and sufficient (Balle and Wang 2018, Theorem
+        8). Proof for r: S = diag(sqrt(K r)) does not depend on the data and is invertible (every share is above 0), so that
+        A + S sigma xi and S^-1 A + sigma xi are post-processings of each other and have one profile; the latter is Gaussian
+        noise of one deviation on a query of that l2 sensitivity. So every calibration can redistribute, the analytic one
+        too, which therefore needs less noise than Theorem 3 for the same r. Tests: the hockey-stick divergence of the
+        heterogeneous densities themselves, by integration and by sampling; r not normalised, sqrt forgotten, caught.
     """
 
     sigma: float
     sensitivity: float = 1.0
-    theorem: ClassVar[str] = "exact profile of Gaussian noise (Balle and Wang 2018, Theorem 8)"
+    redistribution: Redistribution | None = None
+    theorem: str = "exact profile of Gaussian noise (Balle and Wang 2018, Theorem 8)"
 
     def __post_init__(self) -> None:
-        check_positive("sigma", self.sigma)
-        check_positive("sensitivity", self.sensitivity)
+        checks.positive(sigma=self.sigma, sensitivity=self.sensitivity)
+
+    def deviations(self) -> NDArray[np.float64]:
+        """Standard deviation of each output's noise, sigma sqrt(K r), rounded up: more noise is a post-processing of less."""
+        scales = np.ones(1) if self.redistribution is None else self.redistribution.scales()
+        return self.sigma * scales * UPWARDS
 
     def delta_at(self, epsilon: float) -> float:
         """The smallest delta at that epsilon (0 or above), rounded up; above 0 for every Gaussian noise."""
-        check_profile_epsilon(epsilon)
+        checks.not_negative(epsilon=epsilon)
         return gaussian_delta(epsilon, self.sigma, self.sensitivity)
 
     def epsilon_at(self, delta: float) -> float:
@@ -85,6 +90,7 @@ class GaussianNoise:
 
 
 LARGEST_EPSILON = 1.0
+"""The largest epsilon for which the classic formula is proven."""
 
 
 def classic_gaussian_sigma(epsilon: float, delta: float, sensitivity: float = 1.0) -> float:
@@ -106,18 +112,6 @@ def classic_gaussian_sigma(epsilon: float, delta: float, sensitivity: float = 1.
             fix="use the analytic Gaussian mechanism: any epsilon, and less noise",
         )
     return rounded_up_sigma(sensitivity * math.sqrt(2 * math.log(1.25 / delta)) / epsilon)
-
-
-@dataclass(frozen=True)
-class ClassicGaussian(GaussianNoise):
-    """Gaussian noise by the textbook formula; for comparison, since the analytic calibration needs less."""
-
-    theorem: ClassVar[str] = "Dwork and Roth 2014, Theorem A.1 (epsilon <= 1)"
-
-    @classmethod
-    def for_target(cls, epsilon: float, delta: float, sensitivity: float = 1.0) -> Self:
-        """The mechanism with ``classic_gaussian_sigma``."""
-        return cls(classic_gaussian_sigma(epsilon, delta, sensitivity), sensitivity)
 
 
 def extended_gaussian_sigma(epsilon: float, delta: float, sensitivity: float = 1.0) -> float:
@@ -142,21 +136,6 @@ def extended_gaussian_sigma(epsilon: float, delta: float, sensitivity: float = 1
     return rounded_up_sigma(sensitivity * (math.sqrt(s) + math.sqrt(s + epsilon)) / math.sqrt(2) / epsilon)
 
 
-@dataclass(frozen=True)
-class ExtendedGaussian(GaussianNoise):
-    """Gaussian noise by the closed form of Theorem 2; for comparison, since the analytic calibration needs less."""
-
-    theorem: ClassVar[str] = "Phan et al. 2019, Theorem 2 (Condition 1 for delta > 0.798)"
-
-    @classmethod
-    def for_target(cls, epsilon: float, delta: float, sensitivity: float = 1.0) -> Self:
-        """The mechanism with ``extended_gaussian_sigma``."""
-        return cls(extended_gaussian_sigma(epsilon, delta, sensitivity), sensitivity)
-
-
-__all__ = ["AnalyticGaussian", "analytic_gaussian_sigma", "gaussian_delta"]
-
-
 def analytic_gaussian_sigma(epsilon: float, delta: float, sensitivity: float = 1.0) -> float:
     """The smallest standard deviation that is (epsilon, delta)-private at this l2 sensitivity.
 
@@ -168,18 +147,6 @@ def analytic_gaussian_sigma(epsilon: float, delta: float, sensitivity: float = 1
     """
     start = extended_gaussian_sigma(epsilon, delta, sensitivity)
     return least_float(lambda sigma: gaussian_delta(epsilon, sigma, sensitivity) <= delta, start, "sigma")
-
-
-@dataclass(frozen=True)
-class AnalyticGaussian(GaussianNoise):
-    """Gaussian noise of the least sigma that keeps the target."""
-
-    theorem: ClassVar[str] = "Balle and Wang 2018, Theorem 8 (necessary and sufficient)"
-
-    @classmethod
-    def for_target(cls, epsilon: float, delta: float, sensitivity: float = 1.0) -> Self:
-        """The mechanism with ``analytic_gaussian_sigma``."""
-        return cls(analytic_gaussian_sigma(epsilon, delta, sensitivity), sensitivity)
 
 
 def laplace_delta(epsilon: float, scale: float, sensitivity: float = 1.0) -> float:
@@ -208,15 +175,14 @@ def laplace_scale(epsilon: float, delta: float = 0.0, sensitivity: float = 1.0) 
         least float that is not below sensitivity / epsilon.
     """
     _check_delta(delta)
-    check_positive("epsilon", epsilon)
-    check_positive("sensitivity", sensitivity)
+    checks.positive(epsilon=epsilon, sensitivity=sensitivity)
     start = rounded_up_sigma(sensitivity / (epsilon - 2 * math.log1p(-delta)))
     return least_float(lambda scale: laplace_delta(epsilon, scale, sensitivity) <= delta, start, "scale")
 
 
 @dataclass(frozen=True)
 class Laplace:
-    """Laplace noise of deviation sqrt(2) ``scale`` on every output of a query whose l1 sensitivity is ``sensitivity``.
+    """Laplace noise of that ``scale`` on every output of a query whose l1 sensitivity is ``sensitivity``.
 
     Guarantees
         Those of ``Mechanism``; delta may be 0.
@@ -224,16 +190,10 @@ class Laplace:
 
     scale: float
     sensitivity: float = 1.0
-    theorem: ClassVar[str] = "exact profile of Laplace noise (Dwork et al. 2006 at delta 0)"
+    theorem: str = "exact profile of Laplace noise (Dwork et al. 2006 at delta 0)"
 
     def __post_init__(self) -> None:
-        check_positive("scale", self.scale)
-        check_positive("sensitivity", self.sensitivity)
-
-    @classmethod
-    def for_target(cls, epsilon: float, delta: float = 0.0, sensitivity: float = 1.0) -> Self:
-        """The mechanism with ``laplace_scale``."""
-        return cls(laplace_scale(epsilon, delta, sensitivity), sensitivity)
+        checks.positive(scale=self.scale, sensitivity=self.sensitivity)
 
     @property
     def sigma(self) -> float:
@@ -242,7 +202,7 @@ class Laplace:
 
     def delta_at(self, epsilon: float) -> float:
         """The smallest delta at that epsilon (0 or above), rounded up."""
-        check_profile_epsilon(epsilon)
+        checks.not_negative(epsilon=epsilon)
         return laplace_delta(epsilon, self.scale, self.sensitivity)
 
     def epsilon_at(self, delta: float) -> float:
@@ -260,65 +220,27 @@ def _check_delta(delta: float) -> None:
 
 
 @dataclass(frozen=True)
-class HeterogeneousNoise(GaussianNoise):
-    """N(0, sigma^2 K r) on a query A; ``sensitivity`` is the whitened one, max ||(A(D) - A(D')) / sqrt(K r)||_2.
+class Calibration:
+    """A formula for sigma from (epsilon, delta, sensitivity), and the theorem behind it."""
 
-    Guarantees
-        Those of ``Mechanism``, for every r and sigma. Proof: S = diag(sqrt(K r)) does not depend on the data and is invertible
-        (every share is above 0), so that A + S sigma xi and S^-1 A + sigma xi are post-processings of each other and have one
-        profile; the latter is Gaussian noise of one deviation on a query of that l2 sensitivity. Hence redistribution is no
-        property of one calibration: every sigma that is valid without it is valid with it. Tests: the hockey-stick divergence
-        of the heterogeneous densities themselves, by integration and by sampling; r not normalised, sqrt forgotten, caught.
-    """
-
-    redistribution: Redistribution = field(kw_only=True)
-
-    def deviations(self) -> NDArray[np.float64]:
-        """Standard deviation of each output's noise, sigma sqrt(K r), rounded up: more noise is a post-processing of less."""
-        return self.sigma * self.redistribution.scales() * UPWARDS
-
-
-@dataclass(frozen=True)
-class HeterogeneousGaussian(HeterogeneousNoise):
-    """Redistributed noise with the sigma of the paper's theorem; ``HeterogeneousAnalytic`` needs less for the same promise."""
-
-    theorem: ClassVar[str] = "Phan et al. 2019, Theorem 3 (Condition 1 for delta > 0.798)"
-
-    @classmethod
-    def for_target(cls, epsilon: float, delta: float, sensitivity: float = 1.0, *, redistribution: Redistribution) -> Self:
-        """The mechanism with ``extended_gaussian_sigma`` at the whitened ``sensitivity``."""
-        return cls(extended_gaussian_sigma(epsilon, delta, sensitivity), sensitivity, redistribution=redistribution)
-
-
-@dataclass(frozen=True)
-class HeterogeneousAnalytic(HeterogeneousNoise):
-    """Redistributed noise calibrated by its exact profile.
-
-    Guarantees
-        (epsilon, delta)-private, and for the same r and whitened sensitivity no smaller sigma is: whitening by sqrt(K r)
-        (``HeterogeneousNoise``) leaves the analytic Gaussian mechanism, whose condition is necessary and sufficient. Its sigma
-        is therefore below that of Theorem 3 everywhere, against the paper's remark that the analytic mechanism cannot
-        redistribute.
-    """
-
-    theorem: ClassVar[str] = "whitening by sqrt(K r); Balle and Wang 2018, Theorem 8 (necessary and sufficient)"
-
-    @classmethod
-    def for_target(cls, epsilon: float, delta: float, sensitivity: float = 1.0, *, redistribution: Redistribution) -> Self:
-        """The mechanism with ``analytic_gaussian_sigma`` at the whitened ``sensitivity``."""
-        return cls(analytic_gaussian_sigma(epsilon, delta, sensitivity), sensitivity, redistribution=redistribution)
+    sigma: Callable[[float, float, float], float]
+    theorem: str
 
 
 LAPLACE = "laplace"
-PLAIN: Mapping[str, type[ClassicGaussian] | type[ExtendedGaussian] | type[AnalyticGaussian]] = {
-    "classic": ClassicGaussian,
-    "extended": ExtendedGaussian,
-    "analytic": AnalyticGaussian,
+PLAIN = {
+    "classic": Calibration(classic_gaussian_sigma, "Dwork and Roth 2014, Theorem A.1 (epsilon <= 1)"),
+    "extended": Calibration(extended_gaussian_sigma, "Phan et al. 2019, Theorem 2 (Condition 1 for delta > 0.798)"),
+    "analytic": Calibration(analytic_gaussian_sigma, "Balle and Wang 2018, Theorem 8 (necessary and sufficient)"),
 }
-HETEROGENEOUS: Mapping[str, type[HeterogeneousGaussian] | type[HeterogeneousAnalytic]] = {
-    "heterogeneous": HeterogeneousGaussian,
-    "heterogeneous-analytic": HeterogeneousAnalytic,
+"""Calibrations of equal noise on all outputs."""
+HETEROGENEOUS = {
+    "heterogeneous": Calibration(extended_gaussian_sigma, "Phan et al. 2019, Theorem 3 (Condition 1 for delta > 0.798)"),
+    "heterogeneous-analytic": Calibration(
+        analytic_gaussian_sigma, "whitening by sqrt(K r); Balle and Wang 2018, Theorem 8 (necessary and sufficient)"
+    ),
 }
+"""Calibrations of redistributed noise; their sensitivity is the whitened one."""
 NAMES = (*PLAIN, *HETEROGENEOUS, LAPLACE)
 
 
@@ -327,22 +249,15 @@ def calibrate(
 ) -> GaussianNoise | Laplace:
     """The mechanism of that name for a target; a heterogeneous one without ``redistribution`` has a single output.
 
-    Guarantees
-        ``result.delta_at(epsilon) <= delta``.
+    ``result.delta_at(epsilon) <= delta``.
     """
+    checks.one_of(NAMES, mechanism=name)
     if name in HETEROGENEOUS:
         redistribution = redistribution or Redistribution.uniform(1)
-        return HETEROGENEOUS[name].for_target(epsilon, delta, sensitivity, redistribution=redistribution)
-    if redistribution is not None:
-        raise ConfigError(
-            "this mechanism has no redistribution vector",
-            where="r",
-            got=name,
-            wanted=" or ".join(HETEROGENEOUS),
-            fix="leave r out",
-        )
+    elif redistribution is not None:
+        wanted = " or ".join(HETEROGENEOUS)
+        raise ConfigError("this mechanism has no redistribution vector", where="r", got=name, wanted=wanted, fix="leave r out")
     if name == LAPLACE:
-        return Laplace.for_target(epsilon, delta, sensitivity)
-    if name not in PLAIN:
-        raise ConfigError("there is no such mechanism", where="mechanism", got=name, wanted=", ".join(NAMES))
-    return PLAIN[name].for_target(epsilon, delta, sensitivity)
+        return Laplace(laplace_scale(epsilon, delta, sensitivity), sensitivity)
+    calibration = {**PLAIN, **HETEROGENEOUS}[name]
+    return GaussianNoise(calibration.sigma(epsilon, delta, sensitivity), sensitivity, redistribution, calibration.theorem)

@@ -9,29 +9,30 @@ from numpy.typing import ArrayLike
 from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 from torch import nn
 
-from twinproof.errors import ConfigError
+from twinproof import checks
 from twinproof.privacy.linear_maps import Array, Bound, LinearMap, Norm, layer_map, relative_error
 from twinproof.privacy.spectral import Factors, ascend, fits_dense, has_dense_gram, relaxed_bound, spectral_bound, symbol_bound
 
 Named = tuple[float, str]
 
 
-def largest_column(matrix: LinearMap, target: Norm) -> Named:
+def _column_sums(matrix: LinearMap, target: Norm) -> Array:
+    """Of each column, the sum of magnitudes (l1) or of squares (l2)."""
+    entries = matrix.absolute() if target is Norm.L1 else matrix.squared()
+    return entries.adjoint(np.ones((matrix.outputs, 1)))
+
+
+def _largest_column(matrix: LinearMap, target: Norm) -> Named:
     """The norm from l1, exactly: the l1 ball's corners are the unit vectors, so some column reaches it."""
-    if target is Norm.L1:
-        sums = matrix.absolute().adjoint(np.ones((matrix.outputs, 1)))
-        return float(sums.max()) * (1 + matrix.error), "largest column"
-    squares = matrix.squared().adjoint(np.ones((matrix.outputs, 1)))
-    return math.sqrt(float(squares.max())) * (1 + matrix.error), "largest column"
+    largest = float(_column_sums(matrix, target).max())
+    return (largest if target is Norm.L1 else math.sqrt(largest)) * (1 + matrix.error), "largest column"
 
 
 def magnitude_bounds(matrix: LinearMap, source: Norm, target: Norm) -> list[Named]:
     """Bounds from the entries' magnitudes alone: exact where a sign pattern makes all entries work together.
 
-    Guarantees
-        Each is at least the norm. With a_k the rows: |a_k x| <= |a_k|_1 |x|_inf and <= |a_k|_2 |x|_2, added up over k in the
-        target's norm. x'Gx <= sum |G_ij| for |x_i| <= 1, and the same for the rows' Gram matrix, as the 2->1 norm of a
-        matrix is the inf->2 norm of its transpose.
+    With a_k the rows: |a_k x| <= |a_k|_1 |x|_inf and <= |a_k|_2 |x|_2, added up over k in the target's norm. x'Gx <= sum |G_ij|
+    for |x_i| <= 1, and the same for the rows' Gram matrix, as the 2->1 norm of a matrix is the inf->2 norm of its transpose.
     """
     if source is Norm.LINF:
         rows = matrix.absolute().apply(np.ones((matrix.inputs, 1)))
@@ -72,7 +73,7 @@ def best_input(matrix: LinearMap, source: Norm, target: Norm, factors: Array | N
     (inputs, rank) of the relaxation give half of the starts, by projection on random directions.
     """
     if source is Norm.L1:
-        return _best_unit_vector(matrix, target)
+        return np.asarray(np.eye(1, matrix.inputs, int(_column_sums(matrix, target).argmax()))[0])
     if source is target and (top := _top_singular_vector(matrix)) is not None:
         return top
     random, starts = np.random.default_rng(1), max(1, min(_STARTS, matrix.block))
@@ -93,11 +94,7 @@ def best_input(matrix: LinearMap, source: Norm, target: Norm, factors: Array | N
 
 
 def reached_value(matrix: LinearMap, point: Array, source: Norm, target: Norm) -> float:
-    """|A x| / |x| for one x, rounded down by a bound on its own error; 0 for x = 0.
-
-    Guarantees
-        Never above the norm: the product's error is at most ``matrix.error`` of the same product of magnitudes.
-    """
+    """|A x| / |x| for one x; 0 for x = 0. Never above the norm: a bound on the product's own error is taken off."""
     column = point[:, None]
     length = float(_lengths(column, source)[0]) * (1 + relative_error(point.size))
     if length == 0:
@@ -105,13 +102,6 @@ def reached_value(matrix: LinearMap, point: Array, source: Norm, target: Norm) -
     answer = float(_lengths(matrix.apply(column), target)[0])
     error = matrix.error * float(_lengths(matrix.absolute().apply(np.abs(column)), target)[0])
     return max(0.0, (answer * (1 - matrix.error) - 2 * error) / length)
-
-
-def _best_unit_vector(matrix: LinearMap, target: Norm) -> Array:
-    sums = (matrix.absolute() if target is Norm.L1 else matrix.squared()).adjoint(np.ones((matrix.outputs, 1)))
-    unit = np.zeros(matrix.inputs)
-    unit[int(sums.argmax())] = 1
-    return unit
 
 
 def _top_singular_vector(matrix: LinearMap) -> Array | None:
@@ -166,31 +156,33 @@ def operator_norm(
         that size at most about sqrt(pi/2) (inf->2, 2->1) or 1.79 (inf->1) times the norm if the ascent converged, and
         ``lower`` shows how far it can be off. Larger layers have bounds too, looser ones, in less than about a gigabyte.
     """
-    source, target = _checked_norms(source, target)
+    checks.one_of(tuple(Norm), source=source)
+    checks.one_of(TARGETS, target=target, fix="measure the output in l2 for Gaussian noise, in l1 for Laplace noise")
+    source, target = Norm(source), Norm(target)
     matrix = layer_map(layer, tuple(input_shape), scale)
     factors: Factors | None = None
     if not matrix.row_scale.any():
         return Bound(0.0, 0.0, "all weights are zero")
     if source is Norm.L1:
-        value, method = largest_column(matrix, target)
+        value, method = _largest_column(matrix, target)
     else:
         if has_dense_gram(matrix) and (source, target) != (Norm.L2, Norm.L2):
             factors = ascend(matrix, source, target)
         value, method = min(_upper_bounds(layer, tuple(input_shape), matrix, source, target, factors))
     point = best_input(matrix, source, target, None if factors is None else factors.inputs)
     lower = reached_value(matrix, point, source, target)
-    return Bound(_scaled_up(value, matrix.exponent), _scaled_down(lower, matrix.exponent), method)
+    upper = math.nextafter(_times_power(value, matrix.exponent), math.inf)
+    reached = min(_times_power(lower, matrix.exponent), float(np.finfo(np.float64).max))
+    return Bound(upper, max(0.0, math.nextafter(reached, 0.0)), method)
 
 
 def _upper_bounds(
     layer: nn.Module, shape: tuple[int, ...], matrix: LinearMap, source: Norm, target: Norm, factors: Factors | None
 ) -> list[Named]:
     """All bounds that hold for this pair of norms, each with the name of its proof."""
-    spectral: list[Named] = [
-        (spectral_bound(matrix), "Gram matrix" if has_dense_gram(matrix) else "Schur test or blocks of rows")
-    ]
+    spectral: list[Named] = [(spectral_bound(matrix), "Gram matrix")]
     if not has_dense_gram(matrix):
-        spectral.append((symbol_bound(layer, shape, matrix), "symbol on a torus"))
+        spectral = [(spectral[0][0], "Schur test or blocks of rows"), (symbol_bound(layer, shape, matrix), "symbol on a torus")]
     if (source, target) == (Norm.L2, Norm.L2):
         return spectral
     found = [dimension_bound(matrix, source, target, min(spectral)[0]), *magnitude_bounds(matrix, source, target)]
@@ -199,27 +191,7 @@ def _upper_bounds(
     return found
 
 
-def _checked_norms(source: Norm | str, target: Norm | str) -> tuple[Norm, Norm]:
-    for name, given, allowed in (("source", source, tuple(Norm)), ("target", target, TARGETS)):
-        if given not in [str(norm) for norm in allowed]:
-            raise ConfigError(
-                f"no operator norm is known for this {name}",
-                where=name,
-                got=given,
-                wanted=", ".join(allowed),
-                fix="measure the layer's output in l2 for Gaussian noise, in l1 for Laplace noise",
-            )
-    return Norm(source), Norm(target)
-
-
-def _scaled_up(value: float, exponent: int) -> float:
-    """value * 2**exponent, rounded up; infinite where no float is large enough."""
+def _times_power(value: float, exponent: int) -> float:
+    """value * 2**exponent; infinite where no float is large enough."""
     with np.errstate(over="ignore", under="ignore"):
-        return math.nextafter(float(np.ldexp(value, exponent)), math.inf)
-
-
-def _scaled_down(value: float, exponent: int) -> float:
-    """value * 2**exponent, rounded down."""
-    with np.errstate(over="ignore", under="ignore"):
-        scaled = min(float(np.ldexp(value, exponent)), float(np.finfo(np.float64).max))
-    return max(0.0, math.nextafter(scaled, 0.0))
+        return float(np.ldexp(value, exponent))

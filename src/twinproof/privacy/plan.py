@@ -21,6 +21,7 @@ from enum import StrEnum
 import torch
 from torch import Tensor
 
+from twinproof import checks
 from twinproof.errors import ConfigError
 from twinproof.keys import Key
 from twinproof.privacy.accounting import PoissonGaussianEvent, check_delta, check_event
@@ -113,20 +114,11 @@ class Plan:
     def __post_init__(self) -> None:
         check_event(self.event)
         check_delta(self.delta)
-        if self.noise_multiplier > _LARGEST_MULTIPLIER:
-            wanted = f"at most {_LARGEST_MULTIPLIER:g}: larger noise is not exact on the grid"
-            raise ConfigError("the noise multiplier is too large", where="Plan", got=self.noise_multiplier, wanted=wanted)
-        if not _CLIP_RANGE[0] <= self.clip_norm <= _CLIP_RANGE[1]:
-            wanted = f"{_CLIP_RANGE[0]:g} to {_CLIP_RANGE[1]:g}"
-            raise ConfigError("the clip_norm cannot be used", where="clip_norm", got=self.clip_norm, wanted=wanted)
-        if not (self.divisor > 0 and math.isfinite(self.divisor)):
-            raise ConfigError("the divisor cannot be used", where="divisor", got=self.divisor, wanted="a finite number above 0")
-        if self.clip_rule not in tuple(ClipRule):
-            raise ConfigError("unknown clip_rule", where="clip_rule", got=self.clip_rule, wanted=" or ".join(ClipRule))
+        checks.between(0, _LARGEST_MULTIPLIER, noise_multiplier=self.noise_multiplier)
         # At r = 0 a gradient of zero would be divided by zero, and the bound would not be strict.
-        if not _CLIP_RANGE[0] <= self.clip_r <= _CLIP_RANGE[1]:
-            wanted = f"{_CLIP_RANGE[0]:g} to {_CLIP_RANGE[1]:g}"
-            raise ConfigError("the clip_r cannot be used", where="clip_r", got=self.clip_r, wanted=wanted)
+        checks.between(*_CLIP_RANGE, clip_norm=self.clip_norm, clip_r=self.clip_r)
+        checks.positive(divisor=self.divisor)
+        checks.one_of(tuple(ClipRule), clip_rule=self.clip_rule)
 
     @property
     def event(self) -> PoissonGaussianEvent:
@@ -187,8 +179,7 @@ class PrivateExecution:
 
     def draw(self, step: int) -> Draw:
         """The records of ``step``: a Poisson sample, from the key alone."""
-        if not 0 <= step < self.plan.steps:
-            raise ConfigError("there is no such step in the plan", where="step", got=step, wanted=f"0..{self.plan.steps - 1}")
+        checks.whole(0, self.plan.steps - 1, step=step)
         self._announce(step)
         self._outstanding[step] = Draw(step, self._randomness.sample(step, announced=self._reserved), self)
         return self._outstanding[step]

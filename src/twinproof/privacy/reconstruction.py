@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from twinproof import checks
 from twinproof.errors import ConfigError, DataError
 from twinproof.keys import Key
 from twinproof.privacy.accounting import LaplaceEvent
 from twinproof.privacy.discrete_laplace import LARGEST_SUM, GridLaplace
 from twinproof.privacy.functional import LEVELS, FeatureBall, ReconstructionPolynomial, reconstruction_levels_sensitivity
 from twinproof.privacy.ledger import Ledger
-from twinproof.privacy.mechanism import check_positive
 from twinproof.privacy.mechanisms import laplace_scale
 
 RECONSTRUCTION = "functional mechanism: reconstruction"
@@ -33,7 +33,7 @@ class ReconstructionPlan:
     high: float = 1.0
 
     def __post_init__(self) -> None:
-        check_positive("epsilon", self.epsilon)
+        checks.positive(epsilon=self.epsilon)
         if self.inputs < 1 or not -_LARGEST_INPUT <= self.low < self.high <= _LARGEST_INPUT:
             got = f"{self.inputs} inputs in [{self.low}, {self.high}]"
             wanted = f"at least one, low below high, within +-{_LARGEST_INPUT:g}"

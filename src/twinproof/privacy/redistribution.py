@@ -12,10 +12,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from twinproof import checks
 from twinproof.data.arrays import StoredArray
 from twinproof.data.limits import SHARES_BYTES, check_unpacked, read_regular, reading
 from twinproof.errors import ConfigError, DataError
-from twinproof.privacy.mechanism import UPWARDS, check_positive
+from twinproof.privacy.mechanism import UPWARDS
 
 LARGEST_DIMENSION = 10_000_000
 # Shares that were stored as float32 add up to 1 within this. The promise does not hang on it: noise and sensitivity are taken
@@ -57,13 +58,7 @@ class Redistribution:
     @classmethod
     def uniform(cls, dimension: int) -> Redistribution:
         """Equal shares: the same noise on all outputs."""
-        if not 1 <= dimension <= LARGEST_DIMENSION:
-            raise ConfigError(
-                "the dimension cannot be used",
-                where="dimension",
-                got=dimension,
-                wanted=f"a number from 1 to {LARGEST_DIMENSION:,}",
-            )
+        checks.whole(1, LARGEST_DIMENSION, dimension=dimension)
         return cls((1 / dimension,) * dimension)
 
     @classmethod
@@ -105,33 +100,30 @@ class Redistribution:
     def whitened_sensitivity(self, l2_sensitivity: float) -> float:
         """The largest whitened sensitivity of a query with that plain l2 sensitivity, rounded up.
 
-        Guarantees
-            Never below the truth: no coordinate is divided by less than the smallest of sqrt(K r). Reached by a query that
-            moves only that output; the sensitivity of a known layer can be far smaller.
+        No coordinate is divided by less than the smallest of sqrt(K r). A query that moves only that output reaches it.
         """
-        check_positive("sensitivity", l2_sensitivity)
+        checks.positive(sensitivity=l2_sensitivity)
         return l2_sensitivity / float(self.scales().min()) * UPWARDS
 
     def covered_l2_sensitivity(self, sensitivity: float) -> float:
         """The plain l2 sensitivity up to which every query has at most this whitened ``sensitivity``, rounded down."""
-        check_positive("sensitivity", sensitivity)
+        checks.positive(sensitivity=sensitivity)
         return sensitivity * float(self.scales().min()) / UPWARDS
 
 
 _BETWEEN = re.compile(r"[\s,;\[\]]+")
 
 
-def parse_redistribution(text: str) -> Redistribution:
+def parse_redistribution(text: str | Path) -> Redistribution:
     """Reads ``0.2,0.3,0.5``, or the file of that name: ``.npy``, or text with commas, spaces or lines between numbers."""
-    shares = _numbers(text)
+    shares = None if isinstance(text, Path) else _numbers(text)
     return Redistribution(_file_numbers(Path(text)) if shares is None else shares)
 
 
 def _numbers(text: str) -> tuple[float, ...] | None:
     """The numbers of a text, or None where it is something else."""
-    words = [word for word in _BETWEEN.split(text) if word]
     try:
-        return tuple(float(word) for word in words) or None
+        return tuple(float(word) for word in _BETWEEN.split(text) if word) or None
     except ValueError:
         return None
 
@@ -141,10 +133,16 @@ def _file_numbers(path: Path) -> tuple[float, ...]:
         content = read_regular(path, SHARES_BYTES)
         with reading(path):
             shares = _array_numbers(content, path) if path.suffix == ".npy" else _numbers(content.decode())
+            if shares is None:
+                raise ValueError("something other than numbers")
     except DataError as error:
-        raise _unreadable(path, error.got) from error
-    if shares is None:
-        raise _unreadable(path, "something else than numbers")
+        raise DataError(
+            "the redistribution vector cannot be read",
+            where=str(path),
+            got=error.got,
+            wanted="numbers with commas between them, or a file of numbers (text or .npy)",
+            fix="for example --r 0.2,0.3,0.5 or --r shares.txt",
+        ) from error
     return shares
 
 
@@ -152,13 +150,3 @@ def _array_numbers(content: bytes, path: Path) -> tuple[float, ...]:
     array = StoredArray(io.BytesIO(content), str(path))
     check_unpacked(array.working_bytes, len(content), path, "")
     return tuple(array.read().astype(np.float64).reshape(-1).tolist())
-
-
-def _unreadable(path: Path, got: object) -> DataError:
-    return DataError(
-        "the redistribution vector cannot be read",
-        where=str(path),
-        got=got,
-        wanted="numbers with commas between them, or a file of numbers (text or .npy)",
-        fix="for example --r 0.2,0.3,0.5 or --r shares.txt",
-    )

@@ -37,10 +37,9 @@ _MOST_NUMBERS = 2**24
 def symbol_bound(layer: nn.Module, shape: tuple[int, ...], matrix: LinearMap) -> float:
     """An upper bound on the 2->2 norm of the map of a convolution; infinite for other layers and beyond a size.
 
-    Guarantees
-        Never below the norm. Where outputs of one channel are divided by different numbers the smallest of them counts.
-        The Fourier transform's error, over all frequencies together, is a few roundings times log2(size) of the spectrum's
-        length (Higham, theorem 24.2): that share of the whole length is added to the largest norm.
+    Where outputs of one channel are divided by different numbers the smallest of them counts. The Fourier transform's error,
+    over all frequencies together, is a few roundings times log2(size) of the spectrum's length (Higham, theorem 24.2): that
+    share of the whole length is added to the largest norm.
     """
     if not isinstance(layer, Convolution):
         return math.inf
@@ -161,11 +160,7 @@ def has_dense_gram(matrix: LinearMap) -> bool:
 
 
 def spectral_bound(matrix: LinearMap) -> float:
-    """An upper bound on the 2->2 norm; within 1e-6 of it where ``has_dense_gram``.
-
-    Guarantees
-        Never below the norm: every way to it adds its own rounding. Memory is bounded by ``DENSE_LIMIT``.
-    """
+    """An upper bound on the 2->2 norm; within 1e-6 of it where ``has_dense_gram``. ``DENSE_LIMIT`` bounds its memory."""
     if not has_dense_gram(matrix):
         return min(_root(schur_square(matrix, _SCHUR_STEPS)), _split_bound(matrix))
     schur = schur_square(matrix, _SCHUR_STEPS_FOR_ERROR)
@@ -231,12 +226,7 @@ class Factors:
 
 
 def relaxed_bound(matrix: LinearMap, source: Norm, target: Norm, factors: Factors) -> float:
-    """The bound above for the weights that the ascent found.
-
-    Guarantees
-        Never below the norm, whatever ``factors`` holds: the 2->2 norm of the reweighted map is proven, and weights are
-        taken as the exact floats that were multiplied with.
-    """
+    """The bound above for the weights that the ascent found; a bound for any, as the 2->2 norm of the new map is proven."""
     best = math.inf
     for floor in _FLOORS:
         rows = _multipliers(factors.rows, floor) if target is Norm.L1 else None

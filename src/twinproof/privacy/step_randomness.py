@@ -2,13 +2,13 @@
 
 Both are functions of the run's key and the step alone, so that a resumed run repeats them without saved generator states.
 On a CPU they come from SHAKE-256; on a GPU the host hands over one 256-bit key for each purpose and step, and the device
-expands it with ChaCha20 (``stream_cipher.py``), because hashing on the host would take longer than the step itself.
+expands it with ChaCha20 (``compute/cipher.py``), because hashing on the host would take longer than the step itself.
 """
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -39,31 +39,24 @@ _STEPS_AT_ONCE = 64
 _HALF = 2**63
 
 
-class StepRandomness(ABC):
+class StepRandomness(Protocol):
     """Draws records and noise for the steps of one run."""
 
-    @abstractmethod
     def sample(self, step: int, *, announced: int) -> Tensor:
         """The records of ``step``, in rising order (int64, on the device); steps before ``announced`` may be drawn with it.
 
-        Guarantees
-            Every record is taken independently of the others, with probability at most the sample rate and less than 2^-64
-            below it.
+        Every record is taken independently of the others, with probability at most the sample rate, and less than 2^-64 below.
         """
 
-    @abstractmethod
     def normals(self, step: int) -> Tensor:
         """The standard normal numbers of ``step``, one for each parameter, in float64 on the device."""
 
 
-class HostRandomness(StepRandomness):
+class HostRandomness:
     """From SHAKE-256, for a CPU."""
 
     def __init__(self, key: Key, *, records: int, sample_rate: float, parameters: int) -> None:
-        self._key = key
-        self._records = records
-        self._sample_rate = sample_rate
-        self._parameters = parameters
+        self._key, self._records, self._sample_rate, self._parameters = key, records, sample_rate, parameters
 
     def sample(self, step: int, *, announced: int) -> Tensor:
         """See :class:`StepRandomness`."""
@@ -74,7 +67,7 @@ class HostRandomness(StepRandomness):
         return torch.from_numpy(self._key.normals("noise", step, count=self._parameters))
 
 
-class DeviceRandomness(StepRandomness):
+class DeviceRandomness:
     """From ChaCha20 on the device, for several steps at once: their sizes then reach the host in one piece.
 
     A step that waited for the size of its own draw would leave the device idle. Any device will do, a CPU too, so that the
@@ -82,11 +75,8 @@ class DeviceRandomness(StepRandomness):
     """
 
     def __init__(self, key: Key, device: torch.device, *, records: int, sample_rate: float, parameters: int) -> None:
-        self._key = key
-        self._device = device
-        self._records = records
+        self._key, self._device, self._records, self._parameters = key, device, records, parameters
         self._threshold = math.floor(sample_rate * 2**64)
-        self._parameters = parameters
         self._drawn: dict[int, Tensor] = {}
         self._noise: dict[int, Tensor] = {}
 

@@ -13,7 +13,7 @@ from twinproof.layers.noise import Law, Place
 from twinproof.layers.noise_constraint import WeightRule
 from twinproof.layers.noise_placement import BOTH_PLACES, NoiseForm, RedistributionKind
 from twinproof.privacy.linear_maps import Norm
-from twinproof.privacy.mechanisms import HETEROGENEOUS, LAPLACE, LARGEST_EPSILON, Laplace, calibrate
+from twinproof.privacy.mechanisms import HETEROGENEOUS, LAPLACE, LARGEST_EPSILON, calibrate, laplace_scale
 from twinproof.privacy.paper_formulas import paper_classic_sigma, paper_extended_sigma
 
 BothPlaces = Literal["input-and-first-layer"]
@@ -139,7 +139,7 @@ def settled_noise(noise: NoiseLayerConfig, variant: Variant, shape: tuple[int, .
 
 def _unit_deviation(noise: NoiseLayerConfig, variant: Variant) -> float:
     if noise.mechanism == LAPLACE:
-        return Laplace.for_target(noise.epsilon_r).scale
+        return laplace_scale(noise.epsilon_r)
     if variant is Variant.PUBLISHED and noise.mechanism in _PRINTED:
         return _PRINTED[noise.mechanism](noise.epsilon_r, noise.delta_r)
     return calibrate(noise.mechanism, noise.epsilon_r, noise.delta_r).sigma

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from twinproof.errors import ModelError
 from twinproof.layers.networks import build_network
 from twinproof.layers.noise import Law, NoiseLayer, Place, UniformSpread, silenced
-from twinproof.layers.noise_placement import add_noise, split_at_noise
+from twinproof.layers.noise_placement import add_noise, add_two_noises, split_at_noise, split_at_two_noises, with_two_noises
 
 IMAGE = (1, 28, 28)
 
@@ -104,36 +104,24 @@ def test_what_is_not_linear_before_the_noise_is_refused(name: str) -> None:
         add_noise(NOT_LINEAR[name](), (3,), Place.FIRST_LAYER, _layer)
 
 
-@pytest.mark.parametrize("place", list(Place))
-@pytest.mark.parametrize("network", [nn.Linear(3, 3), Own(nn.Linear(3, 3))])
-def test_what_is_no_sequential_is_refused(network: nn.Module, place: Place) -> None:
-    with pytest.raises(ModelError, match="between the modules of a Sequential"):
-        add_noise(network, (3,), place, _layer)
-
-
 @pytest.mark.parametrize(
-    ("network", "shape"),
+    ("network", "shape", "message"),
     [
-        (nn.Sequential(nn.Linear(3, 3)), (4,)),
-        (nn.Sequential(nn.Linear(3, 3)), (2, 3)),
-        (nn.Sequential(nn.Conv2d(1, 2, 3)), (1, 2, 2)),
-        (nn.Sequential(nn.Conv2d(1, 2, 3)), (9,)),
+        (nn.Linear(3, 3), (3,), "between the modules of a Sequential"),
+        (Own(nn.Linear(3, 3)), (3,), "between the modules of a Sequential"),
+        (nn.Sequential(nn.Linear(3, 3)), (4,), "first layer does not fit the input"),
+        (nn.Sequential(nn.Linear(3, 3)), (2, 3), "first layer does not fit the input"),
+        (nn.Sequential(nn.Conv2d(1, 2, 3)), (1, 2, 2), "first layer does not fit the input"),
+        (nn.Sequential(nn.Conv2d(1, 2, 3)), (9,), "first layer does not fit the input"),
+        (add_noise(nn.Sequential(nn.Linear(3, 3), nn.Tanh()), (3,), Place.INPUT, _layer), (3,), "has noise already"),
     ],
 )
-def test_an_input_that_does_not_fit_is_refused(network: nn.Module, shape: tuple[int, ...]) -> None:
-    with pytest.raises(ModelError, match="first layer does not fit the input"):
+def test_networks_that_take_no_noise_are_refused(network: nn.Module, shape: tuple[int, ...], message: str) -> None:
+    with pytest.raises(ModelError, match=message):
         add_noise(network, shape, Place.FIRST_LAYER, _layer)
 
 
-def test_a_second_noise_layer_is_refused() -> None:
-    noisy = add_noise(nn.Sequential(nn.Linear(3, 3), nn.Tanh()), (3,), Place.INPUT, _layer)
-    with pytest.raises(ModelError, match="has noise already"):
-        add_noise(noisy, (3,), Place.INPUT, _layer)
-    with pytest.raises(ModelError, match="more than one noise layer"):
-        split_at_noise(nn.Sequential(_layer((3,)), nn.Linear(3, 3), _layer((3,))))
-    twice = _layer((3,))
-    with pytest.raises(ModelError, match="more than one noise layer"):
-        split_at_noise(nn.Sequential(twice, nn.Linear(3, 3), twice))
+TWICE = _layer((3,))
 
 
 @pytest.mark.parametrize(
@@ -143,6 +131,8 @@ def test_a_second_noise_layer_is_refused() -> None:
         (nn.Sequential(nn.Sequential(nn.Linear(3, 3), _layer((3,)))), "not where it can be certified"),
         (nn.Sequential(nn.Tanh(), _layer((3,))), "a layer that is not linear"),
         (nn.ModuleDict({"noise": _layer((3,))}), "between the modules of a Sequential"),
+        (nn.Sequential(_layer((3,)), nn.Linear(3, 3), _layer((3,))), "more than one noise layer"),
+        (nn.Sequential(TWICE, nn.Linear(3, 3), TWICE), "more than one noise layer"),
     ],
 )
 def test_noise_elsewhere_is_refused(network: nn.Module, message: str) -> None:
@@ -150,6 +140,71 @@ def test_noise_elsewhere_is_refused(network: nn.Module, message: str) -> None:
         split_at_noise(network)
 
 
-def test_a_network_without_noise_has_no_split() -> None:
-    assert split_at_noise(build_network("mlp", IMAGE, 10)) is None
-    assert split_at_noise(nn.Linear(2, 2)) is None
+def test_networks_with_fewer_noises_have_no_split() -> None:
+    for network in (build_network("mlp", IMAGE, 10), nn.Linear(2, 2)):
+        assert split_at_noise(network) is None
+        assert split_at_two_noises(network) is None
+    assert split_at_two_noises(nn.Sequential(_layer((2,)), nn.Linear(2, 2))) is None
+
+
+def _noise(shape: tuple[int, ...], deviation: float = 1.0) -> NoiseLayer:
+    return NoiseLayer(shape, Law.LAPLACE, deviation, UniformSpread(shape))
+
+
+def _two(relu: nn.Module | None = None) -> nn.Sequential:
+    relu = relu or nn.ReLU()
+    return add_two_noises(
+        nn.Sequential(nn.Flatten(), nn.Linear(4, 3), relu, nn.Linear(3, 2), relu), (2, 2), _noise((2, 2)), _noise
+    )
+
+
+def test_both_are_found_again_and_names_of_weights_stay() -> None:
+    network = _two()
+    split = split_at_two_noises(network)
+    assert split is not None
+    assert split.input_noise is network[0]
+    assert split.hidden.noise is network[3]
+    assert split.hidden.flattens
+    assert split.hidden.before is network[2]
+    assert {"input_noise.deviation", "noise.deviation", "1.weight", "3.weight"} <= set(network.state_dict())
+    assert [type(module).__name__ for module in network] == [
+        *("NoiseLayer", "Flatten", "Linear", "NoiseLayer", "ReLU", "Linear", "ReLU")
+    ], "a module that is used twice stays twice"
+
+
+def test_each_pass_draws_both() -> None:
+    network = add_two_noises(nn.Sequential(nn.Linear(1, 1, bias=False)), (1,), _noise((1,)), lambda shape: _noise(shape, 2.0))
+    with torch.no_grad():
+        next(network[1].parameters()).fill_(1.0)
+        torch.manual_seed(0)
+        drawn = network(torch.zeros(200_000, 1)).double()
+    # Variances of Lap(1) and Lap(2) add up to 2 + 8; six standard errors of the sample variance are below 0.4.
+    assert float(drawn.var()) == pytest.approx(10, abs=0.4)
+    assert len(drawn.unique()) > 150_000
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        nn.Sequential(_noise((2,)), _noise((2,)), nn.Linear(2, 2)),
+        nn.Sequential(nn.Linear(2, 2), _noise((2,)), nn.Linear(2, 2), _noise((2,))),
+        nn.Sequential(_noise((2,)), nn.Linear(2, 2), _noise((2,)), nn.ReLU(), _noise((2,))),
+        nn.Sequential(nn.Sequential(_noise((2,)), nn.Linear(2, 2), _noise((2,)))),
+        nn.Sequential(_noise((2,)), nn.Linear(2, 2), nn.ReLU(), _noise((2,))),
+    ],
+)
+def test_two_noises_elsewhere_are_refused(network: nn.Sequential) -> None:
+    with pytest.raises(ModelError, match="not where it can be certified"):
+        split_at_two_noises(network)
+
+
+def test_a_network_with_equal_noise_at_both_places() -> None:
+    network = with_two_noises(nn.Sequential(nn.Conv2d(1, 3, 2), nn.Flatten(), nn.Linear(12, 2)), (1, 3, 3), 0.25, 0.5)
+    split = split_at_two_noises(network)
+    assert split is not None
+    assert (float(split.input_noise.deviation), float(split.hidden.noise.deviation)) == (0.25, 0.5)
+    assert (split.input_noise.shape, split.hidden.noise.shape) == ((1, 3, 3), (3, 2, 2))
+    with pytest.raises(ModelError, match="more than one noise layer"):
+        split_at_noise(network)
+    with pytest.raises(ModelError, match="does not have its shape"):
+        add_two_noises(nn.Sequential(nn.Linear(4, 2)), (4,), _noise((2, 2)), _noise)
