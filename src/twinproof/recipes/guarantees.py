@@ -10,7 +10,6 @@ from twinproof.layers.noise_placement import RedistributionKind
 from twinproof.privacy.accounting import Spending
 from twinproof.recipes.config import TrainConfig
 from twinproof.recipes.noise_layer import NoiseLayerConfig, Variant
-from twinproof.recipes.registry import find_recipe
 from twinproof.rounding import format_up
 
 _THEOREM = (
@@ -107,7 +106,7 @@ def privacy_guarantee(
 
 def refuted_as_printed(config: TrainConfig) -> str | None:
     """Why the steps of a paper's own variant do not keep its promise; None where a plan counts them, or none is claimed."""
-    recipe = find_recipe(config.recipe)
+    recipe = config.spec
     return recipe.printed.refutation if recipe.printed is not None and config.variant is Variant.PUBLISHED else None
 
 
