@@ -21,7 +21,20 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import typer
 
 from twinproof import __version__
-from twinproof.cli import attack, audit, calculators, certify, demo, federate, listings, report, reproduce, settings, train, verify
+from twinproof.cli import (
+    attack,
+    audit,
+    calculators,
+    certify,
+    demo,
+    federate,
+    listings,
+    report,
+    reproduce,
+    settings,
+    train,
+    verify,
+)
 from twinproof.cli.output import print_error
 from twinproof.cli.ranks import leave
 from twinproof.errors import TwinproofError, UserError, fault_of

@@ -18,9 +18,9 @@ def settings(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Lists the settings of a training with their meaning, default and range.
+    """Lists the settings of a training.
 
-    Give them as --set name=value, in a TOML file for --config, or by the same names in Python.
+    Each with its meaning, default and range. Give them as --set name=value, in a TOML file for --config, or by the same names in Python.
 
     Example: twinproof settings stobatch
     """
@@ -28,17 +28,13 @@ def settings(
     from twinproof.recipes.registry import find_recipe
 
     schema = TrainConfig.model_json_schema()
-    rows = list(_rows(schema, schema["$defs"], "", {}))
+    rows = list(_rows(schema, schema["$defs"]))
+    rows.sort(key=lambda row: row["name"].partition(".")[0] not in ("data", "recipe", "variant"))
     if recipe is not None:
         spec = find_recipe(recipe)
         own = _flat({"recipe": spec.name, **spec.defaults})
-        read = [name for name in ("regulariser", "noise_layer") if name in spec.defaults]
-        unread = [f"{name}." for name in ("regulariser", "noise_layer", "trainers") if name not in read]
         rows = [
-            {**row, "default": own.get(row["name"], row["default"])}
-            for row in rows
-            if not row["name"].startswith(tuple(unread))
-            and (not row["name"].startswith("regulariser.") or row["name"] in own)
+            {**row, "default": own.get(row["name"], row["default"])} for row in rows if _reads(spec.defaults, row["name"], own)
         ]
     if as_json:
         print_json({"recipe": recipe, "settings": rows})
@@ -47,20 +43,24 @@ def settings(
     print_rows(shown, header=["setting", "default", "range", "meaning"])
 
 
-def _rows(
-    section: Mapping[str, Any], definitions: Mapping[str, Any], prefix: str, defaults: Mapping[str, Any]
-) -> Iterator[dict[str, Any]]:
+def _reads(defaults: Mapping[str, Any], name: str, own: Mapping[str, Any]) -> bool:
+    """Whether a recipe with these defaults reads the setting: of a regulariser, those that it has a value for."""
+    section = name.partition(".")[0]
+    return name in own if section == "regulariser" else section not in ("noise_layer", "trainers") or section in defaults
+
+
+def _rows(section: Mapping[str, Any], definitions: Mapping[str, Any], prefix: str = "") -> Iterator[dict[str, Any]]:
     """One row for each setting of a JSON schema, the settings of a nested section under its name."""
     for name, field in section["properties"].items():
         kinds = [_resolved(kind, definitions) for kind in field.get("anyOf", [field])]
         nested = [kind for kind in kinds if "properties" in kind]
         if nested:
-            yield from _rows(nested[0], definitions, f"{prefix}{name}.", field.get("default") or {})
+            yield from _rows(nested[0], definitions, f"{prefix}{name}.")
             continue
         yield {
             "name": f"{prefix}{name}",
             "meaning": field.get("description", ""),
-            "default": defaults.get(name, field.get("default", "required" if name in section.get("required", ()) else None)),
+            "default": "required" if name in section.get("required", ()) else field.get("default"),
             "range": " or ".join(text for kind in kinds if (text := _range(kind))),
         }
 
