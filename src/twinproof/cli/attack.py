@@ -142,7 +142,7 @@ def attack(
     seed: Annotated[int | None, typer.Option(help="Makes the attacks repeatable.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace attacks with other settings.")] = False,
     data: DataPlace = None,
-    device: Device = "auto",
+    device: Device = None,
     data_root: DataRoot = None,
     as_json: Json = False,
 ) -> None:
@@ -184,7 +184,7 @@ def attack(
                 plan=plan,
                 sampling=Sampling(n0, n, alpha),
                 limit=limit,
-                device=device,
+                device=device or "auto",
                 overwrite=overwrite,
                 key=None if seed is None else Key.from_seed(seed),
                 progress=bars,

@@ -25,7 +25,7 @@ def audit(
     seed: Annotated[int | None, typer.Option(help="Makes the audit repeatable.", show_default="system entropy")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an audit with other settings.")] = False,
     data: DataPlace = None,
-    device: Device = "auto",
+    device: Device = None,
     data_root: DataRoot = None,
     as_json: Json = False,
 ) -> None:
@@ -61,7 +61,7 @@ def audit(
             dataset,
             budget=AttackBudget(steps=steps, draws=draws, restarts=restarts, votes=votes),
             limit=limit,
-            device=device,
+            device=device or "auto",
             key=None if seed is None else Key.from_seed(seed),
             overwrite=overwrite,
             progress=bars,

@@ -53,7 +53,7 @@ def certify(
     limit: Annotated[int | None, typer.Option(help="Only so many inputs of the test set.", show_default="all")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace certificates with other settings.")] = False,
     data: DataPlace = None,
-    device: Device = "auto",
+    device: Device = None,
     data_root: DataRoot = None,
     as_json: Json = False,
 ) -> None:
@@ -89,7 +89,7 @@ def certify(
                 method=method,
                 sigma=sigma,
                 limit=limit,
-                device=device,
+                device=device or "auto",
                 overwrite=overwrite,
                 progress=bars,
                 ranks=ranks,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @system_faults("run `twinproof demo` again: it starts in a new folder")
 def demo(
     out: Annotated[Path, typer.Option(help="New directory for the run.")] = Path("demo-run"),
-    device: Device = "auto",
+    device: Device = None,
     as_json: Json = False,
 ) -> None:
     """Runs the main job on embedded data.
@@ -41,7 +41,7 @@ def demo(
     from twinproof.recipes.train import train
     from twinproof.reporting.write import write_report
 
-    root = _free_directory(out)
+    root, device = _free_directory(out), device or "auto"
     settings: dict[str, Any] = {**DEMO_SETTINGS, "performance": {"device": device}}
     with shown() as bars:
         bars.say("these settings were tuned on the same public digits; tuning on private records would cost privacy too")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from twinproof.cli.output import DataRoot, DeviceSetting, Json, PublicFraction, Test, print_json, print_rows, shown
+from twinproof.cli.output import DataRoot, Device, Json, PublicFraction, Test, print_json, print_rows, shown
 from twinproof.cli.summaries import training_answer, training_rows
 from twinproof.cli.train import (
     Config,
@@ -44,7 +44,7 @@ def federate(
     flower: Annotated[bool, typer.Option("--flower", help="Run over Flower; needs twinproof[federated].")] = False,
     timeout: Annotated[float | None, typer.Option(min=0.001, help="Seconds that a party has for a round.")] = None,
     resume: Resume = False,
-    device: DeviceSetting = None,
+    device: Device = None,
     data_root: DataRoot = None,
     as_json: Json = False,
 ) -> None:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -33,8 +34,7 @@ if TYPE_CHECKING:
     from twinproof.progress import Progress as AnyProgress
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, and nothing else there.")]
-Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-DeviceSetting = Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda.", show_default="auto")]
+Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda.", show_default="auto")]
 DataRoot = Annotated[
     Path | None, typer.Option(help="Folder of the standard data sets.", show_default="the variable TWINPROOF_DATA")
 ]
@@ -76,11 +76,12 @@ def print_error(error: TwinproofError, *, as_json: bool) -> None:
 
 def print_rows(rows: Sequence[Sequence[str]], *, header: Sequence[str] = ()) -> None:
     """Prints aligned columns. Cells are wrapped to the width of a terminal; in a file or a pipe each row is one line."""
-    columns = header or (rows[0] if rows else ())
-    table = Table(*columns, box=None, show_header=bool(header), show_edge=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table = Table(box=None, show_header=bool(header), pad_edge=False, padding=(0, 2, 0, 0))
+    for name in header or (rows[0] if rows else ()):
+        table.add_column(Text(name))
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
-    console = Console(width=None if sys.stdout.isatty() else 100_000, highlight=False)
+    console = Console(width=None if sys.stdout.isatty() else 100_000)
     with console.capture() as captured:
         console.print(table)
     for line in captured.get().splitlines():
@@ -203,15 +204,14 @@ class Lines:
 
     def _line(self, seconds: float) -> str:
         if not self._stage or self._total < 1:
-            return f"{self._stage or 'preparing'}: {_clock_time(seconds)} so far"
+            return f"{self._stage or 'preparing'}: {_clock(seconds)} so far"
         share = f"{self._stage}: {self._done} of {self._total} ({100 * self._done // self._total} %)"
         rate = (self._done - self._before) / seconds if seconds > 0 else 0.0
         if not rate:
-            return share if seconds < 1 else f"{share}, {_clock_time(seconds)} so far"
+            return share if seconds < 1 else f"{share}, {_clock(seconds)} so far"
         left = (self._total - self._done) / rate
-        return f"{share}, {rate:,.3g}/s, {_clock_time(seconds)} so far, {_clock_time(left)} left"
+        return f"{share}, {rate:,.3g}/s, {_clock(seconds)} so far, {_clock(left)} left"
 
 
-def _clock_time(seconds: float) -> str:
-    whole = int(seconds)
-    return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
+def _clock(seconds: float) -> str:
+    return str(timedelta(seconds=int(seconds)))

@@ -20,7 +20,7 @@ def settings(
 ) -> None:
     """Lists the settings of a training.
 
-    Each with its meaning, default and range. Give them as --set name=value, in a TOML file for --config, or by the same names in Python.
+    Each with its meaning, default and range. Use these names with --set, in a TOML file for --config and in Python.
 
     Example: twinproof settings stobatch
     """

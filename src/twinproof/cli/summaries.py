@@ -92,49 +92,29 @@ def certified_answer(result: CertifiedRun) -> dict[str, Any]:
 
 
 def show_certified(result: CertifiedRun) -> None:
-    """Prints the result of certification."""
-    answer = certified_answer(result)
-    low, high = answer["intervals"]["acr"]["low"], answer["intervals"]["acr"]["high"]
-    if answer["target_radius"] is not None:
-        show_decided(result, answer)
-        return
-    rows = [
-        ("inputs", f"{result.settings.inputs} at sigma {result.settings.sigma:g}, n {answer['n']}, alpha {answer['alpha']:g}"),
-        (
-            "average radius",
-            f"{format_down(answer['acr'], 4)}  ({_interval(result)} {format_down(low, 4)} to {format_up(high, 4)})",
-        ),
-        ("smoothed accuracy", f"{answer['smoothed_accuracy']:.4f}"),
-        *((f"certified at {radius}", f"{share:.4f}") for radius, share in answer["certified_accuracy"].items()),
-        ("abstained", f"{answer['abstained']:.4f}"),
-        *_how(result),
-    ]
-    print_rows(rows)
-
-
-def show_decided(result: CertifiedRun, answer: dict[str, Any]) -> None:
-    """Prints the result of a certification with a target radius: what was decided, and what is only bounded."""
+    """Prints the result of certification; with a target radius what was decided, and what is only bounded."""
     from twinproof.evaluation.certified import radius_name
 
-    target = radius_name(answer["target_radius"])
-    rows = [
-        ("inputs", f"{result.settings.inputs} at sigma {result.settings.sigma:g}, alpha {answer['alpha']:g}"),
-        ("target radius", f"{target}: certified for {answer['decided']:.4f} of the inputs, right or wrong"),
-        ("draws", f"{answer['mean_draws']:.1f} per input on average, of {answer['n']} at most"),
-        *(
-            (f"certified at {radius}", f"{share:.4f}" if radius == target else f"at least {share:.4f}")
-            for radius, share in answer["certified_accuracy"].items()
-        ),
-        ("average radius", f"at least {format_down(answer['acr'], 4)}  (a lower bound: drawing stopped at the target)"),
-        ("smoothed accuracy", f"at least {answer['smoothed_accuracy']:.4f}"),
-        ("abstained", f"at most {answer['abstained']:.4f}"),
-        *_how(result),
+    settings, answer = result.settings, certified_answer(result)
+    target = None if settings.target_radius is None else radius_name(settings.target_radius)
+    at_least, at_most = ("", "") if target is None else ("at least ", "at most ")
+    low, high = answer["intervals"]["acr"]["low"], answer["intervals"]["acr"]["high"]
+    given = " given this noise" if settings.shared_noise else ""
+    interval = f"95 % interval{given} {format_down(low, 4)} to {format_up(high, 4)}"
+    rows = [("inputs", f"{settings.inputs} at sigma {settings.sigma:g}, n {answer['n']}, alpha {answer['alpha']:g}")]
+    if target is not None:
+        interval = "a lower bound: drawing stopped at the target"
+        rows += [
+            ("target radius", f"{target}: certified for {answer['decided']:.4f} of the inputs, right or wrong"),
+            ("draws", f"{answer['mean_draws']:.1f} per input on average, of {answer['n']} at most"),
+        ]
+    rows += [
+        ("average radius", f"{at_least}{format_down(answer['acr'], 4)}  ({interval})"),
+        ("smoothed accuracy", f"{at_least}{answer['smoothed_accuracy']:.4f}"),
     ]
-    print_rows(rows)
-
-
-def _interval(result: CertifiedRun) -> str:
-    return "95 % interval given this noise" if result.settings.shared_noise else "95 % interval"
+    for radius, share in answer["certified_accuracy"].items():
+        rows.append((f"certified at {radius}", f"{'' if radius == target else at_least}{share:.4f}"))
+    print_rows([*rows, ("abstained", f"{at_most}{answer['abstained']:.4f}"), *_how(result)])
 
 
 def _how(result: CertifiedRun) -> list[tuple[str, str]]:

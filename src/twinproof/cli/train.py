@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from twinproof.cli.output import DataRoot, DeviceSetting, Json, PublicFraction, Test, print_json
+from twinproof.cli.output import DataRoot, Device, Json, PublicFraction, Test, print_json
 from twinproof.cli.ranks import bars_of, launched_ranks
 from twinproof.cli.summaries import show_training, training_answer
 from twinproof.errors import ConfigError, DataError
@@ -46,7 +46,7 @@ def train(
     set_: Set = None,
     seed: Seed = None,
     resume: Resume = False,
-    device: DeviceSetting = None,
+    device: Device = None,
     data_root: DataRoot = None,
     as_json: Json = False,
 ) -> None:
