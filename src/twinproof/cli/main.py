@@ -88,7 +88,7 @@ def run(arguments: list[str] | None = None) -> None:
     arguments = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
     as_json = "--json" in arguments  # an error may come before the arguments are parsed
     try:
-        code = app(arguments, standalone_mode=False)
+        code = app(arguments, prog_name="twinproof", standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):  # before RuntimeError, which Abort is
         code = INTERRUPTED
     except (TwinproofError, OSError, MemoryError, RuntimeError) as error:
