@@ -1,12 +1,14 @@
-"""Printing and progress: tables on stdout, one object for machines, bars and errors on stderr."""
+"""Printing and progress: answers on stdout as a table or one JSON object, progress and errors on stderr."""
 
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,21 +25,36 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.table import Table
 from rich.text import Text
 
 from twinproof.errors import TwinproofError
 
 if TYPE_CHECKING:
-    from twinproof.progress import Progress as Told
+    from twinproof.progress import Progress as AnyProgress
 
-
-def wants_json(arguments: Sequence[str]) -> bool:
-    """Whether the command line asks for a machine's answer; needed where an error comes before parsing ends."""
-    return "--json" in arguments
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, and nothing else there.")]
+Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda.", show_default="auto")]
+DataRoot = Annotated[
+    Path | None, typer.Option(help="Folder of the standard data sets.", show_default="the variable TWINPROOF_DATA")
+]
+DataPlace = Annotated[str | None, typer.Option("--data", help="Where the data are now, if they were moved.")]
+Test = Annotated[
+    Path | None, typer.Option("--test", help="File or folder of test records, which are public; for own data without them.")
+]
+PublicFraction = Annotated[
+    float | None,
+    typer.Option(
+        "--public-fraction",
+        help="Instead of --test: the share of your records that becomes the test part. They have no privacy: raw values and "
+        "labels may appear in certificates.csv, attacks.safetensors and the report.",
+    ),
+]
+RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")]
 
 
 def print_json(value: Any) -> None:
-    """The one JSON object of a ``--json`` answer. Infinity, which JSON does not know, is written as text."""
+    """Prints the answer of ``--json``. Infinity, which JSON does not have, is written as text."""
     typer.echo(json.dumps(_finite(value), indent=2, ensure_ascii=False, allow_nan=False))
 
 
@@ -50,43 +67,33 @@ def _finite(value: Any) -> Any:
 
 
 def print_error(error: TwinproofError, *, as_json: bool) -> None:
-    """One clear message: what, where, got, wanted, fix."""
+    """Prints what happened, where, what was given, what is needed and how to fix it."""
     if as_json:
         print_json({"error": error.as_dict()})
     else:
         typer.echo(f"error: {error.message()}", err=True)
 
 
-def print_rows(rows: Sequence[tuple[str, str]]) -> None:
-    """Name and value, aligned."""
-    width = max((len(name) for name, _ in rows), default=0)
-    for name, value in rows:
-        typer.echo(f"{name:<{width}}  {value}")
-
-
-Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, nothing else there.")]
-Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda.")]
-DataRoot = Annotated[Path | None, typer.Option(help="Where standard data sets lie; default: the variable TWINPROOF_DATA.")]
-Test = Annotated[
-    Path | None, typer.Option("--test", help="File or folder of test records, which are public; for own data without them.")
-]
-PublicFraction = Annotated[
-    float | None,
-    typer.Option(
-        "--public-fraction",
-        help="Or: the share of your records that becomes the test part. They get no privacy: raw values and labels may appear "
-        "in certificates.csv, attacks.safetensors and the report.",
-    ),
-]
-RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")]
+def print_rows(rows: Sequence[Sequence[str]], *, header: Sequence[str] = ()) -> None:
+    """Prints aligned columns. Cells are wrapped to the width of a terminal; in a file or a pipe each row is one line."""
+    table = Table(box=None, show_header=bool(header), pad_edge=False, padding=(0, 2, 0, 0))
+    for name in header or (rows[0] if rows else ()):
+        table.add_column(Text(name))
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    console = Console(width=None if sys.stdout.isatty() else 100_000)
+    with console.capture() as captured:
+        console.print(table)
+    for line in captured.get().splitlines():
+        typer.echo(line.rstrip())
 
 
 SECONDS_BETWEEN_LINES = 30.0
-_LOOK_EVERY = 0.5
+_SECONDS_BETWEEN_CHECKS = 0.5
 
 
 @contextmanager
-def shown() -> Iterator[Told]:
+def shown() -> Iterator[AnyProgress]:
     """Shows progress while the block runs: bars where stderr is a terminal, lines where it is a file or a pipe."""
     console = Console(stderr=True)
     if console.is_terminal:
@@ -96,12 +103,12 @@ def shown() -> Iterator[Told]:
         return
     lines, done = Lines(_echo), threading.Event()
 
-    def look() -> None:
-        while not done.wait(_LOOK_EVERY):
+    def watch() -> None:
+        while not done.wait(_SECONDS_BETWEEN_CHECKS):
             lines.look()
 
-    # A thread of its own: a step, or the work before the first one, may take longer than the time between two lines.
-    watcher = threading.Thread(target=look, name="progress", daemon=True)
+    # In a thread: one step, or the work before the first one, may take longer than the time between two lines.
+    watcher = threading.Thread(target=watch, name="progress", daemon=True)
     watcher.start()
     try:
         yield lines
@@ -111,7 +118,7 @@ def shown() -> Iterator[Told]:
 
 
 def _echo(text: str) -> None:
-    with suppress(OSError):  # whoever read it is gone; the work goes on
+    with suppress(OSError):  # nobody reads stderr any more; the work goes on
         typer.echo(text, err=True)
 
 
@@ -154,29 +161,29 @@ class Bars:
 
 
 class Lines:
-    """A ``twinproof.progress.Progress`` that writes lines: when a stage begins and ends, and every 30 seconds in between.
+    """A ``twinproof.progress.Progress`` that writes lines: at the start and end of a stage, and every 30 seconds in between.
 
-    ``look`` writes a line if one is due; somebody has to call it now and then.
+    Something has to call ``look`` regularly; it writes a line if one is due.
     """
 
     def __init__(self, write: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._write, self._clock, self._lock = write, clock, threading.RLock()
-        self._began = self._told = clock()
+        self._began = self._written = clock()
         self._stage, self._total, self._done, self._before = "", 0, 0, 0
 
     def start(self, stage: str, total: int, done: int = 0) -> None:
-        """A line about the stage that begins."""
+        """Writes a line about the stage that begins."""
         with self._lock:
             self._stage, self._total, self._done, self._before = stage, total, done, done
             self._began = self._clock()
-            self._tell()
+            self._write_line()
 
     def advance(self, units: int = 1) -> None:
-        """Counts, and writes a line where the stage ends or one is due."""
+        """Counts, and writes a line if the stage ends or one is due."""
         with self._lock:
             self._done += units
             if self._done == self._total:
-                self._tell()
+                self._write_line()
             else:
                 self.look()
 
@@ -188,24 +195,23 @@ class Lines:
     def look(self) -> None:
         """Writes a line if the last one is 30 seconds old."""
         with self._lock:
-            if self._clock() - self._told >= SECONDS_BETWEEN_LINES:
-                self._tell()
+            if self._clock() - self._written >= SECONDS_BETWEEN_LINES:
+                self._write_line()
 
-    def _tell(self) -> None:
-        self._told = self._clock()
-        self._write(self._line(self._told - self._began))
+    def _write_line(self) -> None:
+        self._written = self._clock()
+        self._write(self._line(self._written - self._began))
 
     def _line(self, seconds: float) -> str:
         if not self._stage or self._total < 1:
-            return f"{self._stage or 'preparing'}: {_clock_time(seconds)} so far"
+            return f"{self._stage or 'preparing'}: {_clock(seconds)} so far"
         share = f"{self._stage}: {self._done} of {self._total} ({100 * self._done // self._total} %)"
         rate = (self._done - self._before) / seconds if seconds > 0 else 0.0
         if not rate:
-            return share if seconds < 1 else f"{share}, {_clock_time(seconds)} so far"
+            return share if seconds < 1 else f"{share}, {_clock(seconds)} so far"
         left = (self._total - self._done) / rate
-        return f"{share}, {rate:,.3g}/s, {_clock_time(seconds)} so far, {_clock_time(left)} left"
+        return f"{share}, {rate:,.3g}/s, {_clock(seconds)} so far, {_clock(left)} left"
 
 
-def _clock_time(seconds: float) -> str:
-    whole = int(seconds)
-    return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
+def _clock(seconds: float) -> str:
+    return str(timedelta(seconds=int(seconds)))

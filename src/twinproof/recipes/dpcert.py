@@ -1,48 +1,52 @@
-"""DP-CERT: Gaussian augmentation, SmoothAdv, stability training, consistency and MACER.
+"""DP-CERT: Gaussian augmentation, stability training, consistency, SmoothAdv and MACER.
 
-The average over copies is the gradient of one function of one record, so it is clipped once, and neither the number of copies
-nor their noise changes the sensitivity (guarantees of DP-SGD hold as they are).
+Each record is averaged over its copies before it is clipped, so neither their number nor their noise changes the sensitivity
+of a step, and the accounting is that of DP-SGD. The terms below are added to the mean cross-entropy of all copies of a record:
 
-loss = mean cross-entropy of all copies + weight * mean over noisy copies j of KL(softmax(original) || softmax(copy j)), with
-the gradient through both sides. The authors' program pairs rows of different records; here a loss is given one record.
+stability    weight * mean over noisy copies j of KL(softmax(original) || softmax(copy j)), with the gradient through both
+             sides. The authors' program pairs rows of different records; here a loss is given one record.
+consistency  weight * mean over noisy copies j of KL(average || softmax(copy j)) + eta * entropy of the average, which is taken
+             over the noisy copies of this record.
+MACER        weight * sigma / 2 * (macer_gamma - margin), only for a record that the average prediction gets right by a margin
+             of at most macer_gamma. The margin is Phi^-1(pA) - Phi^-1(pB), where pA and pB are the two largest entries of the
+             average of softmax(beta * logits) over all copies; sigma / 2 times it estimates the record's certified radius.
 
-loss = mean cross-entropy of all copies + weight * mean over noisy copies j of KL(average || softmax(copy j)) + eta * entropy of
-the average, which is taken over the noisy copies of this one record.
-
-The movement is found from the record, its label, its fresh noise and the present weights, which are private already: the
-gradient is still a function of one record, clipped once. The authors' program descends and moves copies of one record by what
-was found for another; here the ascent is mapped over records (``twinproof.training.copies``).
-
-The term of ``dpcert-consistency`` can be switched on: between the noisy copies of the record, where they were moved to.
-
-loss = mean cross-entropy of all copies + weight * sigma / 2 * (macer_gamma - margin), the second term only for a record that
-the average prediction gets right by a margin of at most macer_gamma. The margin is Phi^-1(pA) - Phi^-1(pB), pA and pB being the
-two largest entries of the average of softmax(beta * logits) over all copies; sigma / 2 times it estimates the record's radius.
+SmoothAdv moves the noisy copies against the smoothed classifier first, and can add the consistency term. The attack is found
+from the record, its label, its fresh noise and the present weights, which are private already: the gradient is still a function
+of one record. The authors' program descends and moves copies of one record by what was found for another; here the ascent is
+mapped over records (``twinproof.training.copies``).
 """
 
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from twinproof.guarantee import Status
+from twinproof.recipes.dpsgd import TRAINED_ON_NOISE, gaussian_copies
 from twinproof.recipes.recipe import Recipe, RecordSettings, reading
 from twinproof.training.copies import Ascent
 from twinproof.training.loop import mean_cross_entropy
 from twinproof.training.passes import GaussianCopies
 from twinproof.training.per_example.paths import RecordLoss
 
-DPCERT_GAUSSIAN = Recipe(
+private_smoothing = partial(
+    Recipe,
+    private=True,
+    privacy_status=Status.PROVEN,
+    robustness=TRAINED_ON_NOISE,
+    loss=mean_cross_entropy,
+    augmentation=gaussian_copies,
+)
+"""A private recipe that trains on Gaussian copies and is certified by randomized smoothing."""
+
+DPCERT_GAUSSIAN = private_smoothing(
     name="dpcert-gaussian",
     summary="DP-SGD on the average gradient of each record and its Gaussian copies",
     paper="DP-Gaussian of DP-CERT (Augment then Smooth, TMLR 2024)",
-    private=True,
-    privacy_status=Status.PROVEN,
-    robustness="certified after training by randomized smoothing (l2), trained for the noise it is certified with",
-    loss=mean_cross_entropy,
-    augmentation=lambda settings: GaussianCopies(settings.copies, settings.sigma, settings.originals),
     defaults={"copies": 2},
     fewest_copies=0,
 )
@@ -64,15 +68,10 @@ def _stability_loss(settings: RecordSettings) -> RecordLoss:
     return loss
 
 
-DPCERT_STABILITY = Recipe(
+DPCERT_STABILITY = private_smoothing(
     name="dpcert-stability",
     summary="dpcert-gaussian, with predictions on noisy copies pulled towards the one on the record",
     paper="DP-Stability of DP-CERT (Augment then Smooth, TMLR 2024); Li et al., NeurIPS 2019",
-    private=True,
-    privacy_status=Status.PROVEN,
-    robustness="certified after training by randomized smoothing (l2), trained for the noise it is certified with",
-    loss=mean_cross_entropy,
-    augmentation=lambda settings: GaussianCopies(settings.copies, settings.sigma, settings.originals),
     defaults={"copies": 2, "regulariser": {"weight": 0.1}},
     loss_of=_stability_loss,
     fewest_copies=1,
@@ -102,15 +101,10 @@ def consistent_loss(settings: RecordSettings) -> RecordLoss:
     return loss
 
 
-DPCERT_CONSISTENCY = Recipe(
+DPCERT_CONSISTENCY = private_smoothing(
     name="dpcert-consistency",
     summary="dpcert-gaussian, with noisy copies of a record predicted alike and surely",
     paper="DP-Gaussian with Consistency of DP-CERT (Augment then Smooth, TMLR 2024); Jeong and Shin, NeurIPS 2020",
-    private=True,
-    privacy_status=Status.PROVEN,
-    robustness="certified after training by randomized smoothing (l2), trained for the noise it is certified with",
-    loss=mean_cross_entropy,
-    augmentation=lambda settings: GaussianCopies(settings.copies, settings.sigma, settings.originals),
     defaults={"copies": 2, "regulariser": {"weight": 0.5, "eta": 0.5}},
     loss_of=consistent_loss,
     fewest_copies=2,
@@ -127,14 +121,10 @@ def _ascent(settings: RecordSettings) -> Ascent:
     )
 
 
-DPCERT_SMOOTHADV = Recipe(
+DPCERT_SMOOTHADV = private_smoothing(
     name="dpcert-smoothadv",
     summary="dpcert-gaussian, with each record's noisy copies moved against the smoothed classifier first",
     paper="DP-SmoothAdv of DP-CERT (Augment then Smooth, TMLR 2024); Salman et al., NeurIPS 2019",
-    private=True,
-    privacy_status=Status.PROVEN,
-    robustness="certified after training by randomized smoothing (l2), trained for the noise it is certified with",
-    loss=mean_cross_entropy,
     # The ascent needs the record itself to stay in its range; where the original is not wanted, it is dropped afterwards.
     augmentation=lambda settings: GaussianCopies(settings.copies, settings.sigma),
     defaults={
@@ -175,15 +165,10 @@ def _macer_loss(settings: RecordSettings) -> RecordLoss:
     return loss
 
 
-DPCERT_MACER = Recipe(
+DPCERT_MACER = private_smoothing(
     name="dpcert-macer",
     summary="dpcert-gaussian, with the estimated certified radius of rightly classified records made larger",
     paper="DP-MACER of DP-CERT (Augment then Smooth, TMLR 2024); Zhai et al., ICLR 2020",
-    private=True,
-    privacy_status=Status.PROVEN,
-    robustness="certified after training by randomized smoothing (l2), trained for the noise it is certified with",
-    loss=mean_cross_entropy,
-    augmentation=lambda settings: GaussianCopies(settings.copies, settings.sigma, settings.originals),
     defaults={"copies": 2, "regulariser": {"weight": 16.0, "beta": 16.0, "macer_gamma": 8.0}},
     loss_of=_macer_loss,
     fewest_copies=1,

@@ -43,7 +43,7 @@ FIELD = "regulariser"
 
 
 class RegulariserConfig(BaseModel):
-    """Settings of a regulariser or of an attack on the copies; None means: not read by this recipe."""
+    """Settings of a regulariser or of an attack on the copies; a recipe reads some of them, the others stay unset."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -53,58 +53,52 @@ class RegulariserConfig(BaseModel):
     macer_gamma: float | None = Field(
         default=None, gt=0, allow_inf_nan=False, description="MACER: margins above it do not count"
     )
-    radius: float | None = Field(default=None, gt=0, allow_inf_nan=False, description="attack on the copies, l2, input units")
-    attack_steps: int | None = Field(default=None, ge=1, le=100, description="steps of that attack")
-    warm_up_epochs: int | None = Field(default=None, ge=0, description="epochs in which its radius grows to the full one")
-
+    radius: float | None = Field(
+        default=None, gt=0, allow_inf_nan=False, description="attack on the copies: its l2 size, in input units"
+    )
+    attack_steps: int | None = Field(default=None, ge=1, le=100, description="steps of the attack on the copies")
+    warm_up_epochs: int | None = Field(default=None, ge=0, description="epochs in which that attack grows to its full radius")
     xi: float | None = Field(default=None, ge=0, allow_inf_nan=False, description="StoBatch: weight of adversarial copies")
     attack_size: float | None = Field(
-        default=None, gt=0, le=1, description="StoBatch: largest attack on the copies, linf, input units"
+        default=None, gt=0, le=1, description="StoBatch: largest linf attack on the copies, in input units"
     )
     attack_stride: float | None = Field(
-        default=None, gt=0, le=100, description="StoBatch: length of a step of the attacks, times steps over size"
+        default=None, gt=0, le=100, description="StoBatch: length of an attack's step, times steps over size"
     )
-
-    def value(self, name: Setting) -> float:
-        """A setting that the recipe reads."""
-        found: float | None = getattr(self, name)
-        if found is None:
-            raise _missing([name], "none")
-        return found
 
 
 def reading(regulariser: RegulariserConfig | None, name: Setting) -> float:
-    """The setting ``name`` of a recipe that has a regulariser."""
-    if regulariser is None:
-        raise _missing([name], "no regulariser")
-    return regulariser.value(name)
+    """The setting ``name`` of a recipe that reads it."""
+    found: float | None = None if regulariser is None else getattr(regulariser, name)
+    if found is None:
+        raise _missing([name])
+    return found
 
 
 def check_regulariser(recipe: str, regulariser: RegulariserConfig | None, defaults: Mapping[str, Any] | None) -> None:
-    """Refuses settings that the recipe does not read, and the lack of one that it does; ``defaults`` names those it reads."""
+    """Refuses settings that the recipe does not read, and missing ones that it does; ``defaults`` names those it reads."""
     given = {} if regulariser is None else regulariser.model_dump(exclude_none=True)
-    read = {} if defaults is None else defaults
-    strange = [name for name in given if name not in read]
-    if strange:
+    read = defaults or {}
+    unread = {name: value for name, value in given.items() if name not in read}
+    if unread:
         raise ConfigError(
             "this recipe does not read every setting of the regulariser",
-            where=", ".join(f"{FIELD}.{name}" for name in strange),
-            got=f"{', '.join(f'{name} = {given[name]}' for name in strange)}, with {recipe}",
+            where=", ".join(f"{FIELD}.{name}" for name in unread),
+            got=f"{', '.join(f'{name} = {value}' for name, value in unread.items())}, with {recipe}",
             wanted=", ".join(read) or "no regulariser",
             fix="leave them out, or choose another recipe",
         )
-    missing = [name for name in read if name not in given]
-    if missing:
-        raise _missing(missing, "none")
+    if missing := [name for name in read if name not in given]:
+        raise _missing(missing)
 
 
-def _missing(names: Iterable[str], got: str) -> ConfigError:
+def _missing(names: Iterable[str]) -> ConfigError:
     return ConfigError(
-        "the recipe reads a setting that is not there",
+        "a setting that the recipe reads is missing",
         where=", ".join(f"{FIELD}.{name}" for name in names),
-        got=got,
+        got="nothing",
         wanted="a number",
-        fix="leave it out, so that the recipe's own value is taken",
+        fix="leave the setting out to use the recipe's default",
     )
 
 

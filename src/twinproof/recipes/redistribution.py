@@ -32,7 +32,6 @@ from twinproof.privacy.plan import Plan, flat_clip_weights
 from twinproof.recipes.config import ResolvedConfig
 from twinproof.recipes.noise_layer import Variant
 from twinproof.recipes.recipe import Shares
-from twinproof.recipes.registry import find_recipe
 from twinproof.recipes.resolve import REDISTRIBUTION, redistribution_plan, refuse_training_records
 from twinproof.training.passes import DeviceRecords, Pass
 from twinproof.training.per_example.paths import RecordLoss
@@ -74,7 +73,7 @@ def public_records(config: ResolvedConfig, dataset: Dataset, data_root: Path | N
             wanted=f"shape {dataset.shape}, {len(dataset.classes)} classes",
             fix="name another data set, or leave public_data out: r then comes from the test set",
         )
-    if find_recipe(config.recipe).private:
+    if config.spec.private:
         refuse_training_records(public.train, dataset.train, public.name)
     return PublicRecords(public.train, public.levels)
 
@@ -90,7 +89,7 @@ def _public_source(data: DataConfig, source: str) -> DataConfig:
 
 def refuse_network(config: ResolvedConfig, network: nn.Module) -> None:
     """Refuses a network whose shares could not be found, or whose paper's steps could not be made; nothing is written yet."""
-    recipe = find_recipe(config.recipe)
+    recipe = config.spec
     split = split_at_noise(network) if recipe.shares is Shares.RELEVANCE else None
     if split is not None and isinstance(split.noise.spread, FixedSpread):
         layers_with_rules(split.after)
@@ -119,7 +118,7 @@ def redistribute(
     source = public or PublicRecords(dataset.train, dataset.levels)
     records = DeviceRecords(source.split, source.levels, spread.scales.device)
     with evaluation_mode(network), repeatable_convolutions(records.device):
-        recipe, beta, alone = find_recipe(config.recipe), config.noise_layer.beta, plan is not None
+        recipe, beta, alone = config.spec, config.noise_layer.beta, plan is not None
         by_relevance = recipe.shares is Shares.RELEVANCE
         parts = (
             relevances(split, records, beta, alone=alone)

@@ -1,4 +1,4 @@
-"""The data of a finished run, loaded again with the bounds it was trained with."""
+"""The settings and data of a run: as they are written to its files, and as they are read back."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from twinproof.runs.private_files import load_source
 from twinproof.runs.run import Run
 
 _PUBLIC_DATA = "public_data"  # the one setting outside ``data`` that may be a path
-_FORMER_FRACTION = "test_fraction"  # in runs of format 1: set aside where there was no test part, without being asked for
+_FORMER_FRACTION = "test_fraction"  # in runs of format 1: the share of the records that became the test part by default
 
 
 def _last_part(path: str | None) -> str | None:
@@ -25,7 +25,7 @@ def _last_part(path: str | None) -> str | None:
 
 
 def public_config(config: TrainConfig) -> dict[str, Any]:
-    """The settings for ``run.json``: everything, but paths reduced to their last part."""
+    """The settings for ``run.json``, with paths reduced to their last part."""
     stored = config.model_dump(mode="json")
     stored["data"]["source"] = _last_part(stored["data"]["source"])
     stored["data"]["test"] = _last_part(stored["data"]["test"])
@@ -35,7 +35,7 @@ def public_config(config: TrainConfig) -> dict[str, Any]:
 
 
 def located(config: TrainConfig) -> dict[str, Any]:
-    """The data settings for ``private/``, with whole paths: later commands may be called from another folder."""
+    """The data settings for ``private/``, with whole paths, because later commands may run in another folder."""
     settings = config.data.model_dump(mode="json")
     for name in ("source", "test"):
         settings[name] = _whole_path(settings[name])
@@ -51,7 +51,7 @@ def _whole_path(path: str | None) -> str | None:
 
 
 def restore_config(stored: dict[str, Any], source: dict[str, Any] | None) -> ResolvedConfig:
-    """The settings of a run, with the data's place as the owner's private folder (or the caller) tells it."""
+    """The settings of a run, with the path of the data from its private folder or from the caller."""
     data = stored["data"] if source is None else source
     restored = {**stored, "data": {name: data[name] for name in data if name not in (_PUBLIC_DATA, _FORMER_FRACTION)}}
     if source is not None and _PUBLIC_DATA in source and stored.get("noise_layer") is not None:
@@ -69,14 +69,14 @@ def restore_config(stored: dict[str, Any], source: dict[str, Any] | None) -> Res
 
 
 def load_again(data: DataConfig, record: dict[str, Any], data_root: Path | None) -> Dataset:
-    """The data of the run that ``record`` (run.json) describes: its bounds are used again, nothing is estimated or spent."""
+    """The data of the run that ``record`` (run.json) describes. Its feature ranges are reused: nothing is spent again."""
     scaling, former = record["data"].get("scaling"), record["config"]["data"].get(_FORMER_FRACTION)
     bounds = None if scaling is None else Scaling.from_dict(scaling)
     return load(data, root=data_root, scaling=bounds, public_fraction=former)
 
 
 def load_run_data(run: Run, *, source: str | None = None, data_root: Path | None = None) -> Dataset:
-    """The run's data set: from ``source`` if given, else from where the owner's private folder says it lies."""
+    """The run's data set, from ``source`` if given, else from the path in the run's private folder."""
     refuse_missing(run.root, run.record, DATA)
     config = restore_config(run.record["config"], load_source(run.layout.private)).data
     if source is not None:

@@ -35,9 +35,9 @@ class Performance(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="where to compute; auto: a GPU if there is one")
     physical_batch: int | None = Field(default=None, ge=1, description="records per pass; chosen from the batch size if unset")
-    path: Literal["auto", "fast", "vmap"] = "auto"
+    path: Literal["auto", "fast", "vmap"] = Field(default="auto", description="how per-example gradients are computed")
     checkpoint_every: int = Field(default=100, ge=1, description="steps between checkpoints")
     report_every: int | None = Field(default=None, ge=1, description="steps between lines in metrics.jsonl; 20 lines if unset")
 
