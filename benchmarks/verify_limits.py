@@ -26,9 +26,9 @@ from typing import Any
 import numpy as np
 from scipy.special import betaincinv, ndtri
 
+from twinproof.compute.devices import describe_device, resolve_device
 from twinproof.files import write_json
-from twinproof.runs.environment import software_versions, utc_now
-from twinproof.training.device import describe_device, resolve_device
+from twinproof.runs.layout import software_versions, utc_now
 from twinproof_verify.epsilon import MOST_STEPS, SMALLEST_NOISE, Mechanism, account
 from twinproof_verify.layers import convolution, linear
 from twinproof_verify.operator_norms import least_provable
@@ -226,7 +226,7 @@ def measured_norms() -> list[dict[str, Any]]:
     import torch
     from torch import nn
 
-    from twinproof.privacy.sensitivity.operator_norm import operator_norm
+    from twinproof.privacy.operator_norm import operator_norm
 
     torch.manual_seed(SEED)
     layers: dict[str, tuple[nn.Module, tuple[int, ...]]] = {

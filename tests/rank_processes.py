@@ -17,11 +17,12 @@ from typing import Any
 import torch
 
 from quiet_fork import fork
+from twinproof.compute import heartbeat as farewell
+from twinproof.compute import heartbeat as watch
+from twinproof.compute.heartbeat import PATIENCE
+from twinproof.compute.process_ranks import join
+from twinproof.compute.ranks import Ranks
 from twinproof.errors import TwinproofError
-from twinproof.training.distributed import farewell, watch
-from twinproof.training.distributed.join import join
-from twinproof.training.distributed.ranks import Ranks
-from twinproof.training.distributed.watch import PATIENCE
 
 _BROKEN = 70
 Work = Callable[[Ranks], Any]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy import stats
 from scipy.special import ndtri
 
-from twinproof.randomness import KEY_BYTES, Key
+from twinproof.keys import KEY_BYTES, Key
 
 KEY = Key.from_seed(5)
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from twinproof.checks import parse_settings
 from twinproof.errors import ConfigError
-from twinproof.settings import parse_settings
 
 
 class Inner(BaseModel):

@@ -12,7 +12,7 @@ import pytest
 from synthetic_run import BLOCKS, DELTA, NOISE, RANGE_NOISE, RATE, chain, events, forge_ledger, write_run
 from twinproof.auditing.verify import verify_run
 from twinproof.privacy.accounting import Event, GaussianEvent, LaplaceEvent, PoissonGaussianEvent, spending
-from twinproof.privacy.mechanisms.laplace import Laplace
+from twinproof.privacy.mechanisms import Laplace
 from twinproof_verify.epsilon import Mechanism, Spent, account, recompute
 from twinproof_verify.findings import Problem
 from twinproof_verify.ledger import read_ledger

@@ -13,13 +13,13 @@ from synthetic_run import CORE_FILES, write_run
 from twinproof.auditing.audit import audit_run
 from twinproof.auditing.certificate_search import AttackBudget
 from twinproof.auditing.verify import verify_run
-from twinproof.certification.smoothed import Sampling
+from twinproof.certification.method import Sampling
 from twinproof.cli.main import run
 from twinproof.errors import RunError
 from twinproof.privacy import ledger
 from twinproof.runs import layout
 from twinproof.runs.attacks import ATTACK_FILES
-from twinproof.runs.record import update_run_json
+from twinproof.runs.layout import update_run_json
 from twinproof.runs.run import Run
 from twinproof_verify.ledger import NEIGHBOURS
 from twinproof_verify.models import FORMATS

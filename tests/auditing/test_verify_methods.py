@@ -33,7 +33,7 @@ from synthetic_methods import (
 from planted_lies import Apply, Lie, both
 from synthetic_run import ALPHA, BLOCKS, CLASSES, DRAWS, SHAPE, epsilons, forge_cell, forge_ledger, forge_run, forge_settings
 from twinproof.auditing.verify import verify_run
-from twinproof.layers.models.registry import build_network
+from twinproof.layers.networks import build_network
 from twinproof_verify import epsilon
 from twinproof_verify.epsilon import Spent
 

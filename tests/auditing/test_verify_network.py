@@ -17,11 +17,11 @@ from synthetic_run import forge_run
 from twinproof.auditing.ask_network import loaded_network
 from twinproof.auditing.verify import verify_run
 from twinproof.errors import ConfigError
-from twinproof.layers.models.registry import NETWORKS as BUILT
-from twinproof.layers.models.registry import build_network
-from twinproof.layers.models.with_noise import NoiseForm, RedistributionKind, with_noise, with_two_noises
+from twinproof.layers.fixed_draws import with_fixed_draws
+from twinproof.layers.networks import NETWORKS as BUILT
+from twinproof.layers.networks import build_network
 from twinproof.layers.noise import Law, Place
-from twinproof.layers.noise.fixed_draws import with_fixed_draws
+from twinproof.layers.noise_placement import NoiseForm, RedistributionKind, with_noise, with_two_noises
 from twinproof_verify.findings import Problem
 from twinproof_verify.weights import NETWORKS, Misfit, network_problems, tensors_of
 

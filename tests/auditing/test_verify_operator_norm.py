@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from twinproof.privacy.sensitivity.operator_norm import operator_norm
+from twinproof.privacy.operator_norm import operator_norm
 from twinproof_verify import operator_norms
 from twinproof_verify.layers import (
     MOST_ENTRIES,

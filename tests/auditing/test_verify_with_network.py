@@ -23,7 +23,7 @@ from twinproof.auditing.ask_network import Place
 from twinproof.auditing.redraw_noise import Draws
 from twinproof.auditing.verify import verify_run
 from twinproof.errors import ConfigError, RunError
-from twinproof.layers.models.registry import build_network
+from twinproof.layers.networks import build_network
 from twinproof.rounding import format_down
 from twinproof_verify import Originals
 from twinproof_verify.bounds import Counts, clopper_pearson
@@ -398,4 +398,4 @@ def test_whoever_asks_the_network_shares_its_layers_and_nothing_else() -> None:
     for path in (*folder.glob("redraw*.py"), folder / "ask_network.py", folder / "verify.py"):
         found = {node.module or "" for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)}
         rooms = {".".join(module.split(".")[:2]) for module in found if module.startswith("twinproof.")}
-        assert rooms <= {"twinproof.auditing", "twinproof.layers", "twinproof.errors"}, path.name
+        assert rooms <= {"twinproof.auditing", "twinproof.compute", "twinproof.layers", "twinproof.errors"}, path.name

@@ -11,7 +11,8 @@ from certify_oracles import Truth
 from numpy.typing import NDArray
 from torch import nn
 
-from twinproof.layers.noise import FixedSpread, Law, NoiseLayer, Place, Spread, UniformSpread, add_noise
+from twinproof.layers.noise import FixedSpread, Law, NoiseLayer, Place, Spread, UniformSpread
+from twinproof.layers.noise_placement import add_noise
 
 DUAL = {"l1": np.inf, "l2": 2, "linf": 1}
 

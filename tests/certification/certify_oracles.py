@@ -13,13 +13,11 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 from torch import Tensor, nn
 
-from twinproof.certification.bounds.confidence import RunnerUp
-from twinproof.certification.bounds.evidence import Evidence
-from twinproof.certification.bounds.mean_confidence import ClopperPearson
-from twinproof.certification.bounds.tight import TightGaussian
+from twinproof.certification.bounds import TightGaussian
+from twinproof.certification.confidence import ClopperPearson, Evidence, RunnerUp
 from twinproof.certification.grid_noise import GridNoise
+from twinproof.certification.method import Sampling
 from twinproof.certification.radius import Certified, RadiusRule
-from twinproof.certification.sampling import Sampling
 from twinproof.runs.certificates import ABSTAIN, Certificate
 
 # Of 10,000 certificates at alpha 0.001 more than this many fail with probability below 1e-6 (binomial tail).

@@ -11,12 +11,13 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from twinproof.certification.as_smoothed import AsSmoothed
-from twinproof.certification.sampling import Sampling
+from twinproof.certification.method import Sampling
+from twinproof.certification.network_state import AsSmoothed
 from twinproof.certification.smoothed import SmoothedClassifier, smooth
 from twinproof.errors import ModelError
-from twinproof.layers.noise import Law, NoiseLayer, Place, UniformSpread, add_noise, add_two_noises
-from twinproof.randomness import Key
+from twinproof.keys import Key
+from twinproof.layers.noise import Law, NoiseLayer, Place, UniformSpread
+from twinproof.layers.noise_placement import add_noise, add_two_noises
 
 SHAPE = (6,)
 INPUTS = np.full((2, 6), 128, dtype=np.uint8)

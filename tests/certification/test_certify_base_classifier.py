@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from twinproof.certification import row_trial
 from twinproof.certification.base_classifier import classes_of
-from twinproof.certification.smoothed import Sampling, smooth
+from twinproof.certification.method import Sampling
+from twinproof.certification.smoothed import smooth
 from twinproof.errors import ModelError
 
 INPUTS = np.full((3, 4), 128, dtype=np.uint8)

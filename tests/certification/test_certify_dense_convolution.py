@@ -9,10 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from twinproof.certification import dense_convolution
-from twinproof.certification.dense_convolution import DenseConvolution, can_be_dense
-from twinproof.certification.fused_pool import ActivationPool
-from twinproof.layers.precision import arithmetic_of, matrix_products
+from twinproof.certification import fast_layers as dense_convolution
+from twinproof.certification.fast_layers import ActivationPool, DenseConvolution, can_be_dense
+from twinproof.compute.devices import arithmetic_of, matrix_products
 
 CONVOLUTIONS: list[tuple[nn.Conv2d, tuple[int, ...]]] = [
     (nn.Conv2d(1, 16, 8, stride=2, padding=2), (1, 28, 28)),

@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from twinproof.certification.earlier_work import COMPLETE, SAMPLING, earlier_form, is_recorded, take_up
 from twinproof.certification.promise import certified_promise, unfinished_promise
+from twinproof.certification.run import COMPLETE, SAMPLING, earlier_form, is_recorded, take_up
 from twinproof.errors import RunError
 from twinproof.guarantee import Status
 from twinproof.runs.certificates import Certificate, CertificateSettings, CertificateWriter, read_settings, write_settings
-from twinproof.runs.layout import read_run_json
-from twinproof.runs.record import update_run_json, write_run_json
+from twinproof.runs.layout import read_run_json, update_run_json, write_run_json
 
 SETTINGS = CertificateSettings(
     model_sha256="0" * 64,

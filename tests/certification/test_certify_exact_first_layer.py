@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from twinproof.certification import exact_first_layer
-from twinproof.certification.exact_first_layer import ExactFirstLayer
+from twinproof.certification import shared_noise as exact_first_layer
 from twinproof.certification.grid_noise import GridNoise, input_noise
+from twinproof.certification.shared_noise import ExactFirstLayer
 from twinproof.errors import ModelError
 
 Layer = nn.Conv2d | nn.Linear

@@ -15,8 +15,9 @@ from certify_oracles import bound_from_votes
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from twinproof.certification.smoothed import Sampling, smooth
-from twinproof.randomness import Key
+from twinproof.certification.method import Sampling
+from twinproof.certification.smoothed import smooth
+from twinproof.keys import Key
 
 A = 0
 DIMENSION, SIGMA = 20, 4.0

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from twinproof.certification.fused_pool import ActivationPool, can_be_fused, sums
+from twinproof.certification.fast_layers import ActivationPool, sums
+from twinproof.certification.fast_layers import pool_can_be_fused as can_be_fused
 
 CASES = [(activation, stride) for activation in (nn.Tanh(), nn.ReLU()) for stride in (1, 2)]
 

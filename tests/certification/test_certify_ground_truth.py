@@ -25,12 +25,13 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.stats import norm
 from torch import Tensor, nn
 
+from twinproof.certification import confidence as mean_confidence
 from twinproof.certification import radius
-from twinproof.certification.bounds import mean_confidence
-from twinproof.certification.clopper_pearson import clopper_pearson_lower
-from twinproof.certification.smoothed import Sampling, smooth
+from twinproof.certification.confidence import clopper_pearson_lower
+from twinproof.certification.method import Sampling
+from twinproof.certification.smoothed import smooth
 from twinproof.certification.votes import VoteCounter
-from twinproof.randomness import Key
+from twinproof.keys import Key
 from twinproof.rounding import round_down, round_up
 from twinproof.runs.certificates import Certificate
 

@@ -10,8 +10,9 @@ from certify_oracles import rule_for
 from torch import nn
 
 from twinproof.certification.grid_noise import input_noise
+from twinproof.certification.method import Sampling
 from twinproof.certification.radius import largest_radius
-from twinproof.certification.smoothed import Sampling, smooth
+from twinproof.certification.smoothed import smooth
 from twinproof.errors import ConfigError
 
 REFERENCES = [(1_000, 2.463263), (10_000, 3.198578), (100_000, 3.811457)]

@@ -14,15 +14,13 @@ from numpy.typing import NDArray
 from torch import nn
 
 from twinproof.certification import grid_noise, noise_site
-from twinproof.certification.bounds.confidence import RunnerUp
-from twinproof.certification.bounds.mean_confidence import find_confidence
-from twinproof.certification.layer_norm_bound import layer_norm
-from twinproof.certification.method import PLAIN, Method
-from twinproof.certification.sampling import Sampling
+from twinproof.certification.confidence import RunnerUp, find_confidence
+from twinproof.certification.method import PLAIN, Method, Sampling
+from twinproof.certification.noise_site import WhitenedLayer, layer_norm
 from twinproof.certification.smoothed import SmoothedClassifier, smooth
-from twinproof.certification.whitened_layer import WhitenedLayer
-from twinproof.layers.noise import Law, NoiseLayer, Place, UniformSpread, add_noise
-from twinproof.randomness import Key
+from twinproof.keys import Key
+from twinproof.layers.noise import Law, NoiseLayer, Place, UniformSpread
+from twinproof.layers.noise_placement import add_noise
 from twinproof.runs.certificates import ABSTAIN, Certificate
 
 NORMS = ("l1", "l2", "linf")

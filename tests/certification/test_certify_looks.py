@@ -7,8 +7,7 @@ from fractions import Fraction
 
 import pytest
 
-from twinproof.certification.looks import Schedule
-from twinproof.certification.smoothed import Sampling
+from twinproof.certification.method import Sampling, Schedule
 from twinproof.errors import ConfigError
 from twinproof.runs.certificates import Look
 

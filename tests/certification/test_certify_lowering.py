@@ -9,12 +9,20 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from twinproof.certification import lowering, map_layers, sliced_pool
-from twinproof.certification.layer_list import layers_in_order, shapes_before
-from twinproof.certification.lowering import AS_GIVEN, CHANNELS_LAST, Lowered, lowered
-from twinproof.certification.rewriting import with_dense_convolutions
+from twinproof.certification import fast_layers as map_layers
+from twinproof.certification import fast_layers as sliced_pool
+from twinproof.certification import lowering
+from twinproof.certification.lowering import (
+    AS_GIVEN,
+    CHANNELS_LAST,
+    Lowered,
+    layers_in_order,
+    lowered,
+    shapes_before,
+    with_dense_convolutions,
+)
 from twinproof.errors import ConfigError
-from twinproof.layers.models.registry import NETWORKS, build_network
+from twinproof.layers.networks import NETWORKS, build_network
 
 CPU = torch.device("cpu")
 IMAGES = (1, 28, 28)

@@ -12,8 +12,8 @@ from twinproof.certification import lowering
 from twinproof.certification.grid_noise import input_noise
 from twinproof.certification.lowering import AS_GIVEN, DENSE, Lowered, lowered
 from twinproof.certification.shared_noise import SharedNetwork, SharedNoiseCounter, shared_network
-from twinproof.layers.models.registry import NETWORKS, build_network
-from twinproof.randomness import Key
+from twinproof.keys import Key
+from twinproof.layers.networks import NETWORKS, build_network
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU that torch can use")
 

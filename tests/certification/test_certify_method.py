@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import nn
 
-from twinproof.certification.method import PLAIN, Method, default_confidence
-from twinproof.certification.sampling import Sampling
+from twinproof.certification.method import PLAIN, Method, Sampling, default_confidence
 from twinproof.certification.smoothed import smooth
 from twinproof.errors import ConfigError
-from twinproof.layers.noise import Law, NoiseLayer, Place, UniformSpread, add_noise
+from twinproof.layers.noise import Law, NoiseLayer, Place, UniformSpread
+from twinproof.layers.noise_placement import add_noise
 
 SCORES = Method(statistic="scores", confidence="hoeffding")
 

@@ -14,7 +14,7 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 if not (INTERPRETED or torch.cuda.is_available()):
     pytest.skip("there is no GPU that torch can use", allow_module_level=True)
 
-from twinproof.certification.norm_kernel import fits, normed  # noqa: E402
+from twinproof.certification.layer_kernels import fits, normed  # noqa: E402
 
 DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
 # (rows, channels, height, width, groups): the house network's maps, odd sizes, groups that fill no power of two, one group.

@@ -14,7 +14,7 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 if not (INTERPRETED or torch.cuda.is_available()):
     pytest.skip("there is no GPU that torch can use", allow_module_level=True)
 
-from twinproof.certification.pool_kernel import pooled, pooled_sums  # noqa: E402
+from twinproof.certification.layer_kernels import pooled, pooled_sums  # noqa: E402
 
 DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
 # Odd sizes, more than one tile in both directions, and the maps of the paper's network.

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 from torch import nn
 
-from twinproof.certification.clopper_pearson import clopper_pearson_lower
-from twinproof.certification.sampling import Sampling
+from twinproof.certification.confidence import clopper_pearson_lower
+from twinproof.certification.method import Sampling
 from twinproof.certification.smoothed import smooth
-from twinproof.randomness import Key
+from twinproof.keys import Key
 from twinproof.rounding import round_down
 
 INPUTS: NDArray[np.int64] = np.random.default_rng(5).integers(0, 17, size=(40, 16))

@@ -13,16 +13,15 @@ from scipy.stats import norm
 from torch import Tensor, nn
 
 from twinproof.certification import lowering, row_trial, shared_noise
-from twinproof.certification.exact_first_layer import ExactFirstLayer
-from twinproof.certification.fused_pool import sums
+from twinproof.certification.fast_layers import sums
 from twinproof.certification.grid_noise import input_noise
 from twinproof.certification.lowering import AS_GIVEN, CHANNELS_LAST, DENSE
-from twinproof.certification.noisy_rows import NoisyRows
-from twinproof.certification.shared_noise import SharedNetwork, SharedNoiseCounter, shared_network
-from twinproof.certification.smoothed import Sampling
+from twinproof.certification.method import Sampling
+from twinproof.certification.shared_noise import ExactFirstLayer, SharedNetwork, SharedNoiseCounter, shared_network
+from twinproof.certification.votes import NoisyRows
 from twinproof.errors import ModelError
-from twinproof.layers.models.registry import build_network
-from twinproof.randomness import Key
+from twinproof.keys import Key
+from twinproof.layers.networks import build_network
 
 CPU = torch.device("cpu")
 KEY = Key.from_seed(3)

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from twinproof.certification import sliced_pool
-from twinproof.certification.sliced_pool import SlicedMaxPool, is_plain_pool
+from twinproof.certification import fast_layers as sliced_pool
+from twinproof.certification.fast_layers import SlicedMaxPool, is_plain_pool
 
 POOLS = [
     nn.MaxPool2d(2),

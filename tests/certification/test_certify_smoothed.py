@@ -11,9 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from twinproof.certification.smoothed import Sampling, smooth
+from twinproof.certification.method import Sampling
+from twinproof.certification.smoothed import smooth
 from twinproof.errors import ConfigError, DataError, ModelError
-from twinproof.randomness import Key
+from twinproof.keys import Key
 from twinproof.runs.certificates import ABSTAIN, UNKNOWN, Certificate
 
 KEY, SAMPLING = Key.from_seed(9), Sampling(n0=30, n=200)

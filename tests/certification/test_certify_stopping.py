@@ -18,13 +18,12 @@ from scipy.stats import binom, norm
 from torch import Tensor
 
 from twinproof.certification.grid_noise import input_noise
-from twinproof.certification.looks import Schedule
-from twinproof.certification.radius import Certified, evidence_at, largest_radius, stopping_rule
-from twinproof.certification.smoothed import Sampling, smooth
-from twinproof.certification.stopping import Estimate, estimate
+from twinproof.certification.method import Sampling, Schedule
+from twinproof.certification.radius import Certified, Estimate, estimate, evidence_at, largest_radius, stopping_rule
+from twinproof.certification.smoothed import smooth
 from twinproof.certification.votes import VoteCounter
 from twinproof.errors import ConfigError
-from twinproof.randomness import Key
+from twinproof.keys import Key
 from twinproof.runs.certificates import ABSTAIN, Look
 
 SIGMA, TAU = 0.5, 0.0

@@ -11,15 +11,15 @@ from certify_oracles import bound_from_votes
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from twinproof.certification import noisy_rows
-from twinproof.certification.grid_noise import GridNoise, input_noise
+from twinproof.certification import votes as noisy_rows
+from twinproof.certification.grid_noise import GridNoise, input_noise, write_noise
+from twinproof.certification.method import Sampling
 from twinproof.certification.noise_site import InputSite
-from twinproof.certification.philox_words import Stream
-from twinproof.certification.smoothed import Sampling, SmoothedClassifier, smooth
-from twinproof.certification.table_noise import write_noise
+from twinproof.certification.noise_tables import Stream
+from twinproof.certification.smoothed import SmoothedClassifier, smooth
 from twinproof.certification.votes import VoteCounter
+from twinproof.keys import Key
 from twinproof.layers.noise import Law
-from twinproof.randomness import Key
 from twinproof.runs.certificates import ABSTAIN, Certificate
 
 # A number of draws that no size of batches divides.

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import beta, binom, norm
 
-from twinproof.certification.clopper_pearson import clopper_pearson_lower
+from twinproof.certification.confidence import clopper_pearson_lower
 
 Bound = Callable[[ArrayLike, int, float], NDArray[np.float64]]
 DRAWS = (1, 2, 7, 10, 50, 333, 1000)

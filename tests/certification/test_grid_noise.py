@@ -12,10 +12,10 @@ import torch
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from twinproof.certification.clopper_pearson import clopper_pearson_lower
+from twinproof.certification.confidence import clopper_pearson_lower
 from twinproof.certification.grid_noise import GridNoise, input_noise
 from twinproof.errors import ConfigError
-from twinproof.randomness import Key
+from twinproof.keys import Key
 
 CPU = torch.device("cpu")
 CASES = [(sigma, levels) for levels in (16, 255, 65535) for sigma in (0.01, 0.25, 0.5, 1.0, 4.0)]

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from noise_table_oracle import WORD, cell_error, changed, distance_to, exact_cells
 
-from twinproof.certification.laplace_table import CUT, distance, laplace_table
-from twinproof.certification.noise_table import NoiseTable
+from twinproof.certification.noise_tables import LAPLACE_CUT as CUT
+from twinproof.certification.noise_tables import NoiseTable, laplace_table
+from twinproof.certification.noise_tables import laplace_distance as distance
 
 STEPS = [64.0, 63.75 * 2, 127.99]
 

@@ -12,8 +12,8 @@ from scipy.stats import laplace, norm
 
 from twinproof.certification.grid_noise import GridNoise, input_noise, layer_noise
 from twinproof.errors import ConfigError
+from twinproof.keys import Key
 from twinproof.layers.noise import Law
-from twinproof.randomness import Key
 
 CPU = torch.device("cpu")
 LAYERS = [

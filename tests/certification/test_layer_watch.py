@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules import module as torch_module
 
-from twinproof.certification.layer_watch import Draws, first_difference
+from twinproof.certification.row_trial import Draws, first_difference
 
 GENERATORS = (torch.default_generator,)
 

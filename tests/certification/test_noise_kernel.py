@@ -14,11 +14,15 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 if not (INTERPRETED or torch.cuda.is_available()):
     pytest.skip("there is no GPU that torch can use", allow_module_level=True)
 
-from twinproof.certification.laplace_table import laplace_table  # noqa: E402
 from twinproof.certification.noise_kernel import write_noisy_rows  # noqa: E402
-from twinproof.certification.noise_table import NoiseTable  # noqa: E402
-from twinproof.certification.normal_table import normal_table  # noqa: E402
-from twinproof.certification.philox_words import generator_at, padded, words_from  # noqa: E402
+from twinproof.certification.noise_tables import (  # noqa: E402
+    NoiseTable,
+    generator_at,
+    laplace_table,
+    normal_table,
+    padded,
+    words_from,
+)
 
 DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
 WORDS, REFINEMENT = [(901 << 64) + 17, (3 << 120) + 5, 77], [(902 << 64) + 18, (4 << 120) + 6, 78]

@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import nn
 
+from twinproof.certification.grid_noise import repeatable
 from twinproof.certification.lowering import AS_GIVEN, CHANNELS_LAST
-from twinproof.certification.method import Method
-from twinproof.certification.remaining_noise import repeatable
-from twinproof.certification.sampling import Sampling
+from twinproof.certification.method import Method, Sampling
 from twinproof.certification.smoothed import SmoothedClassifier, smooth
 from twinproof.errors import ConfigError, DataError, ModelError
+from twinproof.keys import Key
 from twinproof.layers.noise import (
     FixedSpread,
     Law,
@@ -25,10 +25,9 @@ from twinproof.layers.noise import (
     RandomSpread,
     Spread,
     UniformSpread,
-    add_noise,
     silenced,
 )
-from twinproof.randomness import Key
+from twinproof.layers.noise_placement import add_noise
 
 SHAPE = (1, 6, 6)
 SPREADS = ["uniform", "fixed", "learned", "random"]

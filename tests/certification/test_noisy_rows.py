@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from twinproof.certification.grid_noise import GridNoise, input_noise, layer_noise
-from twinproof.certification.noisy_rows import NoisyRows
+from twinproof.certification.votes import NoisyRows
+from twinproof.keys import Key
 from twinproof.layers.noise import Law
-from twinproof.randomness import Key
 
 KEY, INDICES = Key.from_seed(12), [4, 9, 2]
 CPU = torch.device("cpu")
@@ -78,7 +78,7 @@ def test_a_gpu_makes_the_same_bits_far_out_and_with_ties() -> None:
 
 @CUDA
 def test_a_gpu_without_triton_makes_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("twinproof.certification.noisy_rows.kernels_run", lambda device: False)
+    monkeypatch.setattr("twinproof.certification.votes.kernels_run", lambda device: False)
     source = _source(0.5, 255, 784, torch.device("cuda"))
     assert (_filled(source, 37, 100) == _filled(_source(0.5, 255, 784), 37, 100)).all()
 
@@ -130,7 +130,7 @@ class _Fake:
 
 
 def test_without_triton_a_gpu_gets_rows_from_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("twinproof.certification.noisy_rows.kernels_run", lambda device: False)
+    monkeypatch.setattr("twinproof.certification.votes.kernels_run", lambda device: False)
     stand_in: Any = _Fake(_stored(255, 21))
     source = NoisyRows(input_noise(0.25, 255), KEY, "estimate", INDICES, stand_in, draws=70, after=20)
     assert source.fill == source._fill_through_host

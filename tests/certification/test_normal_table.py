@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from noise_table_oracle import WORD, cell_error, changed, distance_to, exact_cells
 
-from twinproof.certification.noise_table import NoiseTable
-from twinproof.certification.normal_table import CUT, distance, normal_table
+from twinproof.certification.noise_tables import NORMAL_CUT as CUT
+from twinproof.certification.noise_tables import NoiseTable, normal_table
+from twinproof.certification.noise_tables import normal_distance as distance
 
 STEPS = [64.0, 63.75 * 2, 127.99]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from twinproof.certification.philox_words import BLOCK_WORDS, Stream, generator_at, padded, word_at, words_from
-from twinproof.randomness import Key
+from twinproof.certification.noise_tables import BLOCK_WORDS, Stream, generator_at, padded, word_at, words_from
+from twinproof.keys import Key
 
 MASK = (1 << 64) - 1
 

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from scipy.stats import laplace, norm
 from torch import Tensor, nn
 
-from twinproof.certification.remaining_noise import RemainingNoise, draws_noise, repeatable
-from twinproof.certification.sampling import Sampling
+from twinproof.certification.grid_noise import RemainingNoise, draws_noise, repeatable
+from twinproof.certification.method import Sampling
 from twinproof.certification.smoothed import smooth
-from twinproof.layers.noise import Law, NoiseLayer, Place, RandomSpread, Spread, UniformSpread, add_noise
-from twinproof.layers.noise.standard_noise import standard_noise
-from twinproof.randomness import Key
+from twinproof.keys import Key
+from twinproof.layers.noise import Law, NoiseLayer, Place, RandomSpread, Spread, UniformSpread, standard_noise
+from twinproof.layers.noise_placement import add_noise
 
 CPU, SIGMA, DRAWS = torch.device("cpu"), 0.5, 400_000
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from twinproof.certification.row_statistic import RowStatistic, Scores, Votes, row_statistic
+from twinproof.certification.votes import RowStatistic, Scores, Votes, row_statistic
 
 NAN, INF = math.nan, math.inf
 

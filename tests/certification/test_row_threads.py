@@ -12,10 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from twinproof.certification.grid_noise import input_noise
-from twinproof.certification.row_threads import each_batch, one_thread_inside
-from twinproof.certification.smoothed import Sampling, smooth
-from twinproof.layers.models.registry import build_network
-from twinproof.randomness import Key
+from twinproof.certification.method import Sampling
+from twinproof.certification.smoothed import smooth
+from twinproof.compute.threads import each_batch, one_thread_inside
+from twinproof.keys import Key
+from twinproof.layers.networks import build_network
 
 CPU = torch.device("cpu")
 
@@ -126,7 +127,7 @@ def test_planted_threads_for_a_network_with_a_memory_are_caught(monkeypatch: pyt
         return torch.stack([racing(torch.tensor(start)) for start in starts]).sum(dim=0)
 
     assert each_batch(work, range(2), racing, CPU).tolist() == [1]
-    monkeypatch.setattr("twinproof.certification.row_threads.is_stateless", lambda model: True)
+    monkeypatch.setattr("twinproof.compute.threads.is_stateless", lambda model: True)
     racing.meeting = threading.Barrier(2, timeout=60)  # a busy machine may be slow to start the second thread
     assert each_batch(work, range(2), racing, CPU).tolist() != [1]
 

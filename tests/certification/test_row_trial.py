@@ -17,12 +17,12 @@ from own_modules.harmless_certifying import HARMLESS
 from twinproof.certification import base_classifier as base_classifier_module
 from twinproof.certification import row_trial
 from twinproof.certification.base_classifier import base_classifier, classes_of
-from twinproof.certification.method import Method
+from twinproof.certification.method import Method, Sampling
 from twinproof.certification.row_trial import RowTrial, Watched
-from twinproof.certification.smoothed import Sampling, smooth
+from twinproof.certification.smoothed import smooth
 from twinproof.errors import ModelError
 from twinproof.guarantee import Status
-from twinproof.randomness import Key
+from twinproof.keys import Key
 
 INPUTS = np.random.default_rng(0).integers(0, 256, (3, FEATURES)).astype(np.uint8)
 EXAMPLE = torch.from_numpy(INPUTS[:1]).float() / 255

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinproof.certification.short_numbers import few_digits_above
+from twinproof.certification.confidence import few_digits_above
 
 
 @given(st.floats(min_value=1e-300, max_value=1e300))

@@ -10,10 +10,8 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import chi2
 
-from twinproof.certification.noise_table import NoiseTable
-from twinproof.certification.normal_table import normal_table
-from twinproof.certification.philox_words import Stream, generator_at, padded, words_from
-from twinproof.certification.table_noise import write_noise
+from twinproof.certification.grid_noise import write_noise
+from twinproof.certification.noise_tables import NoiseTable, Stream, generator_at, normal_table, padded, words_from
 
 STREAM = Stream(words=(77 << 64) + 5, refinement=(78 << 64) + 6)
 Floats = NDArray[np.float32]

@@ -8,21 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from twinproof.certification.sampling import Sampling
+from twinproof.certification.method import Sampling
 from twinproof.certification.smoothed import smooth
 from twinproof.errors import ModelError
-from twinproof.layers.noise import (
-    FixedSpread,
-    Law,
-    LearnedSpread,
-    NoiseLayer,
-    Place,
-    RandomSpread,
-    Spread,
-    UniformSpread,
-    add_noise,
-)
-from twinproof.randomness import Key
+from twinproof.keys import Key
+from twinproof.layers.noise import FixedSpread, Law, LearnedSpread, NoiseLayer, Place, RandomSpread, Spread, UniformSpread
+from twinproof.layers.noise_placement import add_noise
 
 
 class Silent(NoiseLayer):

@@ -10,11 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from twinproof.certification.layer_norm_bound import TARGETS, identity_norm, layer_norm, papers_norm
-from twinproof.certification.whitened_layer import WhitenedLayer
+from twinproof.certification.noise_site import TARGETS, WhitenedLayer, identity_norm, layer_norm, papers_norm
 from twinproof.errors import ModelError
 from twinproof.layers.noise import Law
-from twinproof.privacy.sensitivity.paper_bounds import paper_single_feature_map
+from twinproof.privacy.paper_formulas import paper_single_feature_map
 
 LEVELS = 255
 CASES: dict[str, tuple[nn.Module, tuple[int, ...]]] = {

@@ -16,7 +16,7 @@ from disk_faults import VANISHED, DiskFault, fill, small_disk
 from twinproof.auditing.verify import verify_run
 from twinproof.cli.main import run
 from twinproof.errors import SystemFault
-from twinproof.randomness import Key
+from twinproof.keys import Key
 from twinproof.recipes import demo as demo_settings
 
 KEYS = ["what", "where", "got", "wanted", "fix"]

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from twinproof.cli.ranks import bars_of, launched_ranks, leave
+from twinproof.compute.ranks import ALONE
 from twinproof.progress import Silent
-from twinproof.training.distributed.ranks import ALONE
 
 TRAIN = [
     "train",

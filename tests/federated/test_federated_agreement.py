@@ -10,9 +10,7 @@ from federations import NAMES, agreed, digits, public, settings, shares
 
 from twinproof.data.record import RangeSpending, Scaling
 from twinproof.errors import ConfigError
-from twinproof.federated.agreement import DeclaredParty, agree
-from twinproof.federated.draw_cap import draw_cap
-from twinproof.federated.shares import unequal_shares
+from twinproof.federated.agreement import DeclaredParty, agree, draw_cap, unequal_shares
 from twinproof.recipes.config import parse_train_config
 from twinproof.recipes.resolve import plan_of, resolve
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from twinproof.errors import RunError
-from twinproof.federated import answered as answered_module
-from twinproof.federated.answered import AnsweredSteps
+from twinproof.federated import party as answered_module
+from twinproof.federated.party import AnsweredSteps
 
 AGREEMENT = "ab" * 32
 

@@ -12,8 +12,7 @@ from federations import agreed
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinproof.federated.checks import Expected, refusal
-from twinproof.federated.messages import Failure, Reply, Update
+from twinproof.federated.messages import Expected, Failure, Reply, Update, refusal
 
 AGREEMENT = agreed()
 CAP = AGREEMENT.caps["party-2"]

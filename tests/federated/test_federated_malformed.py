@@ -15,11 +15,10 @@ import torch
 from federations import NAMES, Bench, Scripted, agreed, bench, members, public, zeros
 
 from twinproof.errors import RunError
-from twinproof.federated import checks
-from twinproof.federated.coordinator import TRANSPORT
+from twinproof.federated import messages as checks
+from twinproof.federated.coordinator import TRANSPORT, Refusal, Round, RoundLog, read_rounds
 from twinproof.federated.local import LocalParties
 from twinproof.federated.messages import Failure, Reply, Request, Update
-from twinproof.federated.rounds import Refusal, Round, RoundLog, read_rounds
 from twinproof.federated.train import federate
 
 

@@ -17,13 +17,12 @@ from numpy.typing import NDArray
 from twinproof.data.record import Split
 from twinproof.errors import ConfigError, DataError, RunError
 from twinproof.federated.agreement import Agreement
-from twinproof.federated.checks import Expected, refusal
-from twinproof.federated.messages import Reply, Request
+from twinproof.federated.messages import Expected, Reply, Request, refusal
 from twinproof.federated.party import Party, repeatable_key
-from twinproof.privacy.sampling import poisson_sample
-from twinproof.randomness import Key
+from twinproof.keys import Key
+from twinproof.privacy.step_randomness import poisson_sample
 from twinproof.recipes.registry import RECIPES
-from twinproof.training.distributed.weights import weights_digest
+from twinproof.training.distributed import weights_digest
 
 
 @pytest.fixture

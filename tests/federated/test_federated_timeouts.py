@@ -8,8 +8,8 @@ from threading import TIMEOUT_MAX, Event
 import pytest
 
 from twinproof.errors import ConfigError
+from twinproof.federated.agreement import check_timeout
 from twinproof.federated.local import LocalParties
-from twinproof.federated.timeouts import check_timeout
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, math.nan, math.inf, 1e300])

@@ -14,14 +14,13 @@ import torch
 from federations import NAMES, Cheat, agreed, digits, local, members, public, settings, shares, with_sums
 
 from twinproof.auditing.verify import verify_run
+from twinproof.certification.method import Sampling
 from twinproof.certification.run import certify_run
-from twinproof.certification.sampling import Sampling
 from twinproof.errors import RunError
 from twinproof.federated.agreement import agree
-from twinproof.federated.local import Answering
+from twinproof.federated.coordinator import read_rounds
+from twinproof.federated.local import Answering, federate_shares
 from twinproof.federated.messages import Update
-from twinproof.federated.on_one_machine import federate_shares
-from twinproof.federated.rounds import read_rounds
 from twinproof.federated.train import federate
 from twinproof.guarantee import Status
 from twinproof.progress import Silent

@@ -22,7 +22,7 @@ from twinproof.papers.outcome import Outcome
 from twinproof.papers.reproductions import REPRODUCTIONS
 from twinproof.papers.timings import FILE, made_in
 from twinproof.runs.run import Run
-from twinproof.training import device_memory
+from twinproof.training import step_sums as device_memory
 
 MADE: dict[str, Any] = {"device": "cpu: test", "versions": {}, "date": "", "seconds": 1.0}
 TRAINING: dict[str, Any] = {"data": {"source": "digits"}, "recipe": "regular", "epochs": 1, "model": "mlp"}

@@ -11,7 +11,7 @@ import pytest
 
 from twinproof.data.load import load
 from twinproof.files import canonical_json
-from twinproof.layers.models.prior import prior_sha256
+from twinproof.layers.prior import prior_sha256
 from twinproof.papers import prior_of_cell
 from twinproof.papers.cell import Cell
 from twinproof.papers.cell_store import CellStore, Measured
@@ -21,8 +21,8 @@ from twinproof.papers.prior_of_cell import FIRST_PRIOR
 from twinproof.papers.results_file import read_cells
 from twinproof.papers.smoothing import Smoothing
 from twinproof.recipes.config import parse_train_config
-from twinproof.recipes.prior_of_run import describe_prior
 from twinproof.recipes.resolve import resolve
+from twinproof.recipes.resumption import describe_prior
 
 RESULTS = Path(__file__).parents[2] / "results" / "dpcert-table2.json"
 EFFORT = Effort(seeds=1)

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from twinproof.certification.method import Method
+from twinproof.certification.method import Method, Sampling
 from twinproof.certification.run import certify_run
-from twinproof.certification.smoothed import Sampling
 from twinproof.data.load import load
 from twinproof.errors import ConfigError, DataError, RunError
+from twinproof.keys import Key
 from twinproof.papers import attacked_numbers
 from twinproof.papers import measure as measuring
 from twinproof.papers.cell_store import CELLS, CellStore
@@ -26,7 +26,6 @@ from twinproof.papers.methods import MNIST, cells_of
 from twinproof.papers.reproduce import PAGE, PICTURE, Reproduced, reproduce
 from twinproof.papers.rereading import Rereading
 from twinproof.papers.results_file import FILE as RESULTS
-from twinproof.randomness import Key
 from twinproof.runs.certificates import read_certificates, read_settings
 from twinproof.runs.run import Run
 

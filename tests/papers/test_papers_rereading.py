@@ -9,17 +9,8 @@ import pytest
 from scipy.special import betaincinv, ndtri
 
 from twinproof.errors import CheckFailed
-from twinproof.layers.noise import BOTH_PLACES
-from twinproof.papers.rereading import (
-    COMPOSITION,
-    HGM,
-    PIXELDP,
-    PUBLISHED,
-    TIGHT,
-    Rereading,
-    bounds_for,
-    recorded_rule,
-)
+from twinproof.layers.noise_placement import BOTH_PLACES
+from twinproof.papers.rereading import COMPOSITION, HGM, PIXELDP, PUBLISHED, TIGHT, Rereading, bounds_for, recorded_rule
 from twinproof.runs.certificates import CertificateSettings
 
 DRAWS, ALPHA, SIGMA, NORM = 10_000, 0.001, 0.5, 4.0

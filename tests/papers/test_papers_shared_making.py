@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from rank_processes import Ended, die, quick_to_part, run_ranks
+from twinproof.compute.ranks import ALONE, Ranks, Share, gone
 from twinproof.data.record import Dataset
 from twinproof.papers import making, shared_making
 from twinproof.papers.cell import Cell
@@ -27,9 +28,6 @@ from twinproof.papers.reproduce import reproduce
 from twinproof.papers.shared_making import by_run
 from twinproof.papers.timings import made_in
 from twinproof.runs.run import Run
-from twinproof.training.distributed.rank_error import gone
-from twinproof.training.distributed.ranks import ALONE, Ranks
-from twinproof.training.distributed.share import Share
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and SIGKILL")
 MADE: dict[str, Any] = {"device": "cpu: test", "versions": {}, "date": "", "seconds": 1.0}

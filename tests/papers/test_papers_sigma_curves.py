@@ -9,7 +9,7 @@ import pytest
 from twinproof.papers import sigma_curves
 from twinproof.papers.picture import write_picture
 from twinproof.papers.reproduce import PICTURE, reproduce
-from twinproof.privacy.mechanisms.gaussian import gaussian_delta
+from twinproof.privacy.mechanisms import gaussian_delta
 
 IN_DOCS = Path(__file__).resolve().parents[2] / "docs" / "images" / "noise-calibration.svg"
 

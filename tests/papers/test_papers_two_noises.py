@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from twinproof.certification.bounds.confidence import after_tau
-from twinproof.certification.bounds.evidence import Evidence
+from twinproof.certification.appendix_n import appendix_n_radius
+from twinproof.certification.confidence import Evidence, after_tau
 from twinproof.certification.method import Method
-from twinproof.certification.of_run import smoothed_for_run
-from twinproof.certification.two_noises import composition_radius, single_pass_radius
-from twinproof.certification.two_noises.appendix_n import appendix_n_radius
-from twinproof.certification.two_noises.site import TwoNoisesSite
+from twinproof.certification.run import smoothed_for_run
+from twinproof.certification.two_noise_bounds import composition_radius, single_pass_radius
+from twinproof.certification.two_noises import TwoNoisesSite
 from twinproof.data.load import load
 from twinproof.data.record import Dataset
 from twinproof.papers.cell_store import CellStore

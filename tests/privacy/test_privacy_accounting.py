@@ -27,7 +27,7 @@ from twinproof.privacy.accounting import (
     epsilon_rdp,
     spending,
 )
-from twinproof.privacy.mechanisms.analytic_gaussian import gaussian_delta
+from twinproof.privacy.mechanisms import gaussian_delta
 
 MNIST = 60_000
 # (sample rate, noise multiplier, steps, delta, epsilon by PLD, epsilon by RDP), to the digits given

@@ -20,7 +20,7 @@ from twinproof.privacy.accounting import (
     epsilon_rdp,
     spending,
 )
-from twinproof.privacy.mechanisms.laplace import Laplace, laplace_delta
+from twinproof.privacy.mechanisms import Laplace, laplace_delta
 
 MULTIPLIERS = (0.1, 1 / 1.00005, 1.0, 3.0, 10.0, 20_000.0)
 DELTAS = (1e-9, 1e-5, 1e-2)

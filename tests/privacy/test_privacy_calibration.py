@@ -8,10 +8,16 @@ from collections.abc import Iterator
 import pytest
 
 from twinproof.errors import ConfigError
-from twinproof.privacy import calibration
-from twinproof.privacy.accounting import Event, GaussianEvent, PoissonGaussianEvent, epsilon_pld, epsilon_rdp
-from twinproof.privacy.calibration import calibrate_noise_multiplier
-from twinproof.privacy.mechanisms.analytic_gaussian import analytic_gaussian_sigma
+from twinproof.privacy import accounting as calibration
+from twinproof.privacy.accounting import (
+    Event,
+    GaussianEvent,
+    PoissonGaussianEvent,
+    calibrate_noise_multiplier,
+    epsilon_pld,
+    epsilon_rdp,
+)
+from twinproof.privacy.mechanisms import analytic_gaussian_sigma
 
 MNIST = 60_000
 

@@ -8,9 +8,8 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from twinproof.errors import ConfigError
-from twinproof.privacy import calibration
-from twinproof.privacy.accounting import Event, GaussianEvent, PoissonGaussianEvent
-from twinproof.privacy.calibration import calibrate_noise_multiplier
+from twinproof.privacy import accounting as calibration
+from twinproof.privacy.accounting import Event, GaussianEvent, PoissonGaussianEvent, calibrate_noise_multiplier
 
 Question = tuple[float, float, float, int, list[Event]]
 # (epsilon, delta, sample rate, steps, already spent): the first, and each with one change

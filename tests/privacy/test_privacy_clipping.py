@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twinproof.privacy.clipping import flat_clip_weights
+from twinproof.privacy.plan import flat_clip_weights
 
 SLACK = 1 + Fraction(2) ** -50
 norms = st.floats(min_value=0, max_value=1e150, allow_subnormal=True)

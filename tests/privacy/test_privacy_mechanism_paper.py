@@ -7,15 +7,9 @@ import pytest
 from mechanism_oracles import exact_gaussian_delta
 
 from twinproof.errors import ConfigError
-from twinproof.privacy.mechanisms.classic_gaussian import classic_gaussian_sigma
-from twinproof.privacy.mechanisms.extended_gaussian import extended_gaussian_sigma
-from twinproof.privacy.mechanisms.heterogeneous_gaussian import HeterogeneousGaussian
-from twinproof.privacy.mechanisms.paper_formulas import (
-    paper_classic_sigma,
-    paper_extended_sigma,
-    paper_heterogeneous_deviations,
-)
-from twinproof.privacy.mechanisms.redistribution import Redistribution
+from twinproof.privacy.mechanisms import calibrate, classic_gaussian_sigma, extended_gaussian_sigma
+from twinproof.privacy.paper_formulas import paper_classic_sigma, paper_extended_sigma, paper_heterogeneous_deviations
+from twinproof.privacy.redistribution import Redistribution
 
 
 @pytest.mark.parametrize(("epsilon", "delta", "exact"), [(16, 1e-5, 3.363e-4), (8, 1e-3, 1.313e-3), (16, 1e-3, 3.199e-2)])
@@ -50,11 +44,11 @@ def test_the_misprint_breaks_its_promise_and_the_proof_does_not() -> None:
 def test_forgetting_the_root_breaks_the_promise_for_the_quietest_output(shares: tuple[float, float], exact: float) -> None:
     """One output moves as far as the sensitivity allows; delta 1e-5 was promised."""
     epsilon, delta = 8.0, 1e-5
-    mechanism = HeterogeneousGaussian.for_target(epsilon, delta, redistribution=Redistribution(shares))
-    change = mechanism.redistribution.scales()[0]
-    wrong = paper_heterogeneous_deviations(mechanism.sigma, mechanism.redistribution)[0]
+    r = Redistribution(shares)
+    mechanism, change = calibrate("heterogeneous", epsilon, delta, 1.0, r), r.scales()[0]
+    wrong = paper_heterogeneous_deviations(mechanism.sigma, r)[0]
     assert exact_gaussian_delta(epsilon, float(wrong / change)) == pytest.approx(exact, rel=1e-4)
-    assert exact_gaussian_delta(epsilon, float(mechanism.deviations()[0] / change)) < delta
+    assert exact_gaussian_delta(epsilon, mechanism.sigma) < delta
 
 
 def test_for_equal_shares_nothing_is_forgotten() -> None:

@@ -21,9 +21,9 @@ from scipy import stats
 from torch import Tensor, nn
 
 from twinproof.errors import ConfigError
+from twinproof.keys import Key
 from twinproof.privacy.plan import Draw, PrivateExecution
 from twinproof.privacy.step_randomness import DeviceRandomness
-from twinproof.randomness import Key
 
 STEPS = 100
 MULTIPLIER, CLIP, DIVISOR = 1.3, 0.7, 24.0

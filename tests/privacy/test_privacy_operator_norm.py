@@ -13,9 +13,9 @@ from operator_norm_oracles import PAIRS, Case, dense, exact_norm, length, random
 from scipy.linalg import LinAlgError
 from torch import nn
 
-from twinproof.privacy.mechanisms.redistribution import Redistribution
-from twinproof.privacy.sensitivity import top_eigenvalue
-from twinproof.privacy.sensitivity.operator_norm import operator_norm
+from twinproof.privacy import spectral as top_eigenvalue
+from twinproof.privacy.operator_norm import operator_norm
+from twinproof.privacy.redistribution import Redistribution
 
 # What the relaxations promise at their optimum, and the issue asks of inf->2; the ascent's rest is a thousandth.
 WORST_RATIO = {("linf", "l2"): 1.26, ("l2", "l1"): 1.26, ("linf", "l1"): 1.79}

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from twinproof.errors import ConfigError, ModelError, UserError
-from twinproof.privacy.sensitivity.operator_norm import operator_norm
-from twinproof.privacy.sensitivity.paper_bounds import paper_reshaped_kernel, paper_row_norm, paper_single_feature_map
+from twinproof.privacy.operator_norm import operator_norm
+from twinproof.privacy.paper_formulas import paper_reshaped_kernel, paper_row_norm, paper_single_feature_map
 
 
 class Doubled(nn.Linear):

@@ -12,14 +12,10 @@ from hypothesis import strategies as st
 from operator_norm_oracles import Case, dense, random_case
 from torch import nn
 
-from twinproof.privacy.sensitivity import spectral
-from twinproof.privacy.sensitivity.bound import Norm
-from twinproof.privacy.sensitivity.cheap_bounds import dimension_bound, magnitude_bounds
-from twinproof.privacy.sensitivity.layer_map import layer_map
-from twinproof.privacy.sensitivity.operator_norm import operator_norm
-from twinproof.privacy.sensitivity.relaxation import ascend, relaxed_bound
-from twinproof.privacy.sensitivity.symbol import symbol_bound
-from twinproof.privacy.sensitivity.top_eigenvalue import proven_top_eigenvalue
+from twinproof.privacy import spectral
+from twinproof.privacy.linear_maps import Norm, layer_map
+from twinproof.privacy.operator_norm import dimension_bound, magnitude_bounds, operator_norm
+from twinproof.privacy.spectral import ascend, proven_top_eigenvalue, relaxed_bound, symbol_bound
 
 KINDS: dict[int, Any] = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 
@@ -139,7 +135,7 @@ def test_the_proven_eigenvalue_is_above_and_close(size: int) -> None:
 
 
 def test_where_nothing_can_be_proven_the_bound_of_magnitudes_is_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    from twinproof.privacy.sensitivity import top_eigenvalue
+    from twinproof.privacy import spectral as top_eigenvalue
 
     monkeypatch.setattr(top_eigenvalue, "top_eigenvalue_guess", lambda gram: 0.1)
     assert proven_top_eigenvalue(np.eye(30), 0.0, 7.0) == 7.0

@@ -12,12 +12,11 @@ import torch
 from operator_norm_oracles import Array, Case, dense, exact_norm, random_case, searched_norm
 from torch import nn
 
-from twinproof.privacy.sensitivity import top_eigenvalue
-from twinproof.privacy.sensitivity.bound import Norm
-from twinproof.privacy.sensitivity.layer_map import layer_map
-from twinproof.privacy.sensitivity.operator_norm import operator_norm
-from twinproof.privacy.sensitivity.paper_bounds import paper_reshaped_kernel, paper_row_norm, paper_single_feature_map
-from twinproof.privacy.sensitivity.relaxation import ascend, relaxed_bound
+from twinproof.privacy import spectral as top_eigenvalue
+from twinproof.privacy.linear_maps import Norm, layer_map
+from twinproof.privacy.operator_norm import operator_norm
+from twinproof.privacy.paper_formulas import paper_reshaped_kernel, paper_row_norm, paper_single_feature_map
+from twinproof.privacy.spectral import ascend, relaxed_bound
 
 MNIST = (1, 28, 28)
 

@@ -15,12 +15,12 @@ from private_path import CLASSES, Records, TrainingPath, WatchedExecution, flat,
 from torch import Tensor, nn
 
 from twinproof.errors import ConfigError, RunError
+from twinproof.keys import Key
 from twinproof.privacy import step_randomness as randomness_module
 from twinproof.privacy.accounting import PoissonGaussianEvent
 from twinproof.privacy.ledger import Ledger
 from twinproof.privacy.plan import LEDGER_BLOCK, Draw, PrivateExecution
-from twinproof.privacy.sampling import poisson_sample
-from twinproof.randomness import Key
+from twinproof.privacy.step_randomness import poisson_sample
 
 NAN, INF = float("nan"), float("inf")
 

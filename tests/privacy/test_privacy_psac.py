@@ -15,9 +15,8 @@ from test_privacy_sensitivity import TOLERANCE, make_path, worst_move
 from torch import Tensor
 
 from twinproof.errors import ConfigError
-from twinproof.privacy.clipping import ClipRule, clip_weights, flat_clip_weights, psac_weights
-from twinproof.privacy.plan import PrivateExecution
-from twinproof.randomness import Key
+from twinproof.keys import Key
+from twinproof.privacy.plan import ClipRule, PrivateExecution, clip_weights, flat_clip_weights, psac_weights
 
 RULES = (ClipRule.PSAC_PAPER, ClipRule.PSAC_CODE)
 norms = st.floats(min_value=0, max_value=1e150, allow_subnormal=True)

@@ -18,10 +18,9 @@ from private_path import make_plan, new_ledger
 from scipy import stats
 
 from twinproof.errors import ConfigError
+from twinproof.keys import Key
 from twinproof.privacy.plan import Draw, PrivateExecution
-from twinproof.privacy.sampling import poisson_sample
-from twinproof.privacy.step_randomness import DeviceRandomness, HostRandomness, StepRandomness
-from twinproof.randomness import Key
+from twinproof.privacy.step_randomness import DeviceRandomness, HostRandomness, StepRandomness, poisson_sample
 
 RECORDS, RATE, STEPS = 60, 0.2, 4000
 SMALLEST_P = 1e-7

@@ -9,9 +9,9 @@ import pytest
 import torch
 from scipy.special import ndtri
 
+from twinproof.keys import Key
 from twinproof.privacy import step_randomness as module
 from twinproof.privacy.step_randomness import DeviceRandomness, HostRandomness, normals_from_words, step_randomness
-from twinproof.randomness import Key
 
 CPU = torch.device("cpu")
 KEY = Key.from_seed(5)

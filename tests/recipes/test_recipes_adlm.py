@@ -25,27 +25,27 @@ from twinproof.data.record import Dataset, Split
 from twinproof.errors import ConfigError, ModelError, RunError
 from twinproof.files import canonical_json
 from twinproof.guarantee import Status
-from twinproof.layers.models.registry import build_network
-from twinproof.layers.models.with_noise import with_noise
-from twinproof.layers.noise import NoiseLayer, silenced, split_at_noise
+from twinproof.keys import Key
+from twinproof.layers.networks import build_network
+from twinproof.layers.noise import NoiseLayer, silenced
+from twinproof.layers.noise_placement import split_at_noise, with_noise
 from twinproof.privacy.accounting import GaussianEvent, PoissonGaussianEvent, epsilon_pld
-from twinproof.randomness import Key
 from twinproof.recipes import redistribution
 from twinproof.recipes import train as train_module
 from twinproof.recipes.adlm_printed import OneDraw, paper_output_sensitivity
 from twinproof.recipes.config import ResolvedConfig, parse_train_config
+from twinproof.recipes.gradients import optimizer_of
 from twinproof.recipes.noise_network import run_network
-from twinproof.recipes.optimizer import optimizer_of
-from twinproof.recipes.own import Own
+from twinproof.recipes.own_network import Own
 from twinproof.recipes.redistribution import exact_mean, private_mean, relevances, scales_against, scales_from
 from twinproof.recipes.registry import RECIPES
 from twinproof.recipes.resolve import redistribution_plan, resolve
 from twinproof.recipes.train import train
 from twinproof.rounding import round_up
 from twinproof.runs.run import Run
-from twinproof.training.gradient_source import GradientSource
-from twinproof.training.records import DeviceRecords
-from twinproof.training.taylor_loss import balanced_cross_entropy, taylor_cross_entropy
+from twinproof.training.loop import GradientSource
+from twinproof.training.passes import DeviceRecords
+from twinproof.training.stobatch import balanced_cross_entropy, taylor_cross_entropy
 
 CPU = torch.device("cpu")
 
@@ -311,7 +311,7 @@ def test_printed_noise_of_the_first_layer_is_a_constant(source: Path) -> None:
 
 def test_the_papers_sensitivity_is_what_one_replaced_record_can_do() -> None:
     """Two records with features at opposite corners and other labels: the l1 distance of all monomials of all classes."""
-    from twinproof.privacy.functional.polynomials import output_polynomial
+    from twinproof.privacy.functional import output_polynomial
 
     corner = torch.ones(1, 6, dtype=torch.float64)
     mixed = torch.tensor([[1.0, -1.0, 1.0, -1.0, 1.0, -1.0]], dtype=torch.float64)

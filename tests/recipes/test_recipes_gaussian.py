@@ -12,21 +12,21 @@ from recipe_fixtures import on_one_thread as on_one_thread
 from small_runs import ledger_lines
 
 from twinproof.auditing.verify import verify_run
+from twinproof.certification.method import Sampling
 from twinproof.certification.run import certify_run
-from twinproof.certification.sampling import Sampling
 from twinproof.data.config import DataConfig
 from twinproof.data.load import load
 from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError
 from twinproof.evaluation.certified import summarize
 from twinproof.guarantee import Status
-from twinproof.randomness import Key
+from twinproof.keys import Key
 from twinproof.recipes.config import TrainConfig, parse_train_config
-from twinproof.recipes.gaussian import GAUSSIAN
+from twinproof.recipes.dpsgd import GAUSSIAN
 from twinproof.recipes.registry import RECIPES, find_recipe
 from twinproof.recipes.resolve import resolve
 from twinproof.recipes.train import train
-from twinproof.training.augmentation import GaussianCopies
+from twinproof.training.passes import GaussianCopies
 
 SETTINGS: dict[str, Any] = {"data": {"source": "digits"}, "recipe": "gaussian", "model": "mlp", "sigma": 0.25, "seed": 1}
 

@@ -18,12 +18,14 @@ from twinproof.cli.train import assignments
 from twinproof.data.load import load
 from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError, RunError, UserError
-from twinproof.layers.models.with_noise import RedistributionKind
-from twinproof.privacy.mechanisms.analytic_gaussian import analytic_gaussian_sigma
-from twinproof.privacy.mechanisms.classic_gaussian import classic_gaussian_sigma
-from twinproof.privacy.mechanisms.extended_gaussian import extended_gaussian_sigma
-from twinproof.privacy.mechanisms.gaussian import gaussian_delta
-from twinproof.privacy.mechanisms.paper_formulas import paper_classic_sigma, paper_extended_sigma
+from twinproof.layers.noise_placement import RedistributionKind
+from twinproof.privacy.mechanisms import (
+    analytic_gaussian_sigma,
+    classic_gaussian_sigma,
+    extended_gaussian_sigma,
+    gaussian_delta,
+)
+from twinproof.privacy.paper_formulas import paper_classic_sigma, paper_extended_sigma
 from twinproof.recipes.config import parse_train_config
 from twinproof.recipes.noise_layer import NoiseLayerConfig, Variant, settled_noise
 from twinproof.recipes.registry import RECIPES

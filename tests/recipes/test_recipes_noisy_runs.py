@@ -17,15 +17,16 @@ from small_runs import tiny
 from torch import Tensor, nn
 
 from twinproof.auditing.verify import verify_run
+from twinproof.certification.method import Sampling
 from twinproof.certification.run import certify_run
-from twinproof.certification.smoothed import Sampling
 from twinproof.data.load import load
 from twinproof.guarantee import Status
-from twinproof.layers.noise import silenced, split_at_noise
-from twinproof.layers.noise.constraint import Constraint
+from twinproof.keys import Key
+from twinproof.layers.noise import silenced
+from twinproof.layers.noise_constraint import Constraint
+from twinproof.layers.noise_placement import split_at_noise
+from twinproof.privacy.operator_norm import operator_norm
 from twinproof.privacy.plan import PrivateExecution
-from twinproof.privacy.sensitivity.operator_norm import operator_norm
-from twinproof.randomness import Key
 from twinproof.recipes import train as train_module
 from twinproof.recipes.run_data import load_run_data
 from twinproof.recipes.train import train

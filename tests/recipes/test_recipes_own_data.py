@@ -16,7 +16,7 @@ from small_runs import blobs, ledger_lines, run_json, tiny, write_blobs
 
 from twinproof.auditing.verify import verify_run
 from twinproof.data import assemble
-from twinproof.data.private_ranges import private_scaling
+from twinproof.data.scaling import private_scaling
 from twinproof.errors import ConfigError, RunError
 from twinproof.guarantee import Status
 from twinproof.recipes import train as train_module

@@ -18,11 +18,11 @@ from twinproof.auditing.verify import verify_run
 from twinproof.data import Dataset, from_arrays
 from twinproof.errors import ModelError
 from twinproof.guarantee import Status
-from twinproof.randomness import Key
-from twinproof.recipes import own_path
+from twinproof.keys import Key
+from twinproof.recipes import own_network as own_path
 from twinproof.recipes.config import parse_train_config
 from twinproof.recipes.gradients import pass_records
-from twinproof.recipes.own import Own
+from twinproof.recipes.own_network import Own
 from twinproof.recipes.own_watch import try_network
 from twinproof.recipes.resolve import resolve
 from twinproof.recipes.train import train

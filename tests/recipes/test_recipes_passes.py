@@ -19,7 +19,7 @@ from rank_processes import quick_to_part, run_ranks
 from twinproof.errors import RunError
 from twinproof.recipes import train as train_module
 from twinproof.recipes.config import ResolvedConfig
-from twinproof.recipes.passes_of_run import PassesOfRun, kept_to, refuse_other_passes
+from twinproof.recipes.resumption import PassesOfRun, kept_to, refuse_other_passes
 from twinproof.recipes.train import train
 
 PASSES = "private/passes.json"

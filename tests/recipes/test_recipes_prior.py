@@ -20,21 +20,21 @@ from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError, RunError
 from twinproof.files import sha256_file
 from twinproof.guarantee import Status
-from twinproof.layers.models import prior as prior_module
-from twinproof.layers.models.prior import PRIOR_WIDTH, Prior, start_from_prior
-from twinproof.layers.models.registry import build_network
-from twinproof.randomness import Key
+from twinproof.keys import Key
+from twinproof.layers import prior as prior_module
+from twinproof.layers.networks import build_network
+from twinproof.layers.prior import PRIOR_WIDTH, Prior, start_from_prior
 from twinproof.recipes import noise_network
 from twinproof.recipes import train as train_module
 from twinproof.recipes.config import ResolvedConfig, TrainConfig, parse_train_config
 from twinproof.recipes.noise_network import run_network
-from twinproof.recipes.own import Own
-from twinproof.recipes.prior_of_run import describe_prior, refuse_other_prior
+from twinproof.recipes.own_network import Own
 from twinproof.recipes.registry import RECIPES
 from twinproof.recipes.resolve import resolve
-from twinproof.recipes.stored_data import public_config
+from twinproof.recipes.resumption import describe_prior, refuse_other_prior
+from twinproof.recipes.run_data import public_config
 from twinproof.recipes.train import train
-from twinproof.runs.record import update_run_json
+from twinproof.runs.layout import update_run_json
 from twinproof.runs.run import Run
 from twinproof.training.loop import run_loop
 

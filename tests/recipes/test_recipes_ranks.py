@@ -25,11 +25,11 @@ from torch import Tensor, nn
 
 from rank_processes import Ended, die, quick_to_part, run_ranks
 from twinproof.auditing.verify import verify_run
+from twinproof.compute.ranks import Ranks
 from twinproof.errors import RunError
 from twinproof.privacy.plan import Draw, PrivateExecution
 from twinproof.recipes import train as train_module
 from twinproof.recipes.train import train
-from twinproof.training.distributed.ranks import Ranks
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and SIGKILL")
 TOLERANCE = 1e-6

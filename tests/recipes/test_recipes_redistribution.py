@@ -23,13 +23,12 @@ from twinproof.data.load import load
 from twinproof.data.record import Dataset, Split
 from twinproof.errors import DataError, RunError
 from twinproof.guarantee import Status
-from twinproof.layers.models.registry import build_network
-from twinproof.layers.models.with_noise import with_noise
-from twinproof.layers.noise import split_at_noise
+from twinproof.keys import Key
+from twinproof.layers.networks import build_network
+from twinproof.layers.noise_placement import split_at_noise, with_noise
 from twinproof.privacy.accounting import GaussianEvent, PoissonGaussianEvent, epsilon_pld
 from twinproof.privacy.ledger import Ledger
 from twinproof.privacy.plan import Plan
-from twinproof.randomness import Key
 from twinproof.recipes import redistribution, resolve
 from twinproof.recipes import train as train_module
 from twinproof.recipes.config import ResolvedConfig, parse_train_config
@@ -37,8 +36,8 @@ from twinproof.recipes.redistribution import clipped_steps, influences, private_
 from twinproof.recipes.train import train
 from twinproof.rounding import round_up
 from twinproof.runs.run import Run
-from twinproof.training.loss import mean_cross_entropy
-from twinproof.training.records import DeviceRecords
+from twinproof.training.loop import mean_cross_entropy
+from twinproof.training.passes import DeviceRecords
 
 CPU = torch.device("cpu")
 PLAN = Plan(sample_rate=1.0, noise_multiplier=5.0, clip_norm=0.3, divisor=90.0, steps=1, delta=1e-4)

@@ -21,19 +21,17 @@ from twinproof.data.config import DataConfig
 from twinproof.data.load import load
 from twinproof.errors import ConfigError
 from twinproof.guarantee import Status
-from twinproof.layers.models.registry import build_network
-from twinproof.privacy.clipping import ClipRule
-from twinproof.privacy.sampling import poisson_sample
-from twinproof.randomness import Key
+from twinproof.keys import Key
+from twinproof.layers.networks import build_network
+from twinproof.privacy.plan import ClipRule
+from twinproof.privacy.step_randomness import poisson_sample
 from twinproof.recipes.config import ResolvedConfig, parse_train_config
-from twinproof.recipes.dpcert_consistency import consistency
-from twinproof.recipes.dpcert_macer import macer_hinge
-from twinproof.recipes.dpcert_stability import stability
+from twinproof.recipes.dpcert import consistency, macer_hinge, stability
+from twinproof.recipes.recipe import RegulariserConfig, reading
 from twinproof.recipes.registry import RECIPES
-from twinproof.recipes.regulariser import RegulariserConfig, reading
 from twinproof.recipes.resolve import plan_of, resolve
 from twinproof.recipes.train import train
-from twinproof.training.augmentation import GaussianCopies
+from twinproof.training.passes import GaussianCopies
 
 NEW = ("psac", "dpcert-smoothadv", "dpcert-stability", "dpcert-consistency", "dpcert-macer")
 CLASSES, COPIES = 5, 4

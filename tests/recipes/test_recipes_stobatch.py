@@ -14,21 +14,19 @@ from safetensors.torch import load_file
 from small_runs import announced_steps, model_bytes, one_thread, tiny
 
 from twinproof.auditing.verify import verify_run
-from twinproof.certification.method import Method
+from twinproof.certification.method import Method, Sampling
 from twinproof.certification.run import certify_run
-from twinproof.certification.smoothed import Sampling
 from twinproof.data.load import load
 from twinproof.errors import ConfigError, RunError
 from twinproof.evaluation.protocols import AttackPlan
 from twinproof.evaluation.under_attack import attack_run
 from twinproof.guarantee import Status
-from twinproof.layers.models.registry import build_network
-from twinproof.layers.models.with_noise import with_two_noises
-from twinproof.layers.noise import Law, split_at_two_noises
-from twinproof.layers.noise.constraint import Constraint, WeightRule
-from twinproof.layers.noise.two_noises_constraint import TwoNoisesConstraint
+from twinproof.keys import Key
+from twinproof.layers.networks import build_network
+from twinproof.layers.noise import Law
+from twinproof.layers.noise_constraint import Constraint, TwoNoisesConstraint, WeightRule
+from twinproof.layers.noise_placement import split_at_two_noises, with_two_noises
 from twinproof.privacy.plan import PrivateExecution
-from twinproof.randomness import Key
 from twinproof.recipes.config import parse_train_config
 from twinproof.recipes.noise_layer import Variant
 from twinproof.recipes.registry import RECIPES
@@ -37,8 +35,7 @@ from twinproof.recipes.stobatch import STOBATCH, stobatch_loss
 from twinproof.recipes.train import train
 from twinproof.reporting.run import report_run
 from twinproof.runs.run import Run
-from twinproof.training.adversarial_ensemble import ATTACKS
-from twinproof.training.taylor_loss import balanced_cross_entropy, taylor_cross_entropy
+from twinproof.training.stobatch import ATTACKS, balanced_cross_entropy, taylor_cross_entropy
 
 DIGITS: dict[str, Any] = {
     "data": {"source": "digits"},

@@ -21,16 +21,14 @@ from twinproof.evaluation.accuracy import clean_accuracy
 from twinproof.guarantee import Status
 from twinproof.recipes import train as train_module
 from twinproof.recipes.config import parse_train_config
-from twinproof.recipes.reporter import Reporter
+from twinproof.recipes.finish import Reporter
 from twinproof.recipes.resolve import resolve
 from twinproof.recipes.run_data import load_run_data
 from twinproof.recipes.train import train
 from twinproof.recipes.twinproof import TWINPROOF
-from twinproof.training.augmentation import GaussianCopies
 from twinproof.training.checkpoint import load_checkpoint, save_checkpoint
-from twinproof.training.loop import run_loop
-from twinproof.training.loss import mean_cross_entropy
-from twinproof.training.records import DeviceRecords
+from twinproof.training.loop import mean_cross_entropy, run_loop
+from twinproof.training.passes import DeviceRecords, GaussianCopies
 
 DECAY, STEPS = 0.6, 6
 

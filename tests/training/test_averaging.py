@@ -10,9 +10,8 @@ from torch import Tensor, nn
 from training_problems import network, problem
 
 from twinproof.errors import ConfigError, RunError
-from twinproof.training.averaging import WeightAverage
 from twinproof.training.checkpoint import load_checkpoint, save_checkpoint
-from twinproof.training.loop import run_loop
+from twinproof.training.loop import WeightAverage, run_loop
 
 DECAY = 0.7
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from twinproof.training.distributed.farewell import Farewell, Silence
+from twinproof.compute.heartbeat import Farewell, Silence
 
 
 class FakeStore:

@@ -15,8 +15,8 @@ import torch
 
 import twinproof.training.distributed as package
 from rank_processes import die, quick_to_part, run_ranks
+from twinproof.compute.ranks import ALONE, Ranks
 from twinproof.errors import DataError, RunError
-from twinproof.training.distributed.ranks import ALONE, Ranks
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and SIGKILL")
 LENGTH = 1001

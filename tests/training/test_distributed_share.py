@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from twinproof.training.distributed.share import WHOLE, Share
+from twinproof.compute.ranks import WHOLE, Share
 
 
 def parts_of(shares: list[Share], indices: Tensor, size: int) -> list[int]:

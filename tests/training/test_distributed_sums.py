@@ -12,21 +12,16 @@ from torch import Tensor, nn
 from training_problems import CPU, KEY, PLAN, Gradients, distance, hand_step, network, problem, training_split
 
 from rank_processes import Ended, quick_to_part, run_ranks
+from twinproof.compute.process_ranks import ProcessRanks
+from twinproof.compute.ranks import ALONE, Ranks, Share
 from twinproof.errors import TwinproofError
+from twinproof.keys import KEY_BYTES, Key
 from twinproof.privacy.ledger import Ledger
 from twinproof.privacy.plan import Plan, PrivateExecution
-from twinproof.randomness import KEY_BYTES, Key
-from twinproof.training.augmentation import Augmentation, GaussianCopies, OriginalOnly
-from twinproof.training.batching import Batching
-from twinproof.training.distributed.process_ranks import ProcessRanks
-from twinproof.training.distributed.ranks import ALONE, Ranks
-from twinproof.training.distributed.share import Share
-from twinproof.training.distributed.shared_ledger import SharedLedger
-from twinproof.training.distributed.shared_sums import SharedPlainGradients, SharedPrivateGradients, SharedStepSums
-from twinproof.training.gradient_source import PlainGradients
-from twinproof.training.loss import mean_cross_entropy
+from twinproof.training.distributed import SharedLedger, SharedPlainGradients, SharedPrivateGradients, SharedStepSums
+from twinproof.training.loop import PlainGradients, mean_cross_entropy
+from twinproof.training.passes import Augmentation, Batching, DeviceRecords, GaussianCopies, OriginalOnly
 from twinproof.training.per_example.fast import FastPath
-from twinproof.training.records import DeviceRecords
 from twinproof.training.step_sums import ClippedPass, ClippedSums, HostStepSums, StepSums
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

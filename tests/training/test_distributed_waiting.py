@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from twinproof.training.distributed.process_ranks import ProcessRanks
+from twinproof.compute.process_ranks import ProcessRanks
 
 
 class Work:

@@ -10,22 +10,21 @@ import torch
 from torch import Tensor, nn
 
 from rank_processes import run_ranks
+from twinproof.compute.ranks import ALONE, Ranks, Share
 from twinproof.data.config import DataConfig
 from twinproof.data.load import load
 from twinproof.errors import ConfigError
-from twinproof.layers.models.registry import build_network
-from twinproof.layers.models.with_noise import with_two_noises
+from twinproof.keys import Key
+from twinproof.layers.fixed_draws import FixedDrawsConstraint, with_fixed_draws
+from twinproof.layers.networks import build_network
 from twinproof.layers.noise import silenced
-from twinproof.layers.noise.fixed_draws import FixedDrawsConstraint, with_fixed_draws
-from twinproof.randomness import Key
-from twinproof.training.adversarial_ensemble import Ensemble
-from twinproof.training.distributed.ranks import ALONE, Ranks
-from twinproof.training.distributed.share import Share
+from twinproof.layers.noise_placement import with_two_noises
+from twinproof.training.passes import DeviceRecords
 from twinproof.training.published_stobatch.attacked_batch import PrintedAttacks, rows_of
 from twinproof.training.published_stobatch.gradients import PrintedTraining, PublishedStoBatch, fixed_batches
 from twinproof.training.published_stobatch.trainers import ONE_TRAINER as ONE
 from twinproof.training.published_stobatch.trainers import LocalTrainers, Part
-from twinproof.training.records import DeviceRecords
+from twinproof.training.stobatch import Ensemble
 
 SHAPE, KEY, BATCH, BATCHES = (1, 8, 8), Key.from_seed(8), 100, 13
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

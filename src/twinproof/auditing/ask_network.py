@@ -21,13 +21,13 @@ from numpy.typing import NDArray
 from safetensors.torch import load
 from torch import Tensor, nn
 
+from twinproof.compute.devices import FLOAT32, arithmetic_of
 from twinproof.errors import ModelError, TwinproofError
-from twinproof.layers.models.registry import build_network
-from twinproof.layers.models.with_noise import NoiseForm, RedistributionKind, with_noise, with_two_noises
-from twinproof.layers.noise import BOTH_PLACES, Law, NoiseLayer, silenced
+from twinproof.layers.fixed_draws import FixedDraws, with_fixed_draws
+from twinproof.layers.networks import build_network
+from twinproof.layers.noise import Law, NoiseLayer, silenced
 from twinproof.layers.noise import Place as NoisePlace
-from twinproof.layers.noise.fixed_draws import FixedDraws, with_fixed_draws
-from twinproof.layers.precision import FLOAT32, arithmetic_of
+from twinproof.layers.noise_placement import BOTH_PLACES, NoiseForm, RedistributionKind, with_noise, with_two_noises
 from twinproof_verify import Originals, Problem
 from twinproof_verify.attack_results import Tensors
 from twinproof_verify.attacks import AttackTable

@@ -17,13 +17,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from twinproof.attacks.frozen import untouched
-from twinproof.attacks.looking import Looker, global_seed
+from twinproof.attacks.objective import untouched
+from twinproof.attacks.search import Looker, global_seed
 from twinproof.auditing.certificate_search import AttackBudget, Balls, CertificateSearch, Ray, likely_rivals
 from twinproof.auditing.certificate_verdict import FALSE_FLIPS, Judge
 from twinproof.certification.smoothed import SmoothedClassifier
-from twinproof.evaluation.attacked_classifiers import smoothed_objective
-from twinproof.randomness import Key
+from twinproof.evaluation.attack_work import smoothed_objective
+from twinproof.keys import Key
 from twinproof.rounding import round_down
 from twinproof.runs.audits import FLIPPED, HELD, UNDECIDED, AttackedCertificate, Flip
 from twinproof.runs.certificates import ABSTAIN, Certificate

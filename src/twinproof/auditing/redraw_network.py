@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from twinproof.auditing.ask_network import at_random
 from twinproof.auditing.redraw_noise import CUTS, GAUSSIAN, LAPLACE, MOST_STEPS, Steps
-from twinproof.layers.noise import NoiseSplit, Spread, split_at_noise, split_at_two_noises
+from twinproof.layers.noise import Spread
+from twinproof.layers.noise_placement import NoiseSplit, split_at_noise, split_at_two_noises
 from twinproof_verify.certificates import BOTH, FIRST_LAYER, INPUT
 
 Answers = Callable[[Steps], Tensor]

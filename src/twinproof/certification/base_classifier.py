@@ -16,8 +16,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from twinproof.certification.lowering import Lowered, lowered
 from twinproof.certification.network_state import own_copy, refuse_other, tensors_of
-from twinproof.certification.row_threads import one_thread_inside
 from twinproof.certification.row_trial import RowTrial, Watched, checked_scores, is_known
+from twinproof.compute.threads import one_thread_inside
 from twinproof.errors import ModelError
 
 # Rows of one forward pass: enough to fill the device, and so few numbers that a batch leaves room in its cache or memory.

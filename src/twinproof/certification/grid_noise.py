@@ -6,26 +6,106 @@ levels (h <= 1), behind the first layer the layer's answer rounded to the grid. 
 grid, x + round_h(s Z) = round_h(x + s Z), so the network sees f(round_h(x + s Z)): a function of a continuous shift of the
 noise, for which the theorems hold. At the input the claim covers every input that can be stored. Dividing by the number of
 levels, and whatever else the network does, is part of the base classifier. docs/decisions/0002-noise-on-a-grid.md
+
+Scales S that are drawn at random for every row are certified for the worst draw: the sampler adds noise of the least scales s,
+and the network adds, from its own randomness, what is missing to scales S. That part is independent of the input and of the
+sampler, so that whatever it does is post-processing.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
-from twinproof.certification.laplace_table import LAPLACE
-from twinproof.certification.noise_table import NoiseTable, TableFamily
-from twinproof.certification.normal_table import NORMAL
-from twinproof.certification.philox_words import Stream
-from twinproof.certification.table_noise import write_noise
+from twinproof.certification.noise_tables import (
+    BLOCK_WORDS,
+    GUIDE_BITS,
+    LAPLACE,
+    NORMAL,
+    NoiseTable,
+    Stream,
+    TableFamily,
+    generator_at,
+    padded,
+    word_at,
+    words_from,
+)
 from twinproof.errors import ConfigError
-from twinproof.layers.noise import Law
-from twinproof.randomness import Key
+from twinproof.keys import Key
+from twinproof.layers.noise import Law, Spread, standard_noise
+
+Floats = NDArray[np.float32]
+# Numbers made at a time: so many that numpy's calls cost little beside their work, so few that they stay in a core's cache.
+_PIECE = 65_536
+_LOWER = (1 << (32 - GUIDE_BITS)) - 1
+_SHIFT = np.uint32(32 - GUIDE_BITS)
+
+
+def write_noise(table: NoiseTable, stream: Stream, first: int, out: Floats) -> Iterator[Floats]:
+    """Writes draws ``first`` onwards, in steps of the grid, into ``out`` (draws, dimension); yields the rows just written.
+
+    The caller works on each part while it is in the cache; a part is whole rows.
+
+    Guarantees
+        Coordinate c of draw j is the value of the 64-bit word whose first 32 bits are word number j * padded + c of the
+        stream, and whose last are the same one of its refinement. How ``out`` is cut changes nothing.
+    """
+    draws, dimension = out.shape
+    width = padded(dimension)
+    rows = max(1, _PIECE // width)
+    generator = generator_at(stream.words, first * width // BLOCK_WORDS)
+    index = np.empty(rows * width, dtype=np.intp)
+    spare = None if width == dimension else np.empty(rows * width, dtype=np.float32)
+    for start in range(0, draws, rows):
+        part = out[start : start + rows]
+        words = words_from(generator, len(part) * width // BLOCK_WORDS)
+        values = part.reshape(-1) if spare is None else spare[: len(words)]
+        _look_up(table, stream, (first + start) * width, words, index[: len(words)], values)
+        if spare is not None:
+            part[:] = values.reshape(len(part), width)[:, :dimension]
+        yield part
+
+
+def _look_up(
+    table: NoiseTable, stream: Stream, number: int, words: NDArray[np.uint32], index: NDArray[np.intp], values: Floats
+) -> None:
+    """The values of ``words``, of which the first is word ``number`` of its stream; ``index`` is a workspace."""
+    np.right_shift(words, _SHIFT, out=index, casting="unsafe")
+    # Every index is in range; "clip" only spares numpy a buffer.
+    np.take(table.guide, index, out=values, mode="clip")
+    unsure = np.flatnonzero(np.isnan(values))
+    if not len(unsure):
+        return
+    among = words[unsure].astype(np.int64)
+    counts = _counts(table, among, index[unsure])
+    for at in np.flatnonzero(table.ladder[counts] == among):
+        low = word_at(stream.refinement, number + int(unsure[at]))
+        whole = np.uint64(int(among[at]) << 32 | low)
+        counts[at] = np.searchsorted(table.boundaries, whole, side="right")
+    values[unsure] = counts - table.reach
+
+
+def _counts(table: NoiseTable, words: NDArray[np.int64], begin: NDArray[np.intp]) -> NDArray[np.int64]:
+    """How many boundaries have first 32 bits that are at most each word; ``begin`` holds the words' first 16 bits.
+
+    Among the words with the same beginning the boundaries lie almost evenly, so a straight line finds the place to within
+    one; whatever it misses is searched for.
+    """
+    before, after = table.starts[begin], table.starts[begin + 1]
+    counts = before + ((after - before) * (words & _LOWER) >> (32 - GUIDE_BITS))
+    counts += table.ladder[counts + 1] <= words
+    missed = np.flatnonzero((table.ladder[counts] > words) | (table.ladder[counts + 1] <= words))
+    if len(missed):
+        counts[missed] = np.searchsorted(table.ladder, words[missed], side="right") - 1
+    return counts
+
 
 # Grid steps per deviation, at least: what the network sees has a variance larger by 1/12 of a step squared, which is a
 # 50,000th, and the proof holds for any grid.
@@ -173,3 +253,46 @@ def _is_exact(law: Law, steps: float, largest: float, room: float = 1.0) -> bool
 def _check_sigma(sigma: float) -> None:
     if not (sigma > 0 and math.isfinite(sigma)):
         raise ConfigError("the smoothing noise cannot be used", where="sigma", got=sigma, wanted="a finite number > 0")
+
+
+class RemainingNoise(nn.Module):
+    """Adds to rows that have noise of scales s what makes it noise of scales S, freshly drawn from ``spread`` for every row.
+
+    Guarantees
+        Given S, the sum has the law of S xi. Proof, for each coordinate: normal numbers of variances s^2 and S^2 - s^2 add up
+        to one of variance S^2. Laplace's law of scale S has the characteristic function 1 / (1 + S^2 t^2) = (s^2/S^2 + (1 -
+        s^2/S^2) / (1 + S^2 t^2)) / (1 + s^2 t^2): noise of scale s plus, with probability 1 - s^2/S^2, noise of scale S.
+        No certificate rests on it; it keeps the network the one that was trained.
+    """
+
+    def __init__(self, law: Law, sigma: float, spread: Spread) -> None:
+        super().__init__()
+        self.law, self.sigma, self.spread = law, sigma, spread
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(rows, *shape) with the rest of their noise."""
+        scales: Tensor = self.spread(torch.ones(x.shape, dtype=torch.float32, device=x.device))
+        share = (self.spread.least().view(self.spread.shape) / scales).square().clamp(max=1.0)
+        drawn = standard_noise(self.law, x.shape, x.device) * scales
+        if self.law is Law.GAUSSIAN:
+            drawn = drawn * (1 - share).sqrt()
+        else:
+            drawn = torch.where(torch.rand_like(share) < share, 0.0, drawn)
+        return x + self.sigma * drawn.to(x.dtype)
+
+
+def draws_noise(network: nn.Module) -> bool:
+    """Whether a network draws numbers in layers of ours."""
+    return any(isinstance(layer, RemainingNoise) for layer in network.modules())
+
+
+@contextmanager
+def repeatable(device: torch.device, key: Key, purpose: str, *numbers: int) -> Iterator[None]:
+    """Inside, torch's generator gives numbers that belong to ``key``, ``purpose`` and ``numbers``; it is put back afterwards.
+
+    Not for several threads at once: they share the generator.
+    """
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices):
+        torch.manual_seed(key.seed(f"{purpose}-spread", *numbers))
+        yield

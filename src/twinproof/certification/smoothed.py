@@ -27,7 +27,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from twinproof.certification.as_smoothed import AsSmoothed, refuse_global_hooks
 from twinproof.certification.base_classifier import (
     BaseClassifier,
     base_classifier,
@@ -35,30 +34,88 @@ from twinproof.certification.base_classifier import (
     rows_per_forward,
     unused_copy,
 )
-from twinproof.certification.bounds.bound import RobustnessBound
-from twinproof.certification.bounds.catalogue import find_bound
-from twinproof.certification.bounds.confidence import RunnerUp
-from twinproof.certification.bounds.evidence import Evidence
-from twinproof.certification.bounds.mean_confidence import find_confidence
+from twinproof.certification.bounds import RobustnessBound
+from twinproof.certification.catalogue import find_bound
+from twinproof.certification.confidence import Evidence, RunnerUp, find_confidence
 from twinproof.certification.grid_noise import GridNoise, input_noise
-from twinproof.certification.layer_norm_bound import NormBound
-from twinproof.certification.method import PLAIN, Method
-from twinproof.certification.noise_site import InputSite, LayerSite, NoiseSite
-from twinproof.certification.radius import Certified, RadiusRule, evidence_at, largest_radius, stopping_rule
-from twinproof.certification.row_statistic import row_statistic
-from twinproof.certification.row_threads import one_thread_inside
-from twinproof.certification.sampling import Sampling as Sampling
+from twinproof.certification.method import PLAIN, Method, Sampling
+from twinproof.certification.network_state import AsSmoothed, refuse_global_hooks
+from twinproof.certification.noise_site import InputSite, LayerSite, NoiseSite, NormBound, front_of, refuse_hidden_work
+from twinproof.certification.radius import (
+    Certified,
+    Estimate,
+    RadiusRule,
+    StoppingRule,
+    estimate,
+    evidence_at,
+    largest_radius,
+    stopping_rule,
+)
 from twinproof.certification.shared_noise import SharedNetwork, SharedNoiseCounter, shared_network
-from twinproof.certification.stopping import Estimate, StoppingRule, estimate
-from twinproof.certification.stored_inputs import check_numbering, stored_levels
-from twinproof.certification.taken_apart import front_of, refuse_hidden_work
-from twinproof.certification.two_noises.site import two_noises_site
-from twinproof.certification.votes import Counter, VoteCounter
-from twinproof.errors import ConfigError, ModelError
-from twinproof.layers.modes import evaluation_mode
-from twinproof.layers.noise import split_at_noise, split_at_two_noises
-from twinproof.randomness import Key
+from twinproof.certification.two_noises import two_noises_site
+from twinproof.certification.votes import Counter, VoteCounter, row_statistic
+from twinproof.compute.threads import one_thread_inside
+from twinproof.errors import ConfigError, DataError, ModelError
+from twinproof.keys import Key
+from twinproof.layers.cross_example import evaluation_mode
+from twinproof.layers.noise_placement import split_at_noise, split_at_two_noises
 from twinproof.runs.certificates import ABSTAIN, UNKNOWN, Certificate
+
+
+def stored_levels(inputs: Tensor | NDArray[Any], levels: int, device: torch.device | None) -> Tensor:
+    """``inputs`` as whole numbers of levels, float32, on ``device`` (where they are, without one).
+
+    Guarantees
+        Whatever does not lie on a level, or not in [0, levels], is refused: a certificate speaks of stored inputs.
+    """
+    given = torch.as_tensor(inputs.astype(np.int32) if isinstance(inputs, np.ndarray) and inputs.dtype == np.uint16 else inputs)
+    if given.ndim == 0:
+        raise DataError("one number is no batch of inputs", where="certify", got="no dimension", wanted="(inputs, *shape)")
+    if given.is_floating_point():
+        scaled = given.to(torch.float64) * levels
+        stored = scaled.round()
+        # Float32 keeps k / levels to 2^-24 relative; anything further off was never a stored level.
+        if not bool(((scaled - stored).abs() <= 1e-2).all()):
+            raise DataError(
+                "inputs do not lie on the stored levels",
+                where="certify",
+                got="values between two levels (or NaN)",
+                wanted=f"multiples of 1/{levels} in [0, 1], or integers 0..{levels}",
+                fix="pass the inputs as they are stored, or name the right number of levels",
+            )
+    else:
+        stored = given.to(torch.float64)
+    if stored.numel() and not (float(stored.min()) >= 0 and float(stored.max()) <= levels):
+        raise DataError(
+            "inputs lie outside the stored range",
+            where="certify",
+            got=f"{float(stored.min()):g}..{float(stored.max()):g}",
+            wanted=f"0..{levels} levels",
+        )
+    return stored.to(device=device or given.device, dtype=torch.float32)
+
+
+def check_numbering(inputs: int, labels: Sequence[int] | None, first_index: int, rows: int | None) -> None:
+    """Refuses labels that do not belong to the inputs, and numbers that count nothing."""
+    if labels is not None and len(labels) != inputs:
+        raise DataError(
+            "labels and inputs differ in number",
+            where="certify",
+            got=f"{len(labels)} labels for {inputs} inputs",
+            wanted="one label for each input, or none at all",
+        )
+    if any(label < 0 and label != UNKNOWN for label in labels or ()):
+        raise DataError(
+            "a label is no class",
+            where="certify",
+            got=min(label for label in labels or () if label != UNKNOWN),
+            wanted=f"0 or more, or {UNKNOWN} for a label that is not known",
+            fix="-1 stands for an abstention, which would then count as correct",
+        )
+    if first_index < 0:
+        raise ConfigError("inputs are numbered from 0", where="first_index", got=first_index, wanted="0 or more")
+    if rows is not None and rows < 1:
+        raise ConfigError("a forward pass needs rows", where="rows", got=rows, wanted="at least 1")
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from twinproof.cli.options import DataRoot, Json
+from twinproof.cli.output import DataRoot, Json, print_json, print_rows
 
 if TYPE_CHECKING:
     from twinproof.recipes.recipe import Recipe
@@ -19,7 +19,6 @@ def recipes(as_json: Json = False) -> None:
 
     Example: twinproof recipes
     """
-    from twinproof.cli.output import print_json, print_rows
     from twinproof.recipes.registry import RECIPES
 
     if as_json:
@@ -55,7 +54,7 @@ def _variants(recipe: Recipe) -> list[str]:
 
 
 def _published_note(recipe: Recipe) -> str:
-    """What the other variant promises, where that is not what the line on privacy says."""
+    """The privacy of the published variant, where it differs."""
     status = recipe.published_privacy
     return "" if status in (None, recipe.privacy_status) else f" (privacy of published: {status})"
 
@@ -63,11 +62,10 @@ def _published_note(recipe: Recipe) -> str:
 def data(data_root: DataRoot = None, as_json: Json = False) -> None:
     """Lists the data sets known by name.
 
-    Any path works too.
+    Instead of a name, --data also takes a path.
 
     Example: twinproof data
     """
-    from twinproof.cli.output import print_json, print_rows
     from twinproof.data.sources import describe_sources
 
     sources = describe_sources(data_root)

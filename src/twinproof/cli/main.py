@@ -1,28 +1,45 @@
 """The command ``twinproof``: collects the verbs, and turns every error into one message and an exit code.
 
-Exit codes: 0 success, 1 a check failed, 2 a user's mistake, 3 the system (disk, permission, memory), 130 interrupted.
-With ``--json`` one JSON object is on stdout and nothing else.
+Exit codes: 0 success, 1 a check failed, 2 a mistake in the call, 3 the system (disk, permission, memory), 130 interrupted.
+With ``--json`` stdout holds one JSON object and nothing else.
 Verbs import what they need when they run, so that ``--help`` answers at once.
 """
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 import warnings
+from collections.abc import Callable
 from contextlib import suppress
+from typing import Annotated, Any
 
-# Before anything loads torch: threads that spin while they wait slow each other down by orders of magnitude on a busy machine.
+# Set before torch is loaded: threads that spin while they wait slow each other down by orders of magnitude on a busy machine.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import typer
 
-from twinproof.cli import attack, audit, calculators, certify, demo, federate, listings, report, reproduce, train, verify
-from twinproof.cli.output import print_error, wants_json
+from twinproof import __version__
+from twinproof.cli import (
+    attack,
+    audit,
+    calculators,
+    certify,
+    demo,
+    federate,
+    listings,
+    report,
+    reproduce,
+    settings,
+    train,
+    verify,
+)
+from twinproof.cli.output import print_error
 from twinproof.cli.ranks import leave
 from twinproof.errors import TwinproofError, UserError, fault_of
 
-# typer re-exports only the leaves of its error classes; their common base is what a mistyped command line raises.
+# typer exports only the leaves of its error classes; their common base is what a mistyped command line raises.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 INTERRUPTED = 130  # what shells expect after Ctrl-C
@@ -32,21 +49,35 @@ app = typer.Typer(
     help="Train classifiers that are differentially private and certifiably robust at once, and check both proofs.",
     epilog="Exit codes: 0 success, 1 a check failed, 2 a mistake in the call, 3 the system (disk, permission, memory), "
     "130 interrupted.",
-    add_completion=False,
     rich_markup_mode=None,
 )
-for verb in (demo.demo, train.train, certify.certify, attack.attack, audit.audit, verify.verify, report.report):
-    app.command()(verb)
-app.command()(reproduce.reproduce)
-app.command()(federate.federate)
-app.command("sigma")(calculators.sigma)
-app.command("epsilon")(calculators.epsilon)
-app.command("recipes")(listings.recipes)
-app.command("data")(listings.data)
+
+
+def _add(verb: Callable[..., Any]) -> None:
+    # \b keeps a paragraph from being wrapped, so that an example can be copied as one line.
+    app.command(help=inspect.cleandoc(verb.__doc__ or "").replace("\n\nExample", "\n\n\b\nExample"))(verb)
+
+
+for _verb in (
+    *(demo.demo, train.train, certify.certify, attack.attack, audit.audit, verify.verify, report.report),
+    *(reproduce.reproduce, federate.federate, calculators.sigma, calculators.epsilon),
+    *(listings.recipes, listings.data, settings.settings),
+):
+    _add(_verb)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"twinproof {__version__}")
+        raise typer.Exit
 
 
 @app.callback()
-def _main() -> None:
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
     """Every verb takes --json. Start with: twinproof demo."""
 
 
@@ -55,16 +86,17 @@ def run(arguments: list[str] | None = None) -> None:
     # A warning is for the person at the terminal: one line, without the place in our code that raised it.
     warnings.showwarning = lambda message, *_: typer.echo(f"warning: {message}", err=True)
     arguments = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    as_json = "--json" in arguments  # an error may come before the arguments are parsed
     try:
-        code = app(arguments, standalone_mode=False)
+        code = app(arguments, prog_name="twinproof", standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):  # before RuntimeError, which Abort is
         code = INTERRUPTED
     except (TwinproofError, OSError, MemoryError, RuntimeError) as error:
         known = error if isinstance(error, TwinproofError) else fault_of(error)
         if known is None:
             raise
-        with suppress(OSError):  # where not even the answer can be written, the exit code says it
-            print_error(known, as_json=wants_json(arguments))
+        with suppress(OSError):  # if even the message cannot be written, the exit code says it
+            print_error(known, as_json=as_json)
         code = known.exit_code
     except _UsageError as error:
         message = getattr(error, "format_message", error.__str__)()
@@ -74,12 +106,12 @@ def run(arguments: list[str] | None = None) -> None:
             got=" ".join(["twinproof", *arguments]),
             fix="see `twinproof --help`, or `--help` after the verb",
         )
-        print_error(mistake, as_json=wants_json(arguments))
-        code = 2
+        print_error(mistake, as_json=as_json)
+        code = mistake.exit_code
     if code == INTERRUPTED:  # some versions of typer return it instead of raising
         typer.echo(
-            "interrupted: nothing is lost; train and federate go on with --resume, certify, attack, audit and reproduce with "
-            "the same command again",
+            "interrupted: finished work is kept; continue train and federate with --resume, and certify, attack, audit and "
+            "reproduce with the same command",
             err=True,
         )
     leave(code if isinstance(code, int) else 0)

@@ -3,29 +3,152 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from twinproof.data.fingerprint import fingerprint
-from twinproof.data.record import Dataset, Split
+from twinproof.compute.devices import resolve_device
+from twinproof.compute.seeds import own_generators
+from twinproof.data.record import Dataset, Split, fingerprint
 from twinproof.errors import ConfigError, DataError, RunError
 from twinproof.federated.agreement import Agreement
-from twinproof.federated.answered import AnsweredSteps
 from twinproof.federated.messages import Request, Update
-from twinproof.federated.party_sums import party_sums
+from twinproof.files import make_folder, write_json
+from twinproof.keys import KEY_BYTES, Key
+from twinproof.privacy.plan import ClipRule, clip_weights
 from twinproof.privacy.step_randomness import step_randomness
-from twinproof.randomness import KEY_BYTES, Key
 from twinproof.recipes.noise_network import run_network
-from twinproof.recipes.own import Own
-from twinproof.torch_seeding import own_generators
-from twinproof.training.device import resolve_device
-from twinproof.training.distributed.weights import weights_digest
-from twinproof.training.per_example.path import trainable_parameters
-from twinproof.training.records import DeviceRecords
+from twinproof.recipes.own_network import Own, per_example_path
+from twinproof.recipes.registry import find_recipe
+from twinproof.runs.layout import exclusive
+from twinproof.runs.private_files import create_private_folder
+from twinproof.runs.reading import Count, read_json
+from twinproof.training.copies import MovedCopies
+from twinproof.training.distributed import weights_digest
+from twinproof.training.passes import Batching, DeviceRecords, layers_draw, pass_mode, physical_batch_size
+from twinproof.training.per_example.paths import trainable_parameters
+from twinproof.training.step_sums import ClippedPass, DeviceStepSums, HostStepSums, StepSums
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The last step that was answered, and the digest of the weights that it was answered for."""
+
+    step: Count
+    weights_sha256: str
+
+
+@dataclass(frozen=True)
+class _Stored(Answer):
+    """The file: whose records, and their answer."""
+
+    records: str
+
+
+class AnsweredSteps:
+    """The memory of one party in one agreement; in ``folder`` it outlives the party's process.
+
+    ``records`` is a keyed digest of the party's records: the numbers that belong to a key and a step are drawn for them alone.
+
+    Guarantees
+        When ``take`` returns, the step is on the disk (with a folder), and no party with that memory, in this process or in
+        another one, takes the same step for other weights, an earlier step, or any step with other records or another key.
+    """
+
+    def __init__(self, party: str, agreement: str, records: str, folder: Path | None) -> None:
+        self._party = party
+        self._records = records
+        self._path = None if folder is None else folder / f"answered-{agreement}.json"
+        self._last: Answer | None = None
+        if folder is not None:
+            make_folder(folder, "what the party has answered")
+            create_private_folder(folder)
+            self._read()  # who cannot answer hears of it now
+
+    def take(self, step: int, weights_sha256: str) -> None:
+        """Remembers that ``step`` is about to be answered; RunError where it must not be."""
+        taken = Answer(step, weights_sha256)
+        if self._path is None:
+            self._refuse(taken, self._last)
+            self._last = taken
+            return
+        try:
+            # Another process of the same party may have answered since this one looked.
+            with exclusive(self._path.parent, waits=True):
+                last = self._read()
+                self._refuse(taken, last)
+                if taken != last:
+                    write_json(self._path, {"records": self._records, "step": step, "weights_sha256": weights_sha256})
+        except OSError as error:
+            raise self._refused("the party cannot write down what it answers", error, "a folder to write to") from error
+
+    def _refuse(self, taken: Answer, last: Answer | None) -> None:
+        if last is None or taken.step > last.step or taken == last:
+            return
+        raise self._refused(
+            "a step is asked for again with other weights",
+            f"step {taken.step}",
+            f"step {last.step} with the same weights, or a later one",
+        )
+
+    def _read(self) -> Answer | None:
+        if self._path is None or not self._path.is_file():
+            return None
+        try:
+            stored = read_json(self._path).typed(_Stored)
+        except (OSError, RunError) as error:
+            raise self._refused("what this party has answered cannot be read", error, "the file that it wrote") from error
+        if stored.records != self._records:
+            raise self._refused(
+                "the party has answered with other records or another key",
+                "another fingerprint",
+                "the records and the key that it began with; or a new agreement",
+            )
+        return Answer(stored.step, stored.weights_sha256)
+
+    def _refused(self, what: str, got: object, wanted: str) -> RunError:
+        return RunError(what, where=f"party {self._party}", got=got, wanted=wanted)
+
+
+Sums = Callable[[Tensor, int], Mapping[str, Tensor]]
+"""Rows of the drawn records, and the step -> the sum of their clipped gradients by parameter name, in float64."""
+
+
+def party_sums(agreement: Agreement, model: nn.Module, records: DeviceRecords, public: Dataset, key: Key) -> Sums:
+    """What a party does with its draw; copies and layers take their noise from the party's own ``key``."""
+    config, plan, device = agreement.config, agreement.plan, records.device
+    shapes = {name: value.detach() for name, value in trainable_parameters(model).items()}
+    parameters = sum(value.numel() for value in shapes.values())
+
+    def weights(squared_norms: Tensor) -> Tensor:
+        return clip_weights(squared_norms, plan.clip_threshold(parameters), ClipRule(plan.clip_rule), plan.clip_r)
+
+    path, mode = per_example_path(config, model, public), pass_mode(model, device)
+    augmentation = find_recipe(config.recipe).augmentation(config)
+    rows = physical_batch_size(
+        config.performance,
+        max(1.0, plan.sample_rate * len(records)),
+        copies=augmentation.copies,
+        device=device.type,
+        parameters=parameters,
+        workers=mode.workers,
+    )
+    work, batching = ClippedPass(path, weights), Batching(records, augmentation, rows, key, layers_draw(model))
+    found: StepSums = (
+        DeviceStepSums(work, batching, shapes) if mode.capture else HostStepSums(work, batching, shapes, workers=mode.workers)
+    )
+
+    def sums(rows_drawn: Tensor, step: int) -> Mapping[str, Tensor]:
+        if isinstance(path, MovedCopies):
+            path.begin(step, key)
+        return found.of(rows_drawn, step).by_name
+
+    return sums
+
 
 # Taken off when a sum is brought down to the cap, so that rounding cannot leave it above.
 _ROOM = 1 - 2.0**-40

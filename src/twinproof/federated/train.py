@@ -12,43 +12,50 @@ from typing import Any
 import torch
 from torch import nn
 
+from twinproof.compute.devices import describe_device
 from twinproof.data.record import Dataset
 from twinproof.errors import system_faults
-from twinproof.federated.agreement import Agreement
-from twinproof.federated.coordinator import FederatedGradients
+from twinproof.federated.agreement import Agreement, describe, public_part, refuse_other_agreement, write_assumptions
+from twinproof.federated.coordinator import FederatedGradients, Round, RoundLog
 from twinproof.federated.messages import Parties
-from twinproof.federated.public_part import public_part
-from twinproof.federated.record import describe, refuse_other_agreement, write_assumptions
-from twinproof.federated.rounds import Round, RoundLog
 from twinproof.files import make_folder
+from twinproof.keys import Key
 from twinproof.privacy.ledger import Ledger
 from twinproof.privacy.plan import PrivateExecution
 from twinproof.progress import Progress, Silent
-from twinproof.randomness import Key
-from twinproof.recipes.finish import finish_run
+from twinproof.recipes.finish import Reporter, finish_run
+from twinproof.recipes.gradients import optimizer_of
 from twinproof.recipes.guarantees import not_yet_certified
 from twinproof.recipes.noise_network import constraint_of, initial_network
-from twinproof.recipes.optimizer import optimizer_of
-from twinproof.recipes.own import Own
-from twinproof.recipes.prior_of_run import describe_prior, refuse_other_prior
+from twinproof.recipes.own_network import Own
 from twinproof.recipes.redistribution import public_records, redistribute
-from twinproof.recipes.reporter import Reporter
-from twinproof.recipes.resumption import clear_stillborn, load_ledger, refuse_older_ledger, refuse_started
-from twinproof.recipes.stored_data import located, public_config
+from twinproof.recipes.resumption import (
+    clear_stillborn,
+    describe_prior,
+    load_ledger,
+    refuse_older_ledger,
+    refuse_other_prior,
+    refuse_started,
+)
+from twinproof.recipes.run_data import located, public_config
 from twinproof.runs import private_files
-from twinproof.runs.environment import software_versions, utc_now
-from twinproof.runs.layout import RunLayout, read_run_json
-from twinproof.runs.lock import exclusive
-from twinproof.runs.record import COMPLETE, TRAINING, config_digest, write_run_json
+from twinproof.runs.layout import (
+    COMPLETE,
+    STARTED,
+    TRAINING,
+    RunLayout,
+    config_digest,
+    exclusive,
+    read_run_json,
+    software_versions,
+    utc_now,
+    write_run_json,
+)
 from twinproof.runs.run import Run
-from twinproof.runs.run_model import STARTED
-from twinproof.training.averaging import WeightAverage
 from twinproof.training.checkpoint import FILE as CHECKPOINT_FILE
 from twinproof.training.checkpoint import load_checkpoint, save_checkpoint
-from twinproof.training.device import describe_device
-from twinproof.training.loop import run_loop
-from twinproof.training.per_example.path import trainable_parameters
-from twinproof.training.schedule import rate_of
+from twinproof.training.loop import WeightAverage, rate_of, run_loop
+from twinproof.training.per_example.paths import trainable_parameters
 
 _CPU = torch.device("cpu")  # the coordinator only adds up; parties compute where their settings say
 

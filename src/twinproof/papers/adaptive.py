@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import torch
 
-from twinproof.attacks.attack import pgd
-from twinproof.attacks.objective import Plain
+from twinproof.attacks.objective import Plain, without_noise
 from twinproof.attacks.run import predicted_labels, run_attack
+from twinproof.attacks.search import pgd
 from twinproof.attacks.threat import Threat
-from twinproof.attacks.without_noise import without_noise
-from twinproof.certification.method import Method
-from twinproof.certification.of_run import smoothed_for_run
-from twinproof.certification.sampling import Sampling
+from twinproof.certification.method import Method, Sampling
+from twinproof.certification.run import smoothed_for_run
+from twinproof.compute.devices import resolve_device
 from twinproof.data.record import Dataset
-from twinproof.evaluation.attacked_classifiers import smoothed_objective
-from twinproof.evaluation.stored_levels import stored_inside
+from twinproof.evaluation.attack_results import stored_inside
+from twinproof.evaluation.attack_work import smoothed_objective
+from twinproof.keys import Key
 from twinproof.papers.under_attack import UnderAttack
-from twinproof.randomness import Key
 from twinproof.runs.run import Run
-from twinproof.training.device import resolve_device
 
 # At the attacked inputs only the class is asked for, by n0 draws; a certificate there is not.
 _NO_CERTIFICATE = 100

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from twinproof.certification.method import Method
+from twinproof.certification.method import Method, Sampling
 from twinproof.certification.run import CertifiedRun, certify_run
-from twinproof.certification.sampling import Sampling
 from twinproof.data.record import Dataset
 from twinproof.evaluation.protocols import CLEAN, AttackPlan, Protocol
 from twinproof.evaluation.under_attack import AttackedRun, attack_run

@@ -11,10 +11,8 @@ from typing import Any
 from twinproof.errors import RunError
 from twinproof.files import write_json
 from twinproof.papers.cell import Cell
-from twinproof.runs.environment import utc_now
-from twinproof.runs.layout import RunLayout, read_run_json
+from twinproof.runs.layout import COMPLETE, RunLayout, read_run_json, utc_now
 from twinproof.runs.reading import read_json
-from twinproof.runs.record import COMPLETE
 
 FORMAT = 1
 CELLS = "cells"

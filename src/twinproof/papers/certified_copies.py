@@ -9,8 +9,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from twinproof.certification.earlier_work import CERTIFICATE_FILES
-from twinproof.certification.earlier_work import COMPLETE as CERTIFIED
+from twinproof.certification.run import CERTIFICATE_FILES
+from twinproof.certification.run import COMPLETE as CERTIFIED
 from twinproof.files import sync_folder
 from twinproof.papers.cell_store import is_trained
 from twinproof.papers.smoothing import Smoothing, sigma_name
@@ -18,8 +18,7 @@ from twinproof.recipes.guarantees import not_yet_certified
 from twinproof.runs.attacks import ATTACK_FILES
 from twinproof.runs.audits import AUDIT_JSON
 from twinproof.runs.certificates import read_certificates, read_settings
-from twinproof.runs.layout import RunLayout
-from twinproof.runs.record import update_run_json
+from twinproof.runs.layout import RunLayout, update_run_json
 from twinproof.runs.run import Run
 
 # What is made of a finished run, and speaks of its certificates.

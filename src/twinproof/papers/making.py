@@ -9,6 +9,7 @@ from functools import lru_cache, partial
 from multiprocessing import get_context
 from pathlib import Path
 
+from twinproof.compute.ranks import ALONE, RankError, Ranks
 from twinproof.data.load import load
 from twinproof.data.record import Dataset
 from twinproof.errors import OutOfMemory, RunError, SystemFault, TwinproofError, fault_of
@@ -19,8 +20,6 @@ from twinproof.papers.outcome import Failure, Outcome
 from twinproof.papers.shared_making import check_effort, shared_outcomes
 from twinproof.papers.timings import Call
 from twinproof.progress import Progress, Silent
-from twinproof.training.distributed.rank_error import RankError
-from twinproof.training.distributed.ranks import ALONE, Ranks
 
 # What can befall one model and not the next: settings that do not fit, divergence, memory. A fault of the disk stops all;
 # anything else is a bug.
@@ -106,7 +105,7 @@ def _outcomes(cells: list[Cell], store: CellStore, effort: Effort, ranks: Ranks)
 
 def _attempt(cell: Cell, store: CellStore, effort: Effort) -> Outcome:
     from twinproof.papers.measure import measure
-    from twinproof.training.device_memory import free_device_memory
+    from twinproof.training.step_sums import free_device_memory
 
     outcome: Outcome
     try:

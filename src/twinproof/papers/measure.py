@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from twinproof.compute.devices import describe_device, resolve_device
 from twinproof.data.record import Dataset
 from twinproof.papers.cell import Cell
 from twinproof.papers.cell_store import RUN_AGAIN, CellStore, Measured, is_trained
 from twinproof.recipes.train import train
-from twinproof.runs.environment import software_versions, utc_now
+from twinproof.runs.layout import software_versions, utc_now
 from twinproof.runs.run import Run
-from twinproof.training.device import describe_device, resolve_device
 
 _AT_THE_END = 10**9
 

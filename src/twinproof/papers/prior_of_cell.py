@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from twinproof.layers.models.prior import PRIOR_NETWORK, PRIOR_WIDTH, Prior, prior_sha256
+from twinproof.layers.prior import PRIOR_NETWORK, PRIOR_WIDTH, Prior, prior_sha256
 from twinproof.recipes.config import TrainConfig
-from twinproof.recipes.prior_of_run import SECTION
 from twinproof.recipes.registry import find_recipe
+from twinproof.recipes.resumption import SECTION
 
 FIRST_PRIOR = "d67589bc92a269ea452aca5a1d9c88cc736ea792f79b45443b5df1f25caff108"
 """SHA-256 of the weights that all cells started from before names told: theirs stay as they are."""

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from twinproof.compute.devices import resolve_device
+from twinproof.compute.ranks import ALONE, Ranks
 from twinproof.errors import ConfigError, DataError, system_faults
 from twinproof.files import make_folder, write_atomic
 from twinproof.papers.catalogue.experiments import find_experiment
@@ -23,8 +25,6 @@ from twinproof.papers.reproductions import REPRODUCTIONS
 from twinproof.papers.results_file import FILE, devices, results_record, results_text
 from twinproof.papers.timings import made_in
 from twinproof.progress import Progress, Silent
-from twinproof.training.device import resolve_device
-from twinproof.training.distributed.ranks import ALONE, Ranks
 
 PICTURE, PAGE = "figure.svg", "table.md"
 

@@ -14,18 +14,17 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from twinproof.certification.bounds.catalogue import find_bound
-from twinproof.certification.bounds.confidence import RunnerUp
-from twinproof.certification.bounds.evidence import Evidence
-from twinproof.certification.bounds.mean_confidence import find_confidence
+from twinproof.certification.catalogue import find_bound
+from twinproof.certification.confidence import Evidence, RunnerUp, find_confidence
 from twinproof.certification.method import Method
-from twinproof.certification.of_run import smoothed_for_run
 from twinproof.certification.radius import Certified, RadiusRule
+from twinproof.certification.run import smoothed_for_run
 from twinproof.data.record import Dataset
 from twinproof.errors import CheckFailed
 from twinproof.guarantee import Status
-from twinproof.layers.noise import BOTH_PLACES, Law
-from twinproof.layers.noise.fixed_draws import FixedDraws
+from twinproof.layers.fixed_draws import FixedDraws
+from twinproof.layers.noise import Law
+from twinproof.layers.noise_placement import BOTH_PLACES
 from twinproof.runs.certificates import CertificateSettings
 from twinproof.runs.run import Run
 

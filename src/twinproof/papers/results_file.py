@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from twinproof.compute.devices import describe_device, resolve_device
 from twinproof.errors import DataError
 from twinproof.papers.cell_store import CELLS, CellStore, Measured
 from twinproof.papers.comparison import compare
@@ -19,8 +20,7 @@ from twinproof.papers.effort import Effort
 from twinproof.papers.experiment import Experiment
 from twinproof.papers.findings import Findings
 from twinproof.papers.shared_settings import Record, common, merged, without
-from twinproof.runs.environment import software_versions, utc_now
-from twinproof.training.device import describe_device, resolve_device
+from twinproof.runs.layout import software_versions, utc_now
 
 FORMAT = 3
 FILE = "results.json"

@@ -7,13 +7,13 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from itertools import takewhile
 
+from twinproof.compute.devices import resolve_device
+from twinproof.compute.ranks import ALONE, Ranks
 from twinproof.errors import ConfigError
 from twinproof.papers.cell import Cell
 from twinproof.papers.cell_store import CellStore
 from twinproof.papers.effort import Effort
 from twinproof.papers.outcome import Failure, Outcome
-from twinproof.training.device import resolve_device
-from twinproof.training.distributed.ranks import ALONE, Ranks
 
 _UNSEEN = "another rank has made it, but it is not here: all ranks need to see one folder"
 

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import torch
 
-from twinproof.attacks.attack import Keep, fgsm
 from twinproof.attacks.objective import Plain
 from twinproof.attacks.run import predicted_labels, run_attack
+from twinproof.attacks.search import Keep, fgsm
 from twinproof.attacks.threat import Threat
+from twinproof.certification.method import Sampling
 from twinproof.certification.run import CertifiedRun, certify_run
-from twinproof.certification.sampling import Sampling
+from twinproof.compute.devices import resolve_device
 from twinproof.data.record import Dataset
 from twinproof.evaluation.certified import summarize
+from twinproof.keys import Key
 from twinproof.papers.certified_copies import certified_copies
 from twinproof.papers.measurement import Numbers
 from twinproof.papers.smoothing import Smoothing, radii_of, sigma_name
-from twinproof.randomness import Key
 from twinproof.runs.run import Run
-from twinproof.training.device import resolve_device
 
 
 def smoothing_numbers(measurement: Smoothing, run: Run, dataset: Dataset, *, device: str) -> Numbers:

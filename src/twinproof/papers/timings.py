@@ -14,7 +14,7 @@ from typing import Any
 
 from twinproof.files import append_line, canonical_json
 from twinproof.papers.cell import Cell
-from twinproof.runs.environment import utc_now
+from twinproof.runs.layout import utc_now
 
 FILE = "timings.jsonl"
 

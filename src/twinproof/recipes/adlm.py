@@ -12,12 +12,10 @@ from dataclasses import replace
 
 from twinproof.recipes.adlm_printed import REFUTATION, OneDraw, parts_for_noise
 from twinproof.recipes.noise_layer import Variant
-from twinproof.recipes.noisy_recipe import noisy_recipe
-from twinproof.recipes.printed import Printed
-from twinproof.recipes.recipe import RecordSettings
-from twinproof.recipes.shares import Shares
-from twinproof.training.per_example.path import RecordLoss
-from twinproof.training.taylor_loss import balanced_cross_entropy, taylor_cross_entropy
+from twinproof.recipes.pixeldp import noisy_recipe
+from twinproof.recipes.recipe import Printed, RecordSettings, Shares
+from twinproof.training.per_example.paths import RecordLoss
+from twinproof.training.stobatch import balanced_cross_entropy, taylor_cross_entropy
 
 
 def _loss(settings: RecordSettings) -> RecordLoss:

@@ -1,4 +1,4 @@
-"""A run's source of gradients: its recipe's loss and copies, its plan, and how much of it fits into one pass."""
+"""A run's source of gradients and its optimiser."""
 
 from __future__ import annotations
 
@@ -7,25 +7,22 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
+from twinproof.compute.ranks import ALONE, Ranks
 from twinproof.data.record import Dataset
+from twinproof.keys import Key
 from twinproof.privacy.ledger import Ledger
 from twinproof.privacy.plan import PrivateExecution
-from twinproof.randomness import Key
 from twinproof.recipes.config import ResolvedConfig
-from twinproof.recipes.own_path import OwnTrial, own_path, per_example_path
+from twinproof.recipes.noise_layer import Variant
+from twinproof.recipes.own_network import OwnTrial, own_path, per_example_path
 from twinproof.recipes.registry import find_recipe
 from twinproof.recipes.resolve import plan_of
-from twinproof.training.batching import Batching
-from twinproof.training.device_memory import records_that_fit
-from twinproof.training.distributed.ranks import ALONE, Ranks
-from twinproof.training.distributed.shared_sums import SharedPlainGradients, SharedPrivateGradients
-from twinproof.training.gradient_source import GradientSource, PlainGradients, PrivateGradients
-from twinproof.training.moved_copies import WarmedUp, moved_copies_in
-from twinproof.training.pass_mode import layers_draw, pass_mode
-from twinproof.training.per_example.path import PerExamplePath, trainable_parameters
-from twinproof.training.performance import physical_batch_size
-from twinproof.training.records import DeviceRecords
-from twinproof.training.step_sums import ClippedPass
+from twinproof.training.copies import WarmedUp, moved_copies_in
+from twinproof.training.distributed import SharedPlainGradients, SharedPrivateGradients
+from twinproof.training.loop import GradientSource, PlainGradients, PrivateGradients
+from twinproof.training.passes import Batching, DeviceRecords, layers_draw, pass_mode, physical_batch_size
+from twinproof.training.per_example.paths import PerExamplePath, trainable_parameters
+from twinproof.training.step_sums import ClippedPass, records_that_fit
 
 # Larger passes gain nothing on any device, and their scratch memory is better left to others.
 _MOST_ROWS = 32_768
@@ -118,3 +115,13 @@ def _limit(work: ClippedPass, shape: tuple[int, ...], copies: int, device: torch
     if device.type == "cpu":
         return _MOST_ROWS
     return min(_MOST_ROWS, copies * records_that_fit(work, shape, copies, device))
+
+
+def optimizer_of(config: ResolvedConfig, model: nn.Module) -> torch.optim.Optimizer:
+    """What moves the weights of ``model``; its state is the checkpoint's."""
+    printed = find_recipe(config.recipe).printed if config.variant is Variant.PUBLISHED else None
+    if printed is None:
+        return torch.optim.SGD(model.parameters(), lr=config.learning_rate, momentum=config.momentum)
+    # On a GPU the update is a recording, which cannot count steps on the host.
+    recorded = next(model.parameters()).is_cuda
+    return torch.optim.Adam(model.parameters(), lr=config.learning_rate, capturable=recorded)

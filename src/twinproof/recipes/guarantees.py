@@ -1,4 +1,4 @@
-"""The privacy promise of a run, in words, with its numbers, its theorem and its assumptions."""
+"""The privacy guarantee of a run: its words, numbers, theorem and assumptions."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from collections.abc import Sequence
 
 from twinproof.data.record import Dataset
 from twinproof.guarantee import Guarantee, Kind, Status, guessing_words
-from twinproof.layers.models.with_noise import RedistributionKind
+from twinproof.layers.noise_placement import RedistributionKind
 from twinproof.privacy.accounting import Spending
 from twinproof.recipes.config import TrainConfig
 from twinproof.recipes.noise_layer import NoiseLayerConfig, Variant
-from twinproof.recipes.registry import find_recipe
 from twinproof.rounding import format_up
 
 _THEOREM = (
@@ -106,13 +105,13 @@ def privacy_guarantee(
 
 
 def refuted_as_printed(config: TrainConfig) -> str | None:
-    """Why the steps of a paper's own variant do not keep its promise; None where a plan counts them, or none is claimed."""
-    recipe = find_recipe(config.recipe)
+    """Why the steps of a published variant break their own promise; None if a plan counts them or nothing is claimed."""
+    recipe = config.spec
     return recipe.printed.refutation if recipe.printed is not None and config.variant is Variant.PUBLISHED else None
 
 
 def takes_r_unpaid(config: TrainConfig) -> bool:
-    """Whether r is a function of the training records that nothing pays for; said of a recipe that claims privacy."""
+    """Whether r is computed from the training records and no privacy budget pays for it."""
     noise = config.noise_layer
     training = noise is not None and noise.redistribution is RedistributionKind.TRAINING
     return training and config.variant is Variant.PUBLISHED
@@ -148,7 +147,7 @@ def _scaling_assumption(source: str) -> str:
 
 
 def not_yet_certified(sigma: float) -> Guarantee:
-    """The robustness promise before certification: none."""
+    """The robustness guarantee before certification."""
     return Guarantee(
         Kind.ROBUSTNESS,
         Status.NONE,

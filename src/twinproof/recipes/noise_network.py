@@ -6,17 +6,15 @@ import torch
 from torch import nn
 
 from twinproof.data.record import Dataset
-from twinproof.layers.models.prior import Prior, start_from_prior
-from twinproof.layers.models.registry import build_network
-from twinproof.layers.models.with_noise import with_noise, with_two_noises
-from twinproof.layers.noise import BOTH_PLACES
-from twinproof.layers.noise.constraint import Constraint
-from twinproof.layers.noise.fixed_draws import FixedDrawsConstraint
-from twinproof.layers.noise.two_noises_constraint import TwoNoisesConstraint
-from twinproof.randomness import Key
+from twinproof.keys import Key
+from twinproof.layers.fixed_draws import FixedDrawsConstraint
+from twinproof.layers.networks import build_network
+from twinproof.layers.noise_constraint import Constraint, TwoNoisesConstraint
+from twinproof.layers.noise_placement import BOTH_PLACES, with_noise, with_two_noises
+from twinproof.layers.prior import Prior, start_from_prior
 from twinproof.recipes.config import ResolvedConfig
 from twinproof.recipes.noise_layer import Variant
-from twinproof.recipes.own import Own
+from twinproof.recipes.own_network import Own
 from twinproof.recipes.stobatch_printed import printed_network
 from twinproof.runs.run import is_own_network
 

@@ -9,19 +9,18 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from twinproof.compute.ranks import ALONE, Ranks
 from twinproof.data.record import Dataset
-from twinproof.randomness import Key
+from twinproof.keys import Key
 from twinproof.recipes.config import ResolvedConfig
 from twinproof.recipes.gradients import pass_records
 from twinproof.recipes.noise_network import initial_network
-from twinproof.recipes.own import Own, note_own_network
-from twinproof.recipes.own_path import KEPT_STATE, OwnTrial, try_own_network, workshop
-from twinproof.training.distributed.ranks import ALONE, Ranks
-from twinproof.training.gradient_source import GradientSource
-from twinproof.training.own_network.tensors import TensorWatch, WatchedSource
+from twinproof.recipes.own_network import KEPT_STATE, Own, OwnTrial, note_own_network, try_own_network, workshop
+from twinproof.training.loop import GradientSource
+from twinproof.training.own_network.state import TensorWatch, WatchedSource
 from twinproof.training.own_network.watch import WatchedPath
-from twinproof.training.pass_mode import is_known
-from twinproof.training.per_example.path import PerExamplePath
+from twinproof.training.passes import is_known
+from twinproof.training.per_example.paths import PerExamplePath
 
 _PACKAGE = "twinproof."
 

@@ -1,24 +1,154 @@
-"""What a recipe is: the slots of the training loop, filled, with the promise that follows."""
+"""What a recipe is: the slots of the training loop, filled, with the promise that follows.
+
+Each recipe reads some of these fields; its defaults name them all. docs/recipes.md has the values of the papers, of their
+programs and of the systems that they adapt.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from enum import StrEnum
+from typing import Any, Literal, Protocol
 
+from pydantic import BaseModel, ConfigDict, Field
 from torch import nn
 
+from twinproof.errors import ConfigError
 from twinproof.guarantee import Status
-from twinproof.layers.models.registry import default_network
-from twinproof.layers.models.with_noise import RedistributionKind
+from twinproof.keys import Key
+from twinproof.layers.networks import default_network
+from twinproof.layers.noise_placement import RedistributionKind
 from twinproof.recipes.noise_layer import Variant
-from twinproof.recipes.printed import Printed
-from twinproof.recipes.regulariser import FIELD, RegulariserConfig
-from twinproof.recipes.shares import Shares
-from twinproof.training.augmentation import Augmentation
-from twinproof.training.moved_copies import Movement
-from twinproof.training.per_example.path import RecordLoss
-from twinproof.training.reconstructing_view import ReconstructingView
+from twinproof.recipes.trainers import TrainersConfig
+from twinproof.training.copies import Movement
+from twinproof.training.loop import GradientSource, PlainGradients
+from twinproof.training.passes import Augmentation
+from twinproof.training.per_example.paths import RecordLoss
+from twinproof.training.stobatch import ReconstructingView
+
+Setting = Literal[
+    "weight",
+    "eta",
+    "beta",
+    "macer_gamma",
+    "radius",
+    "attack_steps",
+    "warm_up_epochs",
+    "xi",
+    "attack_size",
+    "attack_stride",
+]
+FIELD = "regulariser"
+
+
+class RegulariserConfig(BaseModel):
+    """Settings of a regulariser or of an attack on the copies; a recipe reads some of them, the others stay unset."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    weight: float | None = Field(default=None, ge=0, allow_inf_nan=False, description="gamma or lambda: weight of the term")
+    eta: float | None = Field(default=None, ge=0, allow_inf_nan=False, description="weight of the mean prediction's entropy")
+    beta: float | None = Field(default=None, gt=0, allow_inf_nan=False, description="MACER: inverse temperature of softmax")
+    macer_gamma: float | None = Field(
+        default=None, gt=0, allow_inf_nan=False, description="MACER: margins above it do not count"
+    )
+    radius: float | None = Field(
+        default=None, gt=0, allow_inf_nan=False, description="attack on the copies: its l2 size, in input units"
+    )
+    attack_steps: int | None = Field(default=None, ge=1, le=100, description="steps of the attack on the copies")
+    warm_up_epochs: int | None = Field(default=None, ge=0, description="epochs in which that attack grows to its full radius")
+    xi: float | None = Field(default=None, ge=0, allow_inf_nan=False, description="StoBatch: weight of adversarial copies")
+    attack_size: float | None = Field(
+        default=None, gt=0, le=1, description="StoBatch: largest linf attack on the copies, in input units"
+    )
+    attack_stride: float | None = Field(
+        default=None, gt=0, le=100, description="StoBatch: length of an attack's step, times steps over size"
+    )
+
+
+def reading(regulariser: RegulariserConfig | None, name: Setting) -> float:
+    """The setting ``name`` of a recipe that reads it."""
+    found: float | None = None if regulariser is None else getattr(regulariser, name)
+    if found is None:
+        raise _missing([name])
+    return found
+
+
+def check_regulariser(recipe: str, regulariser: RegulariserConfig | None, defaults: Mapping[str, Any] | None) -> None:
+    """Refuses settings that the recipe does not read, and missing ones that it does; ``defaults`` names those it reads."""
+    given = {} if regulariser is None else regulariser.model_dump(exclude_none=True)
+    read = defaults or {}
+    unread = {name: value for name, value in given.items() if name not in read}
+    if unread:
+        raise ConfigError(
+            "this recipe does not read every setting of the regulariser",
+            where=", ".join(f"{FIELD}.{name}" for name in unread),
+            got=f"{', '.join(f'{name} = {value}' for name, value in unread.items())}, with {recipe}",
+            wanted=", ".join(read) or "no regulariser",
+            fix="leave them out, or choose another recipe",
+        )
+    if missing := [name for name in read if name not in given]:
+        raise _missing(missing)
+
+
+def _missing(names: Iterable[str]) -> ConfigError:
+    return ConfigError(
+        "a setting that the recipe reads is missing",
+        where=", ".join(f"{FIELD}.{name}" for name in names),
+        got="nothing",
+        wanted="a number",
+        fix="leave the setting out to use the recipe's default",
+    )
+
+
+class Shares(StrEnum):
+    """How a record's part in the shares is measured, and which outputs get more noise for it."""
+
+    GRADIENT = "gradient"  # |dL/dh|^beta: more noise where the loss is more sensitive (HGM, Phan et al. 2019)
+    RELEVANCE = "relevance"  # |relevance of h|^beta: less noise where it is more relevant (AdLM, Phan et al. 2017)
+
+
+class PrintedSettings(Protocol):
+    """The settings that a paper's own mechanism reads."""
+
+    @property
+    def epsilon(self) -> float | None:
+        """What the paper would claim."""
+
+    @property
+    def batch_size(self) -> int:
+        """Expected records of a step."""
+
+    @property
+    def records(self) -> int:
+        """Declared number of training records."""
+
+    @property
+    def regulariser(self) -> RegulariserConfig | None:
+        """Weights of the recipe's own terms."""
+
+    @property
+    def trainers(self) -> TrainersConfig | None:
+        """Local trainers, where there are any."""
+
+
+@dataclass(frozen=True)
+class Printed:
+    """``source`` makes a step's gradients of plain ones; ``refutation`` says why they do not keep what the paper claims.
+
+    ``check`` refuses a network that they cannot be made of. The weights are moved by Adam, as the authors did, instead of
+    SGD. ``local_trainers``: several of them may share out the batches.
+
+    Guarantees
+        A run of such a variant has no privacy block, nothing in its ledger to spend, and the status ``refuted``: no epsilon
+        can be read anywhere but in its settings, where it is what was asked for.
+    """
+
+    source: Callable[[PrintedSettings, PlainGradients, nn.Module, Key], GradientSource]
+    refutation: str
+    check: Callable[[nn.Module], object]
+    local_trainers: bool = False
 
 
 class CopySettings(Protocol):

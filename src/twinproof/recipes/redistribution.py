@@ -16,28 +16,25 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from twinproof.compute.devices import repeatable_convolutions
 from twinproof.data.config import DataConfig
 from twinproof.data.load import load
 from twinproof.data.record import Dataset, Split
 from twinproof.data.sources import SOURCES
 from twinproof.errors import DataError, ModelError, RunError
-from twinproof.layers.models.with_noise import RedistributionKind
-from twinproof.layers.modes import evaluation_mode
-from twinproof.layers.noise import FixedSpread, NoiseSplit, split_at_noise, split_at_two_noises
+from twinproof.keys import Key
+from twinproof.layers.cross_example import evaluation_mode
+from twinproof.layers.noise import FixedSpread
+from twinproof.layers.noise_placement import NoiseSplit, RedistributionKind, split_at_noise, split_at_two_noises
 from twinproof.layers.relevance import layers_with_rules, relevance
-from twinproof.privacy.clipping import flat_clip_weights
 from twinproof.privacy.ledger import Ledger
-from twinproof.privacy.plan import Plan
-from twinproof.randomness import Key
+from twinproof.privacy.plan import Plan, flat_clip_weights
 from twinproof.recipes.config import ResolvedConfig
 from twinproof.recipes.noise_layer import Variant
-from twinproof.recipes.overlap import refuse_training_records
-from twinproof.recipes.registry import find_recipe
-from twinproof.recipes.resolve import REDISTRIBUTION, redistribution_plan
-from twinproof.recipes.shares import Shares
-from twinproof.training.per_example.path import RecordLoss
-from twinproof.training.per_example.repeatable import repeatable_convolutions
-from twinproof.training.records import DeviceRecords, Pass
+from twinproof.recipes.recipe import Shares
+from twinproof.recipes.resolve import REDISTRIBUTION, redistribution_plan, refuse_training_records
+from twinproof.training.passes import DeviceRecords, Pass
+from twinproof.training.per_example.paths import RecordLoss
 
 _ROWS = 256
 # Named data are public as a whole; of a file without a test part this share is left out, as it always was.
@@ -76,7 +73,7 @@ def public_records(config: ResolvedConfig, dataset: Dataset, data_root: Path | N
             wanted=f"shape {dataset.shape}, {len(dataset.classes)} classes",
             fix="name another data set, or leave public_data out: r then comes from the test set",
         )
-    if find_recipe(config.recipe).private:
+    if config.spec.private:
         refuse_training_records(public.train, dataset.train, public.name)
     return PublicRecords(public.train, public.levels)
 
@@ -92,7 +89,7 @@ def _public_source(data: DataConfig, source: str) -> DataConfig:
 
 def refuse_network(config: ResolvedConfig, network: nn.Module) -> None:
     """Refuses a network whose shares could not be found, or whose paper's steps could not be made; nothing is written yet."""
-    recipe = find_recipe(config.recipe)
+    recipe = config.spec
     split = split_at_noise(network) if recipe.shares is Shares.RELEVANCE else None
     if split is not None and isinstance(split.noise.spread, FixedSpread):
         layers_with_rules(split.after)
@@ -121,7 +118,7 @@ def redistribute(
     source = public or PublicRecords(dataset.train, dataset.levels)
     records = DeviceRecords(source.split, source.levels, spread.scales.device)
     with evaluation_mode(network), repeatable_convolutions(records.device):
-        recipe, beta, alone = find_recipe(config.recipe), config.noise_layer.beta, plan is not None
+        recipe, beta, alone = config.spec, config.noise_layer.beta, plan is not None
         by_relevance = recipe.shares is Shares.RELEVANCE
         parts = (
             relevances(split, records, beta, alone=alone)

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from torch import nn
 
+from twinproof.compute.ranks import ALONE
 from twinproof.errors import ModelError
-from twinproof.layers.models.with_noise import with_two_noises
-from twinproof.layers.noise import Law, split_at_two_noises
-from twinproof.layers.noise.fixed_draws import PSI, with_fixed_draws
-from twinproof.randomness import Key
-from twinproof.recipes.printed import PrintedSettings
-from twinproof.recipes.regulariser import RegulariserConfig, reading
-from twinproof.training.adversarial_ensemble import Ensemble
-from twinproof.training.distributed.ranks import ALONE
-from twinproof.training.distributed.shared_sums import SharedPlainGradients
-from twinproof.training.gradient_source import GradientSource, PlainGradients
+from twinproof.keys import Key
+from twinproof.layers.fixed_draws import PSI, with_fixed_draws
+from twinproof.layers.noise import Law
+from twinproof.layers.noise_placement import split_at_two_noises, with_two_noises
+from twinproof.recipes.recipe import PrintedSettings, RegulariserConfig, reading
+from twinproof.training.distributed import SharedPlainGradients
+from twinproof.training.loop import GradientSource, PlainGradients
 from twinproof.training.published_stobatch.gradients import PrintedTraining, PublishedStoBatch, refuse_one_batch
 from twinproof.training.published_stobatch.paper_noise import paper_noise
 from twinproof.training.published_stobatch.trainers import ONE_TRAINER, LocalTrainers
+from twinproof.training.stobatch import Ensemble
 
 
 def ensemble_of(regulariser: RegulariserConfig | None) -> Ensemble:

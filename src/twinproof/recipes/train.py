@@ -11,31 +11,27 @@ from typing import Any
 
 from torch import nn
 
+from twinproof.compute.devices import Captured, describe_device, resolve_device
+from twinproof.compute.ranks import ALONE, Ranks
 from twinproof.data.load import load
 from twinproof.data.record import Dataset
 from twinproof.errors import RunError, system_faults
 from twinproof.files import make_folder
+from twinproof.keys import Key
 from twinproof.privacy.ledger import Ledger
 from twinproof.progress import Progress, Silent
-from twinproof.randomness import Key
 from twinproof.recipes.config import ResolvedConfig, TrainConfig, parse_train_config
-from twinproof.recipes.finish import finish_run
-from twinproof.recipes.gradients import gradient_source
+from twinproof.recipes.finish import Reporter, finish_run
+from twinproof.recipes.gradients import gradient_source, optimizer_of
 from twinproof.recipes.guarantees import not_yet_certified
 from twinproof.recipes.noise_network import constraint_of, initial_network, run_network
-from twinproof.recipes.optimizer import optimizer_of
-from twinproof.recipes.overlap import check_test_part
-from twinproof.recipes.own import Own, describe_own_network
-from twinproof.recipes.own_path import OwnTrial
+from twinproof.recipes.own_network import Own, OwnTrial, describe_own_network
 from twinproof.recipes.own_watch import OwnTraining, try_network
-from twinproof.recipes.passes_of_run import PassesOfRun, found_passes, kept_to, passes_of, refuse_other_passes
-from twinproof.recipes.prior_of_run import describe_prior, refuse_other_prior
-from twinproof.recipes.ranks_of_run import agree_on_data, shared_ledger, tell, tell_complete, told
 from twinproof.recipes.redistribution import PublicRecords, public_records, redistribute, refuse_network
 from twinproof.recipes.registry import find_recipe
-from twinproof.recipes.reporter import Reporter
 from twinproof.recipes.resolve import (
     REDISTRIBUTION,
+    check_test_part,
     plan_of,
     refuse_more_records,
     resolve,
@@ -43,29 +39,43 @@ from twinproof.recipes.resolve import (
     spent_on_redistribution,
 )
 from twinproof.recipes.resumption import (
+    PassesOfRun,
+    agree_on_data,
     clear_stillborn,
+    describe_prior,
+    found_passes,
+    kept_to,
     load_ledger,
+    passes_of,
     refuse_older_ledger,
+    refuse_other_passes,
+    refuse_other_prior,
     refuse_other_settings,
     refuse_started,
+    shared_ledger,
+    tell,
+    tell_complete,
+    told,
 )
-from twinproof.recipes.stored_data import load_again, located, public_config, restore_config
+from twinproof.recipes.run_data import load_again, located, public_config, restore_config
 from twinproof.runs import private_files
-from twinproof.runs.environment import software_versions, utc_now
-from twinproof.runs.layout import RunLayout, read_run_json
-from twinproof.runs.lock import exclusive
-from twinproof.runs.record import COMPLETE, TRAINING, config_digest, write_run_json
+from twinproof.runs.layout import (
+    COMPLETE,
+    STARTED,
+    TRAINING,
+    RunLayout,
+    config_digest,
+    exclusive,
+    read_run_json,
+    software_versions,
+    utc_now,
+    write_run_json,
+)
 from twinproof.runs.run import Run
-from twinproof.runs.run_model import STARTED
-from twinproof.training.averaging import WeightAverage
-from twinproof.training.captured import Captured
 from twinproof.training.checkpoint import FILE as CHECKPOINT_FILE
 from twinproof.training.checkpoint import load_checkpoint, save_checkpoint
-from twinproof.training.device import describe_device, resolve_device
-from twinproof.training.distributed.ranks import ALONE, Ranks
-from twinproof.training.distributed.weights import agree_on_weights
-from twinproof.training.loop import run_loop
-from twinproof.training.schedule import rate_of
+from twinproof.training.distributed import agree_on_weights
+from twinproof.training.loop import WeightAverage, rate_of, run_loop
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,12 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from twinproof.data.fingerprint import fingerprint
-from twinproof.data.record import Split
+from twinproof.data.record import Split, fingerprint
 from twinproof.errors import RunError
 from twinproof.files import append_line, read_bounded, write_atomic, write_json
-from twinproof.randomness import Key
+from twinproof.keys import Key
+from twinproof.runs.layout import StepLine
 from twinproof.runs.reading import Digest, Length, read_json, read_lines
-from twinproof.runs.run_model import StepLine
 
 _KEY, _FINGERPRINT, _SOURCE, _DIAGNOSTICS = "key", "fingerprint.json", "source.json", "diagnostics.jsonl"
 _PASSES, _TIMES = "passes.json", "times.json"

@@ -16,14 +16,12 @@ from twinproof.data.record import Dataset
 from twinproof.errors import RunError, UserError
 from twinproof.files import sha256_file
 from twinproof.guarantee import Guarantee, Kind, Status
-from twinproof.layers.models.registry import build_network
-from twinproof.layers.models.with_noise import NoiseForm, RedistributionKind, with_noise, with_two_noises
-from twinproof.layers.noise import BOTH_PLACES, Law, Place
-from twinproof.layers.noise.fixed_draws import with_fixed_draws
-from twinproof.runs.layout import RunLayout, read_run_json, refuse_missing
+from twinproof.layers.fixed_draws import with_fixed_draws
+from twinproof.layers.networks import build_network
+from twinproof.layers.noise import Law, Place
+from twinproof.layers.noise_placement import BOTH_PLACES, NoiseForm, RedistributionKind, with_noise, with_two_noises
+from twinproof.runs.layout import COMPLETE, DATA, NETWORK, PROMISES, RunLayout, read_run_json, refuse_missing
 from twinproof.runs.private_files import load_seconds
-from twinproof.runs.record import COMPLETE
-from twinproof.runs.run_model import DATA, NETWORK, PROMISES
 
 _OWN = "own:"
 # The variant in which noise at both places is drawn once as well, and kept with the weights.

@@ -11,7 +11,7 @@ import pytest
 from bounds_oracles import ALPHA, INPUTS, Floats, Whole, few
 from scipy.stats import binom
 
-from twinproof.certification.bounds import CONFIDENCE_NAMES, Confidence, Evidence, RunnerUp, find_confidence
+from twinproof.certification.confidence import CONFIDENCE_NAMES, Confidence, Evidence, RunnerUp, find_confidence
 from twinproof.errors import ConfigError, DataError
 
 Lower = Callable[[Whole, int, float], Floats]

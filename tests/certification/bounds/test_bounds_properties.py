@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from twinproof.certification.bounds import Evidence, RobustnessBound, RunnerUp, find_bound, find_confidence
-from twinproof.certification.bounds.delta_search import SMALLEST_DELTA
-from twinproof.certification.bounds.hgm import HGM, HGMComplement
-from twinproof.certification.bounds.pixeldp import PixelDPGaussian
+from twinproof.certification.bounds import HGM, SMALLEST_DELTA, HGMComplement, PixelDPGaussian, RobustnessBound
+from twinproof.certification.catalogue import find_bound
+from twinproof.certification.confidence import Evidence, RunnerUp, find_confidence
 from twinproof.layers.noise import Law
 
 Reach = Callable[[float, float], float]

@@ -7,19 +7,9 @@ import pytest
 from bounds_oracles import exact_output_privacy, exact_tight
 from scipy.special import ndtr, ndtri
 
-from twinproof.certification.bounds import (
-    BOUND_NAMES,
-    Evidence,
-    RobustnessBound,
-    RunnerUp,
-    after_tau,
-    find_bound,
-    find_confidence,
-)
-from twinproof.certification.bounds.hgm import HGM, HGMComplement
-from twinproof.certification.bounds.pixeldp import PixelDPGaussian
-from twinproof.certification.bounds.tight import TightGaussian, TightLaplace
-from twinproof.certification.clopper_pearson import clopper_pearson_lower
+from twinproof.certification.bounds import HGM, HGMComplement, PixelDPGaussian, RobustnessBound, TightGaussian, TightLaplace
+from twinproof.certification.catalogue import BOUND_NAMES, find_bound
+from twinproof.certification.confidence import Evidence, RunnerUp, after_tau, clopper_pearson_lower, find_confidence
 from twinproof.errors import ConfigError
 from twinproof.guarantee import Status
 from twinproof.layers.noise import Law

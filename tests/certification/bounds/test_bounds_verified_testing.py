@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import brentq
 
-from twinproof.certification.bounds import RobustnessBound, find_bound, is_robust, largest_size
-from twinproof.certification.bounds.hgm import HGM
+from twinproof.certification.bounds import HGM, RobustnessBound, is_robust, largest_size
+from twinproof.certification.catalogue import find_bound
 from twinproof.errors import ConfigError
 from twinproof.layers.noise import Law
-from twinproof.privacy.mechanisms.extended_gaussian import extended_gaussian_sigma
+from twinproof.privacy.mechanisms import extended_gaussian_sigma
 
 Setting = tuple[float, float, float, float, float, RobustnessBound]
 BOUNDS = [find_bound(name, law) for law in Law for name in ("tight", "pixeldp")] + [HGM()]

@@ -9,9 +9,9 @@ import pytest
 from scipy.optimize import brentq
 from two_noises_oracles import TwoNoisesHalfspace, linear
 
-from twinproof.certification.bounds import find_bound
-from twinproof.certification.two_noises import Rates, composition_radius, rates, single_pass_radius
-from twinproof.certification.two_noises.appendix_n import APPENDIX_N_STATUS, appendix_n_radius
+from twinproof.certification.appendix_n import APPENDIX_N_STATUS, appendix_n_radius
+from twinproof.certification.catalogue import find_bound
+from twinproof.certification.two_noise_bounds import Rates, composition_radius, rates, single_pass_radius
 from twinproof.guarantee import Status
 from twinproof.layers.noise import Law
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from twinproof.certification.grid_noise import GridNoise, joint_noise
-from twinproof.certification.two_noises.noisy_layer import NoisyLayer
-from twinproof.privacy.sensitivity.layer_map import layer_map
+from twinproof.certification.two_noises import NoisyLayer
+from twinproof.privacy.linear_maps import layer_map
 
 SHAPE, HIDDEN = (1, 6, 6), 0.7
 

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from scipy.optimize import linprog
 from torch import nn
 
-from twinproof.certification.bounds import find_bound
-from twinproof.certification.layer_norm_bound import identity_norm, layer_norm
-from twinproof.certification.two_noises import (
+from twinproof.certification.catalogue import find_bound
+from twinproof.certification.noise_site import identity_norm, layer_norm
+from twinproof.certification.two_noise_bounds import (
     Rates,
     composed_epsilon,
     composed_size,

@@ -9,18 +9,17 @@ import pytest
 import torch
 from torch import nn
 
-from twinproof.certification.bounds import Evidence
-from twinproof.certification.bounds.bound import Charge
+from twinproof.certification.bounds import Charge
+from twinproof.certification.confidence import Evidence
 from twinproof.certification.grid_noise import joint_noise
-from twinproof.certification.method import Method
-from twinproof.certification.sampling import Sampling
+from twinproof.certification.method import Method, Sampling
 from twinproof.certification.smoothed import SmoothedClassifier, smooth
-from twinproof.certification.two_noises import outgoing_sums, rates
-from twinproof.certification.two_noises.noisy_layer import NoisyLayer
-from twinproof.certification.two_noises.site import TwoNoisesSite
+from twinproof.certification.two_noise_bounds import outgoing_sums, rates
+from twinproof.certification.two_noises import NoisyLayer, TwoNoisesSite
 from twinproof.errors import ConfigError, DataError, ModelError
-from twinproof.layers.noise import FixedSpread, Law, NoiseLayer, RandomSpread, Spread, UniformSpread, add_two_noises, silenced
-from twinproof.randomness import Key
+from twinproof.keys import Key
+from twinproof.layers.noise import FixedSpread, Law, NoiseLayer, RandomSpread, Spread, UniformSpread, silenced
+from twinproof.layers.noise_placement import add_two_noises
 
 SHAPE = (1, 7, 6)
 

@@ -11,8 +11,9 @@ from torch.nn.functional import cross_entropy
 
 from twinproof.errors import ConfigError, DataError, ModelError, UserError
 from twinproof.evaluation.example_metrics import input_gradient_norms
-from twinproof.layers.models.registry import build_network
-from twinproof.layers.noise import Law, NoiseLayer, UniformSpread, add_noise
+from twinproof.layers.networks import build_network
+from twinproof.layers.noise import Law, NoiseLayer, UniformSpread
+from twinproof.layers.noise_placement import add_noise
 
 Norms = Callable[[nn.Module, Tensor, Tensor], Tensor]
 SHAPES = {"mlp": (3, 2, 2), "small-cnn": (1, 5, 5), "tramer-boneh-cnn": (1, 20, 20)}

@@ -14,8 +14,9 @@ from torch.nn.functional import cross_entropy
 from twinproof.errors import ConfigError, ModelError
 from twinproof.evaluation.example_metrics import HessianNorms, Iteration, input_hessian_norms
 from twinproof.evaluation.example_metrics.hessian_norm import hessian_norms_of
-from twinproof.layers.models.registry import build_network
-from twinproof.layers.noise import Law, NoiseLayer, UniformSpread, add_noise
+from twinproof.layers.networks import build_network
+from twinproof.layers.noise import Law, NoiseLayer, UniformSpread
+from twinproof.layers.noise_placement import add_noise
 
 EXACT = Iteration(tolerance=1e-4, most_steps=2000)
 

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from twinproof.errors import ConfigError, DataError, ModelError, UserError
 from twinproof.evaluation.example_metrics import LipschitzSettings, local_lipschitz, penultimate
-from twinproof.layers.models.registry import build_network
-from twinproof.layers.noise import Law, NoiseLayer, UniformSpread, add_noise
+from twinproof.layers.networks import build_network
+from twinproof.layers.noise import Law, NoiseLayer, UniformSpread
+from twinproof.layers.noise_placement import add_noise
 
 SETTINGS = LipschitzSettings()
 

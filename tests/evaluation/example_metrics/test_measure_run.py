@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from twinproof.certification.method import Sampling
 from twinproof.certification.run import certify_run
-from twinproof.certification.smoothed import Sampling
 from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError, RunError
 from twinproof.evaluation.example_metrics import (
@@ -24,7 +24,7 @@ from twinproof.evaluation.example_metrics import (
     measure_run,
     penultimate,
 )
-from twinproof.randomness import Key
+from twinproof.keys import Key
 from twinproof.runs.run import Run
 
 LIMIT = 25

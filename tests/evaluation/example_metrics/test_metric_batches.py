@@ -14,7 +14,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from twinproof.evaluation.example_metrics import METRICS, ExampleMetrics, measure_examples
 from twinproof.evaluation.example_metrics.batches import MOST, ON_CPU, bytes_of_row, in_batches, rows_at_once, rows_that_fit
 from twinproof.evaluation.example_metrics.subject import row_losses
-from twinproof.layers.models.registry import build_network
+from twinproof.layers.networks import build_network
 
 SHAPE = (1, 28, 28)
 IMAGES = 4

@@ -18,7 +18,7 @@ from twinproof.papers.cell_store import CellStore, Measured
 from twinproof.papers.effort import Effort
 from twinproof.papers.reproductions import REPRODUCTIONS
 from twinproof.papers.results_file import FILE, read_cells, results_record, results_text
-from twinproof.runs.environment import software_versions
+from twinproof.runs.layout import software_versions
 
 MOST_BYTES = 300_000
 EFFORT = Effort(seeds=3)

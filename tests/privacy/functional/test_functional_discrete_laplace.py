@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from twinproof.errors import ConfigError
-from twinproof.privacy.functional.discrete_laplace import (
+from twinproof.keys import Key
+from twinproof.privacy.discrete_laplace import (
     LARGEST_DRAW,
     LARGEST_SCALE,
     Chance,
@@ -21,7 +22,6 @@ from twinproof.privacy.functional.discrete_laplace import (
     discrete_laplace_deviation,
     geometric,
 )
-from twinproof.randomness import Key
 
 KEY = Key.from_seed(5)
 SMALLEST_P = 1e-6

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from twinproof.errors import ConfigError
-from twinproof.privacy.functional.feature_ball import LEVELS, FeatureBall
-from twinproof.privacy.sensitivity.bound import Norm
+from twinproof.privacy.functional import LEVELS, FeatureBall
+from twinproof.privacy.linear_maps import Norm
 
 BALLS = [(norm, radius, features) for norm in Norm for radius, features in ((1.0, 7), (0.3, 1), (12.5, 300))]
 

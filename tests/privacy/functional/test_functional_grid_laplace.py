@@ -11,11 +11,11 @@ import pytest
 from numpy.typing import NDArray
 
 from twinproof.errors import ConfigError, RunError
-from twinproof.privacy.functional import grid_laplace
-from twinproof.privacy.functional.grid_laplace import LARGEST_SUM, GridLaplace
+from twinproof.keys import Key
+from twinproof.privacy import discrete_laplace as grid_laplace
+from twinproof.privacy.discrete_laplace import LARGEST_SUM, GridLaplace
 from twinproof.privacy.ledger import Ledger
-from twinproof.privacy.mechanisms.laplace import laplace_delta
-from twinproof.randomness import Key
+from twinproof.privacy.mechanisms import laplace_delta
 
 KEY = Key.from_seed(6)
 

@@ -16,15 +16,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from twinproof.errors import ConfigError, DataError
+from twinproof.keys import Key
+from twinproof.privacy import functional as mechanism
 from twinproof.privacy.accounting import epsilon_pld
-from twinproof.privacy.functional import mechanism
-from twinproof.privacy.functional.feature_ball import LEVELS, FeatureBall
-from twinproof.privacy.functional.grid_laplace import GridLaplace
-from twinproof.privacy.functional.mechanism import CLASS_SUMS, PRODUCTS, FunctionalPlan, release_sums
-from twinproof.privacy.functional.polynomials import output_polynomial
+from twinproof.privacy.discrete_laplace import GridLaplace
+from twinproof.privacy.functional import (
+    CLASS_SUMS,
+    LEVELS,
+    PRODUCTS,
+    FeatureBall,
+    FunctionalPlan,
+    output_polynomial,
+    release_sums,
+)
 from twinproof.privacy.ledger import Ledger
-from twinproof.privacy.sensitivity.bound import Norm
-from twinproof.randomness import Key
+from twinproof.privacy.linear_maps import Norm
 
 FEATURES, CLASSES = 5, 3
 KEY = Key.from_seed(9)
@@ -82,13 +88,13 @@ def one_map(ball: FeatureBall) -> int:
 
 
 PLANTED: dict[str, tuple[str, object]] = {
-    "features that are not clipped": ("twinproof.privacy.functional.feature_ball.FeatureBall.levels", unclipped),
+    "features that are not clipped": ("twinproof.privacy.functional.FeatureBall.levels", unclipped),
     "a sensitivity in place of a scale": (
-        "twinproof.privacy.functional.grid_laplace.GridLaplace.scale",
+        "twinproof.privacy.discrete_laplace.GridLaplace.scale",
         property(scale_is_sensitivity),
     ),
-    "one feature in place of all": ("twinproof.privacy.functional.mechanism.class_sums_sensitivity", one_map),
-    "one row of products in place of all": ("twinproof.privacy.functional.mechanism.products_sensitivity", one_map),
+    "one feature in place of all": ("twinproof.privacy.functional.class_sums_sensitivity", one_map),
+    "one row of products in place of all": ("twinproof.privacy.functional.products_sensitivity", one_map),
 }
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from twinproof.errors import ConfigError, DataError
-from twinproof.privacy.functional.polynomials import output_polynomial, reconstruction_polynomial
+from twinproof.privacy.functional import output_polynomial, reconstruction_polynomial
 
 RECORDS, FEATURES, CLASSES, HIDDEN = 6, 4, 3, 5
 

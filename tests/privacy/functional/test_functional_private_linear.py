@@ -14,11 +14,17 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 
 from twinproof.errors import ConfigError
-from twinproof.privacy.functional.feature_ball import FeatureBall
-from twinproof.privacy.functional.mechanism import FunctionalPlan, PrivateSums
-from twinproof.privacy.functional.private_linear import PrivateLinear, default_ridge, fit_private_linear, minimiser
-from twinproof.privacy.sensitivity.bound import Norm
-from twinproof.randomness import Key
+from twinproof.keys import Key
+from twinproof.privacy.functional import (
+    FeatureBall,
+    FunctionalPlan,
+    PrivateLinear,
+    PrivateSums,
+    default_ridge,
+    fit_private_linear,
+    minimiser,
+)
+from twinproof.privacy.linear_maps import Norm
 
 TRAINING = 1400
 BALL = FeatureBall(Norm.L1, 1.0, 64)

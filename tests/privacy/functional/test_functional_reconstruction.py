@@ -14,14 +14,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from twinproof.errors import ConfigError, DataError
+from twinproof.keys import Key
 from twinproof.privacy.accounting import LaplaceEvent
-from twinproof.privacy.functional.feature_ball import LEVELS, FeatureBall
-from twinproof.privacy.functional.grid_laplace import GridLaplace
-from twinproof.privacy.functional.polynomials import reconstruction_polynomial
-from twinproof.privacy.functional.reconstruction import ReconstructionPlan, release_reconstruction
+from twinproof.privacy.discrete_laplace import GridLaplace
+from twinproof.privacy.functional import LEVELS, FeatureBall, reconstruction_polynomial
 from twinproof.privacy.ledger import Ledger
-from twinproof.privacy.sensitivity.bound import Norm
-from twinproof.randomness import Key
+from twinproof.privacy.linear_maps import Norm
+from twinproof.privacy.reconstruction import ReconstructionPlan, release_reconstruction
 
 INPUTS, HIDDEN = 4, 6
 KEY = Key.from_seed(2)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from twinproof.compute.devices import resolve_device
 from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError, ModelError, RunError
 from twinproof.evaluation.example_metrics.eigenvalues import Iteration
@@ -23,7 +24,6 @@ from twinproof.evaluation.example_metrics.relation import MetricRelation, relate
 from twinproof.progress import Progress, Silent
 from twinproof.runs.certificates import Certificate, read_certificates, read_settings
 from twinproof.runs.run import Run
-from twinproof.training.device import resolve_device
 
 _STAGES = 4
 

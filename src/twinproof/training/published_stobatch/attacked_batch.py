@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from twinproof.training.adversarial_ensemble import ATTACKS
 from twinproof.training.published_stobatch.trainers import WHOLE_BATCH, Part
+from twinproof.training.stobatch import ATTACKS
 
 
 @dataclass(frozen=True)

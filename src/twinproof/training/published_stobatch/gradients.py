@@ -12,23 +12,21 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
+from twinproof.compute.ranks import ALONE, Ranks
+from twinproof.compute.seeds import seed_generator
 from twinproof.errors import ConfigError, ModelError
-from twinproof.layers.noise import silenced
-from twinproof.layers.noise.fixed_draws import PSI, fixed_draws_of
-from twinproof.layers.noise.norm_estimate import linear_part
-from twinproof.layers.noise.placement import FirstLayer
-from twinproof.layers.noise.standard_noise import laplace_from_uniform
-from twinproof.randomness import Key
-from twinproof.torch_seeding import seed_generator
-from twinproof.training.adversarial_ensemble import Ensemble
-from twinproof.training.distributed.ranks import ALONE, Ranks
-from twinproof.training.distributed.shared_sums import summed_by_name
-from twinproof.training.gradient_source import GradientSource, StepDiagnostics
+from twinproof.keys import Key
+from twinproof.layers.fixed_draws import PSI, fixed_draws_of
+from twinproof.layers.noise import laplace_from_uniform, silenced
+from twinproof.layers.noise_constraint import linear_part
+from twinproof.layers.noise_placement import FirstLayer
+from twinproof.training.distributed import summed_by_name
+from twinproof.training.loop import GradientSource, StepDiagnostics
+from twinproof.training.passes import DeviceRecords
 from twinproof.training.published_stobatch.attacked_batch import PrintedAttacks, rows_of
 from twinproof.training.published_stobatch.paper_noise import paper_output_noise
 from twinproof.training.published_stobatch.trainers import ONE_TRAINER, LocalTrainers, Part, Turn
-from twinproof.training.records import DeviceRecords
-from twinproof.training.taylor_loss import taylor_cross_entropy
+from twinproof.training.stobatch import Ensemble, taylor_cross_entropy
 
 REFUTATION = (
     "one draw of noise is added to every record, so that differences of records have none; labels are read again at each step "

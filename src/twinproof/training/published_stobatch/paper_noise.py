@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from torch import nn
 
 from twinproof.errors import ConfigError
-from twinproof.layers.noise.placement import FirstLayer
-from twinproof.privacy.functional.paper_sensitivity import paper_delta_l2, paper_delta_r
+from twinproof.layers.noise_placement import FirstLayer
+from twinproof.privacy.paper_formulas import paper_delta_l2, paper_delta_r
 
 OUTPUT_EPSILON = 0.1
 """epsilon_2, the output layer's part of the claim, on MNIST."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from twinproof.compute.seeds import seed_generator
 from twinproof.errors import ConfigError
-from twinproof.randomness import Key
-from twinproof.torch_seeding import seed_generator
+from twinproof.keys import Key
 
 _PAIR = 2
 
