@@ -65,9 +65,7 @@ def from_arrays(
     ledger of a run will count.
     """
     config = parse_data_config({"source": name, "classes": classes, "ranges": ranges, "public_fraction": public_fraction})
-    train = records_of_arrays(arrays, ("_train", ""), name)
-    test = records_of_arrays(arrays, ("_test",), name) if "x_test" in arrays or "y_test" in arrays else None
-    return assemble(parts_of_arrays(name, train, test), config, key=key)
+    return assemble(parts_of_arrays(name, *_both_parts(arrays, name)), config, key=key)
 
 
 def from_torch(
@@ -102,6 +100,11 @@ def _stacked(records: TorchDataset[Any], ending: str, name: str) -> dict[str, ND
             fix="return tensors or arrays of one shape; leave random transforms out",
         ) from error
     return {f"x{ending}": inputs, f"y{ending}": labels}
+
+
+def _both_parts(arrays: Arrays, where: str) -> tuple[Records, Records | None]:
+    test = records_of_arrays(arrays, ("_test",), where) if "x_test" in arrays or "y_test" in arrays else None
+    return records_of_arrays(arrays, ("_train", ""), where), test
 
 
 def parts_of_arrays(name: str, train: Records, test: Records | None) -> Parts:
@@ -153,7 +156,7 @@ def _float_pixels(values: NDArray[Any], where: str) -> NDArray[np.uint16]:
         some = values[start : start + _AT_A_TIME]
         outside = np.argwhere(~((some >= 0) & (some <= 1)))
         if len(outside):
-            position = tuple(int(index) for index in outside[0])
+            position = tuple(outside[0].tolist())
             raise DataError(
                 "a pixel lies outside [0, 1]",
                 where=f"{where}, record {start + position[0]}",
@@ -261,8 +264,7 @@ def read_npz(path: Path, name: str, config: DataConfig) -> Parts:
     """Arrays ``x_train``, ``y_train``, ``x_test``, ``y_test``, or ``x`` and ``y`` with the test part elsewhere or split off."""
     refuse_settings(config, ("label",), "no label column: the array y holds the labels")
     arrays = _read_arrays(path)
-    train = records_of_arrays(arrays, ("_train", ""), str(path))
-    test = records_of_arrays(arrays, ("_test",), str(path)) if "x_test" in arrays or "y_test" in arrays else None
+    train, test = _both_parts(arrays, str(path))
     if config.test is not None:
         if test is not None:
             refuse_second_test_part("test", config.test, f"x_test in {path}")
