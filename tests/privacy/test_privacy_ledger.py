@@ -257,7 +257,7 @@ def test_a_second_writer_is_refused_and_adds_nothing(tmp_path: Path) -> None:
     other = Ledger.load(tmp_path / "ledger.jsonl")
     ledger.append("laplace", {"noise_multiplier": 2.0, "purpose": "first"})
     before = (tmp_path / "ledger.jsonl").read_bytes()
-    with pytest.raises(RunError, match="changed by somebody else"):
+    with pytest.raises(RunError, match="changed by another process"):
         other.append("laplace", {"noise_multiplier": 2.0, "purpose": "second"})
     assert (tmp_path / "ledger.jsonl").read_bytes() == before
     assert len(other.entries) == 1

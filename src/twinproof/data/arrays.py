@@ -108,7 +108,7 @@ def _both_parts(arrays: Arrays, where: str) -> tuple[Records, Records | None]:
 
 
 def parts_of_arrays(name: str, train: Records, test: Records | None) -> Parts:
-    """Images or features, told by the number of axes; both parts must be alike."""
+    """Images or features, by the number of axes; both parts must be alike."""
     if test is not None:
         check_alike(train, test, f"{train.where}; {test.where}")
     if train.inputs.ndim == 2:
@@ -256,7 +256,7 @@ class StoredArray:
 
 _WANTED = "a whole .npz file of numbers and text; pickled objects are refused, because unpickling runs code"
 _FIX = "write it with numpy.savez(path, x=..., y=...)"
-# What NumPy writes. Other methods unpack whole chunks at once, whatever their size is.
+# What NumPy writes. Other methods unpack whole chunks at once, of any size.
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 

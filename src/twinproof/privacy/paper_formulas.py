@@ -51,7 +51,7 @@ def paper_heterogeneous_deviations(sigma: float, redistribution: Redistribution)
     """sigma K r, as in the authors' program: the theorem's variance sigma^2 K r wants sigma sqrt(K r), the root was forgotten.
 
     Refuted for every r that is not uniform: an output with K r < 1 has noise too small by the factor sqrt(K r). Sound instead:
-    ``HeterogeneousNoise.deviations``.
+    ``GaussianNoise.deviations``.
     """
     return sigma * redistribution.dimension * np.asarray(redistribution.shares, dtype=np.float64)
 
