@@ -1,10 +1,10 @@
 """Published formulas that do NOT hold, as they were printed or run; for comparison only.
 
 Status of all of them: refuted. Nothing that makes a promise may use this file; each function says where it fails, and the exact
-profile in tests/privacy/test_privacy_mechanism_paper.py says by how much.
+profile in tests/privacy/test_paper_formulas.py says by how much.
 
 Status of what rests on them: refuted. Nothing that makes a promise may use this file. Each function says what it forgets;
-tests/privacy/functional/test_functional_sensitivity.py exceeds it with actual records.
+tests/privacy/test_paper_formulas.py exceeds it with actual records.
 
 Phan et al. 2019 (heterogeneous Gaussian mechanism, Secure-SGD), equations 6 and after; Lecuyer et al. 2019 (PixelDP). With a
 redistribution r of K outputs, ``scale`` is sqrt(K r) as in ``operator_norm``; the papers divide by K r, its square.
