@@ -68,24 +68,10 @@ def test_a_recipe_learns_the_digits_and_is_certified_in_its_norm(
     assert verification.ok, [str(problem) for problem in verification.problems]
 
 
-def test_a_private_recipe_without_a_seed_is_proven(source: Path, tmp_path: Path) -> None:
-    run = train(tiny(source, recipe="securesgd", seed=None), tmp_path / "run")
-    assert run.guarantee.status is Status.PROVEN
-    assert verify_run(run.root).ok
-
-
 def test_the_published_variant_of_a_sound_privacy_claim_is_called_published(source: Path, tmp_path: Path) -> None:
     run = train(tiny(source, recipe="securesgd-agm", seed=None, variant="published"), tmp_path / "run")
     assert run.guarantee.status is Status.PUBLISHED
     assert verify_run(run.root).ok
-
-
-@pytest.mark.parametrize("recipe", ["pixeldp", "hgm-pixeldp"])
-def test_recipes_that_are_not_private_say_so(source: Path, tmp_path: Path, recipe: str) -> None:
-    run = train(tiny(source, recipe=recipe, steps=1, noise_multiplier=None), tmp_path / "run")
-    assert run.guarantee.status is Status.NONE
-    assert run.epsilon is None
-    assert "without a privacy mechanism" in run.guarantee.reason
 
 
 PROPORTION: list[tuple[str, str]] = [("measure", "linf"), ("project", "linf"), ("parseval", "l2"), ("measure", "l1")]

@@ -138,12 +138,6 @@ def test_a_network_of_ones_own_starts_from_its_own_weights(tmp_path: Path) -> No
         train(settings | {"prior": "figures"}, tmp_path / "other", dataset=_images(0), network=own)
 
 
-def test_an_unknown_prior_is_refused_by_name() -> None:
-    with pytest.raises(ConfigError) as caught:
-        parse_train_config({"data": {"source": "digits"}, **_settings(prior="photographs")})
-    assert caught.value.where == "prior"
-
-
 # --- the promise: the start is a function of settings and key ------------------------------------------------------------
 
 
