@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from recipe_fixtures import interrupt
 from recipe_fixtures import on_one_thread as on_one_thread
 from recipe_fixtures import source as source
 from safetensors.torch import load_file
@@ -32,7 +33,6 @@ from twinproof.recipes.run_data import load_run_data
 from twinproof.recipes.train import train
 from twinproof.runs.run import Run
 from twinproof.training.checkpoint import load_checkpoint, save_checkpoint
-from twinproof.training.loop import run_loop
 
 DIGITS: dict[str, Any] = {
     "data": {"source": "digits"},
@@ -183,27 +183,14 @@ def _outputs(model: nn.Module) -> Tensor:
     return outputs
 
 
-def interrupt(settings: dict[str, Any], root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leaves a run of six steps after its third: the last checkpoint holds two."""
-
-    def interrupted(*arguments: Any, steps: int, **named: Any) -> None:
-        run_loop(*arguments, steps=min(steps, 3), **named)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(train_module, "run_loop", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            train(settings, root)
-
-
 @pytest.mark.parametrize("kind", ["uniform", "random", "public", "training", "learned"])
 @pytest.mark.parametrize("recipe", ["securesgd", "hgm-pixeldp"])
 def test_a_run_killed_between_checkpoints_goes_on_to_the_same_bits(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: str, kind: str
+    source: Path, tmp_path: Path, recipe: str, kind: str
 ) -> None:
     settings = tiny(source, recipe=recipe, noise_layer={"redistribution": kind})
     whole = train(settings, tmp_path / "whole")
-    interrupt(settings, tmp_path / "run", monkeypatch)
+    interrupt(settings, tmp_path / "run", steps=3)
     resumed = train(None, tmp_path / "run", resume=True)
     assert resumed.layout.model.read_bytes() == whole.layout.model.read_bytes()
     assert torch.equal(_outputs(resumed.model()), _outputs(whole.model()))
@@ -216,7 +203,7 @@ def test_a_planted_resumption_that_holds_the_layer_again_is_caught(
     """Projection is not idempotent to the bit once r or the weights are read back: the state is the checkpoint's alone."""
     settings = tiny(source, recipe="securesgd", noise_layer={"weights": "parseval", "norm": "l2"})
     whole = train(settings, tmp_path / "whole")
-    interrupt(settings, tmp_path / "run", monkeypatch)
+    interrupt(settings, tmp_path / "run", steps=3)
 
     def held_again(private: Path, model: nn.Module, optimizer: Any, **named: Any) -> int:
         step = load_checkpoint(private, model, optimizer, **named)

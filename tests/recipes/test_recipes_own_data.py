@@ -11,8 +11,9 @@ import dp_accounting
 import numpy as np
 import pytest
 from dp_accounting.pld import pld_privacy_accountant
+from recipe_fixtures import interrupt
 from recipe_fixtures import on_one_thread as on_one_thread
-from small_runs import StopAfter, Stopped, blobs, ledger_lines, run_json, tiny, write_blobs
+from small_runs import blobs, ledger_lines, run_json, tiny, write_blobs
 
 from twinproof.auditing.verify import verify_run
 from twinproof.data import assemble
@@ -121,8 +122,7 @@ def test_resuming_and_loading_again_do_not_spend_again(table: Path, tmp_path: Pa
         return private_scaling(values, names, noise, key)
 
     monkeypatch.setattr(assemble, "private_scaling", counted)
-    with pytest.raises(Stopped):
-        train(patients(table, "private"), tmp_path / "run", progress=StopAfter(2))
+    interrupt(patients(table, "private"), tmp_path / "run", steps=3)
     bounds = run_json(tmp_path / "run")["data"]["scaling"]
     run = train(patients(table, "private"), tmp_path / "run", resume=True)
     again = load_run_data(run)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from recipe_fixtures import interrupt
 from recipe_fixtures import on_one_thread as on_one_thread
 from recipe_fixtures import source as source
 from safetensors.torch import load_file
@@ -26,7 +27,6 @@ from twinproof.layers.networks import build_network
 from twinproof.layers.noise import Law
 from twinproof.layers.noise_constraint import Constraint, TwoNoisesConstraint, WeightRule
 from twinproof.layers.noise_placement import split_at_two_noises, with_two_noises
-from twinproof.privacy.plan import PrivateExecution
 from twinproof.recipes.config import parse_train_config
 from twinproof.recipes.noise_layer import Variant
 from twinproof.recipes.registry import RECIPES
@@ -122,29 +122,11 @@ def test_settings_of_the_noise_that_were_changed_are_refused(source: Path, tmp_p
         Run.open(run.root).model()
 
 
-@pytest.mark.parametrize("after", [2, 5])
-def test_an_interrupted_run_ends_with_the_same_bits(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
-) -> None:
+def test_an_interrupted_run_ends_with_the_same_bits(source: Path, tmp_path: Path) -> None:
     settings = tiny(source, recipe="stobatch", regulariser=FAST)
     whole = train(settings, tmp_path / "whole")
-    interrupt_after(monkeypatch, after)
-    with pytest.raises(KeyboardInterrupt):
-        train(settings, tmp_path / "broken")
-    monkeypatch.undo()
-    again = train(None, tmp_path / "broken", resume=True)
-    assert model_bytes(again.root) == model_bytes(whole.root)
-
-
-def interrupt_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
-    honest = PrivateExecution.draw
-
-    def draw(execution: PrivateExecution, step: int) -> Any:
-        if step == steps:
-            raise KeyboardInterrupt
-        return honest(execution, step)
-
-    monkeypatch.setattr(PrivateExecution, "draw", draw)
+    interrupt(settings, tmp_path / "broken", steps=5)
+    assert model_bytes(train(None, tmp_path / "broken", resume=True).root) == model_bytes(whole.root)
 
 
 def _settings(**changes: Any) -> Any:

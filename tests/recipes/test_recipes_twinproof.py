@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+from recipe_fixtures import interrupt
 from recipe_fixtures import on_one_thread as on_one_thread
 from recipe_fixtures import source as source
 from safetensors.torch import load_file
-from small_runs import ledger_lines, model_bytes, released, run_json, tiny
+from small_runs import ledger_lines, model_bytes, released, tiny
 from torch import Tensor, nn
 
 from twinproof.auditing.verify import verify_run
@@ -27,7 +28,7 @@ from twinproof.recipes.run_data import load_run_data
 from twinproof.recipes.train import train
 from twinproof.recipes.twinproof import TWINPROOF
 from twinproof.training.checkpoint import load_checkpoint, save_checkpoint
-from twinproof.training.loop import mean_cross_entropy, run_loop
+from twinproof.training.loop import mean_cross_entropy
 from twinproof.training.passes import DeviceRecords
 
 DECAY, STEPS = 0.6, 6
@@ -59,27 +60,11 @@ def test_the_released_weights_are_the_average_of_every_steps(settings: dict[str,
         assert float((value - iterates[-1][name]).abs().max()) > 1e-4, "the comparison tells the average from the last step"
 
 
-def _interrupted(settings: dict[str, Any], root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leaves a run of six steps after its fifth: the last checkpoint holds four."""
-
-    def interrupted(*arguments: Any, steps: int, **named: Any) -> None:
-        run_loop(*arguments, steps=steps - 1, **named)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(train_module, "run_loop", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            train(settings, root)
-    assert run_json(root)["state"] == "training"
-
-
 @pytest.mark.parametrize("schedule", ["constant", "cosine", "linear"])
-def test_an_interrupted_run_ends_with_the_same_bits(
-    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schedule: str
-) -> None:
+def test_an_interrupted_run_ends_with_the_same_bits(settings: dict[str, Any], tmp_path: Path, schedule: str) -> None:
     settings = settings | {"schedule": schedule}
     whole = train(settings, tmp_path / "whole")
-    _interrupted(settings, tmp_path / "run", monkeypatch)
+    interrupt(settings, tmp_path / "run", steps=STEPS - 1)
     resumed = train(None, tmp_path / "run", resume=True)
     assert model_bytes(resumed.root) == model_bytes(whole.root)
     assert released(resumed.root) == released(whole.root)
@@ -89,7 +74,7 @@ def test_a_planted_resumption_that_forgets_the_average_is_caught(
     settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = train(settings, tmp_path / "whole")
-    _interrupted(settings, tmp_path / "run", monkeypatch)
+    interrupt(settings, tmp_path / "run", steps=STEPS - 1)
 
     def forgetful(*arguments: Any, average: Any, **named: Any) -> int:
         return load_checkpoint(*arguments, **named)
@@ -99,10 +84,8 @@ def test_a_planted_resumption_that_forgets_the_average_is_caught(
 
 
 @pytest.mark.parametrize("change", [{"averaging": 0.5}, {"averaging": 0.0}, {"schedule": "cosine"}], ids=str)
-def test_other_settings_are_refused(
-    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
-) -> None:
-    _interrupted(settings, tmp_path / "run", monkeypatch)
+def test_other_settings_are_refused(settings: dict[str, Any], tmp_path: Path, change: dict[str, Any]) -> None:
+    interrupt(settings, tmp_path / "run", steps=STEPS - 1)
     with pytest.raises(RunError, match=f"not the settings(.|\n)*{next(iter(change))}"):
         train(settings | change, tmp_path / "run", resume=True)
 
