@@ -161,6 +161,7 @@ def test_a_recipes_loss_is_cross_entropy_and_its_weighted_term(source: Path) -> 
         "dpcert-smoothadv": ({"weight": 3.0, "eta": 0.2}, slow_consistency(one[1:], 3.0, 0.2)),
         "dpcert-stability": ({"weight": 0.7}, 0.7 * slow_stability(one)),
         "dpcert-consistency": ({"weight": 3.0, "eta": 0.2}, slow_consistency(one[1:], 3.0, 0.2)),
+        "twinproof": ({"weight": 3.0, "eta": 0.2}, slow_consistency(one[1:], 3.0, 0.2)),
         "dpcert-macer": ({"weight": 12.0, "beta": 2.0}, 12.0 * 0.5 / 2 * slow_macer(one, label, 2.0, 8.0)),
     }
     for recipe, (regulariser, term) in cases.items():
@@ -168,13 +169,14 @@ def test_a_recipes_loss_is_cross_entropy_and_its_weighted_term(source: Path) -> 
         found = float(RECIPES[recipe].record_loss(config)(one, torch.tensor(label)))
         assert found == pytest.approx(base + term, rel=1e-9), recipe
         assert term != 0
-    plain = _resolved(source, "dpcert-smoothadv", sigma=0.5)
-    assert float(RECIPES["dpcert-smoothadv"].record_loss(plain)(one, torch.tensor(label))) == pytest.approx(base, rel=1e-9)
+    for recipe in ("dpcert-smoothadv", "twinproof"):  # their terms are off unless asked for
+        plain = RECIPES[recipe].record_loss(_resolved(source, recipe, sigma=0.5))
+        assert float(plain(one, torch.tensor(label))) == pytest.approx(base, rel=1e-9)
 
 
 def test_without_originals_every_row_is_a_noisy_one(source: Path) -> None:
     one = _logits(1, 0.3)[0]
-    for recipe in ("dpcert-consistency", "dpcert-smoothadv"):
+    for recipe in ("dpcert-consistency", "dpcert-smoothadv", "twinproof"):
         both = {"weight": 0.5, "eta": 0.5}
         config = _resolved(source, recipe, originals=False, copies=COPIES, regulariser=both)
         found = float(RECIPES[recipe].record_loss(config)(one, torch.tensor(1)))

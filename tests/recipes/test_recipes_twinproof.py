@@ -16,19 +16,14 @@ from small_runs import ledger_lines, model_bytes, released, tiny
 from torch import Tensor, nn
 
 from twinproof.auditing.verify import verify_run
-from twinproof.data.load import load
 from twinproof.errors import RunError
 from twinproof.evaluation.accuracy import clean_accuracy
 from twinproof.guarantee import Status
 from twinproof.recipes import train as train_module
-from twinproof.recipes.config import parse_train_config
 from twinproof.recipes.finish import Reporter
-from twinproof.recipes.resolve import resolve
 from twinproof.recipes.run_data import load_run_data
 from twinproof.recipes.train import train
-from twinproof.recipes.twinproof import TWINPROOF
 from twinproof.training.checkpoint import load_checkpoint, save_checkpoint
-from twinproof.training.loop import mean_cross_entropy
 from twinproof.training.passes import DeviceRecords
 
 DECAY, STEPS = 0.6, 6
@@ -127,26 +122,6 @@ def test_its_networks_train_privately_and_are_read_back(tmp_path: Path, model: s
     assert names == set(run.model().state_dict())
     assert ("0.coarse" in names) is (model == "scatter-cnn"), "fixed numbers lie with the weights"
     assert verify_run(run.root).ok
-
-
-LOGITS = torch.tensor([[2.0, -1.0, 0.5], [1.0, 0.0, 0.0], [-0.5, 1.5, 0.0]])
-
-
-@pytest.mark.parametrize("originals", [True, False])
-def test_its_term_is_the_consistency_of_the_noisy_copies(settings: dict[str, Any], originals: bool) -> None:
-    def loss(weight: float, eta: float) -> float:
-        changes = {"regulariser": {"weight": weight, "eta": eta}, "originals": originals}
-        config = parse_train_config(settings | changes)
-        return float(TWINPROOF.record_loss(resolve(config, load(config.data)))(LOGITS, torch.tensor(0)))
-
-    noisy = (LOGITS[1:] if originals else LOGITS).softmax(dim=1)
-    average = noisy.mean(0)
-    divergence = float((average * (average.log() - noisy.log())).sum(1).mean())
-    entropy = float(-(average * average.log()).sum())
-    plain = float(mean_cross_entropy(LOGITS, torch.tensor(0)))
-    assert loss(0, 0) == plain
-    assert loss(3, 0) == pytest.approx(plain + 3 * divergence, rel=1e-5)
-    assert loss(3, 0.5) == pytest.approx(plain + 3 * divergence + 0.5 * entropy, rel=1e-5)
 
 
 @pytest.mark.parametrize("planted", [False, True])

@@ -249,7 +249,7 @@ def _check_noise(config: TrainConfig, recipe: Recipe) -> None:
         )
     if config.copies < 1:
         raise ConfigError(
-            "the records would never be used", where="copies", got=config.copies, wanted="at least 1 with a noise layer"
+            "the records would never be seen", where="copies", got=config.copies, wanted="at least 1 with a noise layer"
         )
     if config.averaging:
         raise ConfigError(
