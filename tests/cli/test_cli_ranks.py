@@ -19,19 +19,8 @@ from twinproof.compute.ranks import ALONE
 from twinproof.progress import Silent
 
 TRAIN = [
-    "train",
-    "--data",
-    "digits",
-    "--recipe",
-    "dpcert-gaussian",
-    "--sigma",
-    "0.25",
-    "--delta",
-    "1e-4",
-    "--seed",
-    "3",
-    "--device",
-    "cpu",
+    *("train", "--data", "digits", "--recipe", "dpcert-gaussian", "--sigma", "0.25"),
+    *("--delta", "1e-4", "--seed", "3", "--device", "cpu"),
 ]
 SMALL = [word for pair in ("steps=200", "batch_size=100", "noise_multiplier=2.0", "model=mlp") for word in ("--set", pair)]
 EVERY = ["--set", "performance.checkpoint_every=5"]
