@@ -14,7 +14,7 @@ from scipy.stats import norm
 from torch import Tensor, nn
 
 from twinproof.certification.bounds import TightGaussian
-from twinproof.certification.confidence import ClopperPearson, Evidence, RunnerUp
+from twinproof.certification.confidence import Evidence
 from twinproof.certification.grid_noise import GridNoise
 from twinproof.certification.method import Sampling
 from twinproof.certification.radius import Certified, RadiusRule
@@ -26,7 +26,7 @@ MOST_FAILURES_IN_10_000 = 28
 
 def plain_rule(sigma: float, tau: float) -> RadiusRule:
     """Cohen et al.'s CERTIFY: votes, Clopper-Pearson, Gaussian noise at the input, l2."""
-    return RadiusRule(TightGaussian(), ClopperPearson(), RunnerUp.COMPLEMENT, classes=2, resolution=1, sigma=sigma, tau=tau)
+    return RadiusRule(TightGaussian(), classes=2, sigma=sigma, tau=tau)
 
 
 def rule_for(noise: GridNoise, dimension: int) -> RadiusRule:

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from twinproof.certification.method import Sampling
-from twinproof.certification.network_state import AsSmoothed
+from twinproof.certification.noise_site import AsSmoothed
 from twinproof.certification.smoothed import SmoothedClassifier, smooth
 from twinproof.errors import ModelError
 from twinproof.keys import Key

@@ -120,13 +120,11 @@ def test_maps_come_with_channels_innermost() -> None:
     assert made.is_contiguous(memory_format=torch.channels_last)
 
 
-def test_what_became_of_the_weights_is_said_in_words() -> None:
-    layer, shape = generated(1)
-    assert "moved by at most 2^-" in ExactFirstLayer(layer, shape, NOISES[0], "0").base
+def test_dyadic_weights_are_not_moved_at_all() -> None:
     dyadic = nn.Linear(2, 2)
     with torch.no_grad():
         dyadic.weight.copy_(torch.tensor([[0.5, 1.0], [-0.25, 2.0]]))
-    assert "its own weights" in ExactFirstLayer(dyadic, (2,), input_noise(0.5, 16), "0").base
+    assert ExactFirstLayer(dyadic, (2,), input_noise(0.5, 16), "0").moved_bits == math.inf
 
 
 @pytest.mark.parametrize("sign", [1, -1])

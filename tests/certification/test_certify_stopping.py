@@ -19,7 +19,7 @@ from torch import Tensor
 
 from twinproof.certification.grid_noise import input_noise
 from twinproof.certification.method import Sampling, Schedule
-from twinproof.certification.radius import Certified, Estimate, estimate, evidence_at, largest_radius, stopping_rule
+from twinproof.certification.radius import Certified, Estimate, estimate, largest_radius, stopping_rule
 from twinproof.certification.smoothed import smooth
 from twinproof.certification.votes import VoteCounter
 from twinproof.errors import ConfigError
@@ -48,7 +48,7 @@ def _bound(made: Estimate, sampling: Sampling) -> Certified:
     inputs = len(made.stopped)
     whole, top = Certified(np.zeros(inputs, dtype=np.bool_), np.zeros(inputs)), np.zeros(inputs, dtype=np.int64)
     for number, look in enumerate(sampling.schedule.looks):
-        found = RULE.certified(evidence_at(made, top, number, look, RULE), look.alpha)
+        found = RULE.certified(made.evidence(top, number, look, RULE), look.alpha)
         here = made.stopped == number
         whole.certified[here], whole.radii[here] = found.certified, found.radii
     return whole

@@ -16,7 +16,7 @@ from own_modules.harmless import PROVEN, SHAPE, plain_sequence
 from own_modules.harmless_certifying import HARMLESS
 from twinproof.certification import base_classifier as base_classifier_module
 from twinproof.certification import row_trial
-from twinproof.certification.base_classifier import base_classifier, classes_of
+from twinproof.certification.base_classifier import base_classifier
 from twinproof.certification.method import Method, Sampling
 from twinproof.certification.row_trial import RowTrial, Watched
 from twinproof.certification.smoothed import smooth
@@ -151,7 +151,7 @@ def test_a_trial_leaves_network_and_generators_as_they_were(name: str) -> None:
     with torch.inference_mode():
         RowTrial(model, EXAMPLE, 0.25, 3).run()
     assert torch.equal(torch.rand(3), wanted)
-    classes_of(model, EXAMPLE)
+    base_classifier(model, EXAMPLE, 64)
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
 
 

@@ -37,9 +37,8 @@ class NoiseTable:
     def of_cells(cls, outwards: NDArray[np.float64]) -> NoiseTable:
         """The table whose cells -reach, ..., -1 have these probabilities; their mirror images have the same, 0 has the rest.
 
-        Guarantees
-            Each probability is rounded to a multiple of 2^-64, which changes it by at most 2^-65; an empty cell at the end may
-            count 1 instead. Zero's cell takes what the others leave, so that its error is at most the sum of theirs.
+        Each probability is rounded to a multiple of 2^-64, which changes it by at most 2^-65; an empty cell at the end may
+        count 1 instead. Zero's cell takes what the others leave, so that its error is at most the sum of theirs.
         """
         tails = np.cumsum(np.rint(outwards * _WORD).astype(np.uint64))
         # A fine grid's outermost cells are empty; a boundary of 0 would have its mirror image at 2^64, which is no word.
@@ -103,7 +102,7 @@ def normal_distance(steps: float) -> float:
 def normal_table(steps: float) -> NoiseTable:
     """round(steps * Z) for standard normal Z, cut at 8.5 deviations; ``steps`` is at least 64.
 
-    Guarantees
+    Proof of ``distance(steps)``.
         The total variation distance to the law of round(steps * Z) is at most ``distance(steps)``: 2^-49 plus 2^-64 for each
         of the 17 * steps cells. Proof: a distance is half the sum of the cells' errors. The middle cell takes what the others
         leave, so that its error is at most the sum of theirs, and that sum is the bound. Let u = 2^-53 and c the middle of a
@@ -175,9 +174,8 @@ _KEYS_TOGETHER = 1024
 class Stream:
     """The two 128-bit cipher keys of one noise stream: the words that are drawn, and those that decide ties.
 
-    Guarantees
-        Cipher keys are different parts of outputs of SHAKE-256 (``Key.stream``): for each purpose one output holds the keys of
-        1,024 inputs after each other, those of the words and of their refinement.
+    Cipher keys are different parts of outputs of SHAKE-256 (``Key.stream``): for each purpose one output holds the keys of
+    1,024 inputs after each other, those of the words and of their refinement.
     """
 
     words: int
