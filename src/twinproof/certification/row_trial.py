@@ -86,8 +86,11 @@ class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Counts inside, by the layer that is running."""
-        enter, leave = (lambda path, given: self._layers.append(path)), (lambda path, made: self._layers.pop())
-        with inside_layers(self._network, enter, leave), self:
+
+        def leave(path: str, made: object) -> None:
+            self._layers.pop()
+
+        with inside_layers(self._network, lambda path, given: self._layers.append(path), leave), self:
             yield
 
 
