@@ -82,10 +82,7 @@ def test_harmful_networks_are_refused_with_scores_and_with_shared_noise_too() ->
 
 @pytest.mark.parametrize(
     ("name", "without"),
-    [
-        ("the mean of numbers per row", "_refuse_shared_randomness"),
-        ("what the first call left", "_refuse_memory"),
-    ],
+    [("the mean of numbers per row", "_refuse_shared_randomness"), ("what the first call left", "_refuse_memory")],
 )
 def test_planted_gaps_let_harmful_networks_pass(name: str, without: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RowTrial, without, lambda trial: None)

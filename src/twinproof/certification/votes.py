@@ -33,15 +33,7 @@ class NoisyRows:
     """
 
     def __init__(
-        self,
-        noise: GridNoise,
-        key: Key,
-        purpose: str,
-        indices: Sequence[int],
-        stored: Tensor,
-        draws: int,
-        *,
-        after: int = 0,
+        self, noise: GridNoise, key: Key, purpose: str, indices: Sequence[int], stored: Tensor, draws: int, *, after: int = 0
     ) -> None:
         """``stored`` holds one row of levels for each of ``indices``, on the device on which the rows are wanted."""
         self.noise, self.after, self.span = noise, after, draws - after

@@ -24,13 +24,7 @@ TABLE = [
     (0.999, 0.001, 3.090232, 0.206407, 0.678374, 0.568911, 0.977621),
     (0.9999, 0.0001, 3.719016, 0.206407, 0.886447, 0.570313, 1.164144),
 ]
-COLUMNS: list[RobustnessBound] = [
-    TightGaussian(),
-    PixelDPGaussian(delta=1e-5),
-    HGM(delta=1e-5),
-    PixelDPGaussian(),
-    HGM(),
-]
+COLUMNS: list[RobustnessBound] = [TightGaussian(), PixelDPGaussian(delta=1e-5), HGM(delta=1e-5), PixelDPGaussian(), HGM()]
 
 
 @pytest.mark.parametrize("column", range(5), ids=["tight", "classic 1e-5", "hgm 1e-5", "classic best", "hgm best"])
