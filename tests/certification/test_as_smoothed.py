@@ -55,7 +55,6 @@ class Louder(nn.Tanh):
     """Another function."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Ten times as much."""
         return 10 * super().forward(x)
 
 
@@ -162,7 +161,6 @@ class Silent(NoiseLayer):
     """Adds nothing, though its deviation says otherwise."""
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """The inputs."""
         return inputs
 
 
@@ -170,7 +168,6 @@ class Weaker(FixedSpread):
     """Multiplies by a hundredth of what it says."""
 
     def forward(self, noise: Tensor) -> Tensor:
-        """Nearly nothing."""
         return super().forward(noise) / 100
 
 
@@ -182,7 +179,6 @@ class Mixing(nn.Module):
         self.linear = nn.Linear(4, 3)
 
     def forward(self, rows: Tensor) -> Tensor:
-        """Answers that depend on the other rows."""
         answers: Tensor = self.linear(rows + 10 * rows.mean(dim=0, keepdim=True))
         return answers
 

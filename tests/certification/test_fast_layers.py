@@ -23,7 +23,7 @@ from twinproof.certification.fast_layers import (
     sums,
 )
 from twinproof.certification.fast_layers import pool_can_be_fused as can_be_fused
-from twinproof.compute.devices import arithmetic_of, matrix_products
+from twinproof.compute.devices import matrix_products
 
 CONVOLUTIONS: list[tuple[nn.Conv2d, tuple[int, ...]]] = [
     (nn.Conv2d(1, 16, 8, stride=2, padding=2), (1, 28, 28)),
@@ -128,15 +128,6 @@ def test_the_precision_of_torch_is_left_as_it_was(before: bool, wanted: bool) ->
         assert torch.backends.cuda.matmul.allow_tf32 == before
     finally:
         torch.backends.cuda.matmul.allow_tf32 = found
-
-
-def test_the_arithmetic_is_named() -> None:
-    network = nn.Sequential(nn.Conv2d(1, 1, 1), nn.Flatten())
-    assert arithmetic_of(network, torch.device("cpu")) == "float32"
-    assert torch.backends.cudnn.allow_tf32
-    assert not torch.backends.cuda.matmul.allow_tf32
-    assert arithmetic_of(network, torch.device("cuda")) == "tf32"
-    assert arithmetic_of(nn.Linear(2, 2), torch.device("cuda")) == "float32"
 
 
 CASES = [(activation, stride) for activation in (nn.Tanh(), nn.ReLU()) for stride in (1, 2)]

@@ -259,11 +259,9 @@ class Twofold(Spread):
     random = True
 
     def forward(self, noise: Tensor) -> Tensor:
-        """Twice the noise."""
         return 2 * noise
 
     def least(self) -> Tensor:
-        """Ones."""
         return torch.ones(self.coordinates)
 
 

@@ -224,7 +224,6 @@ class Random(nn.Module):
     """Another answer each time."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """(rows, features) to the same."""
         return x + torch.rand_like(x)
 
 
@@ -236,7 +235,6 @@ class Uncopied(nn.Module):
         self.lock = threading.Lock()
 
     def forward(self, x: Tensor) -> Tensor:
-        """The same."""
         return x
 
 

@@ -218,7 +218,6 @@ class Calls(nn.Module):
         self.function = function
 
     def forward(self, x: Tensor) -> object:
-        """Whatever the function gives."""
         return self.function(x)
 
 
@@ -244,21 +243,6 @@ def _certify_function(function: Callable[[Tensor], object]) -> None:
 )
 def test_wrong_outputs_are_refused(function: Callable[[Tensor], object]) -> None:
     with pytest.raises(ModelError, match="one score per class"):
-        _certify_function(function)
-
-
-@pytest.mark.parametrize(
-    "function",
-    [
-        lambda x: x - x.mean(dim=0),
-        lambda x: torch.stack((x.sum(dim=1), x.sum().expand(len(x))), dim=1),
-        lambda x: x.softmax(dim=0),
-        lambda x: x.flip(0),
-    ],
-    ids=["batch mean", "batch sum", "attention over the batch", "swapped rows"],
-)
-def test_networks_that_mix_inputs_are_refused(function: Callable[[Tensor], object]) -> None:
-    with pytest.raises(ModelError, match="depends on the other inputs"):
         _certify_function(function)
 
 
@@ -317,7 +301,6 @@ class WatchCalls(nn.Module):
         self.name = name
 
     def forward(self, x: Tensor) -> Tensor:
-        """Draws as the name says."""
         if self.name == "own":
             return x + torch.randn(x.shape[1:], generator=torch.Generator().manual_seed(1))
         if self.name == "shared":
@@ -362,7 +345,6 @@ class Outside(nn.Module):
         self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 2)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(rows, 2)."""
         hidden = self.first(x)
         scores: Tensor = self.last(hidden - hidden.mean(dim=0))
         return scores

@@ -317,7 +317,6 @@ class Broken(nn.Module):
     """NaN for a share of the rows."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """(rows, 2) with class 1 ahead."""
         broken = torch.where(x[:, :1] > 0, float("nan"), 0.0)
         return torch.cat((broken, torch.ones_like(broken)), dim=1)
 
@@ -343,7 +342,6 @@ class Scalar(nn.Module):
     """No score per class, but for batches of the sizes that are looked at before anything is counted."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """(rows, 2), or nothing of the kind."""
         looked_at = {1, 16, *row_trial._SIZES}
         return torch.cat((x, -x), dim=1) if len(x) in looked_at else x.sum(dim=0, keepdim=True)
 
@@ -358,7 +356,6 @@ class Mixing(nn.Module):
     """Looks at the other rows."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """(rows, features) plus their sum over the rows."""
         return x + x.sum(dim=0)
 
 

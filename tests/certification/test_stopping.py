@@ -99,7 +99,6 @@ class Coins(VoteCounter):
     generator: np.random.Generator = field(default_factory=lambda: np.random.default_rng(17))
 
     def count(self, purpose: str, indices: Sequence[int], stored: Tensor, draws: int, *, after: int = 0) -> Tensor:
-        """(inputs, 2), for the draws behind ``after``."""
         votes = torch.from_numpy(self.generator.binomial(draws - after, self.p, size=len(indices)))
         return torch.stack((votes, draws - after - votes), dim=1)
 

@@ -219,16 +219,6 @@ def test_scores_near_nothing_and_layers_of_zeros_are_no_overflow() -> None:
     assert single_pass_radius(1.0, 0.5, nothing) > 1e300
 
 
-def test_planted_order_of_the_rules_is_caught() -> None:
-    """Were the rates' names exchanged, the property above would fail."""
-    found = rates(linear(np.eye(2)), (2,), "l1", 1.0, 1.0)
-    exchanged = Rates(found.composed, found.composed, found.composed)
-    assert single_pass_radius(0.9, 0.05, exchanged) < single_pass_radius(0.9, 0.05, found)
-    assert (
-        find_bound("tight", Law.LAPLACE).reach(0.6, 0.39) / exchanged.single_pass < composition_radius(0.6, 0.39, found) * 1.1
-    )
-
-
 @pytest.mark.parametrize("scale", [0.0, -1.0, math.inf, math.nan])
 def test_scales_that_are_none_are_refused(scale: float) -> None:
     for given_scales in ((scale, 1.0), (1.0, scale)):
