@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import pytest
 from bounds_oracles import ALPHA, INPUTS, Floats, Whole, few
-from scipy.stats import binom
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import beta, binom, norm
 
-from twinproof.certification.confidence import CONFIDENCE_NAMES, Confidence, Evidence, RunnerUp, find_confidence
+from twinproof.certification.confidence import (
+    CONFIDENCE_NAMES,
+    Confidence,
+    Evidence,
+    RunnerUp,
+    clopper_pearson_lower,
+    few_digits_above,
+    find_confidence,
+)
 from twinproof.errors import ConfigError, DataError
 
 Lower = Callable[[Whole, int, float], Floats]
@@ -74,9 +85,32 @@ def _bernstein_without_the_second_term(votes: Whole, draws: int, level: float) -
     return _bernstein(votes, draws, level, factor=2, rest=0)
 
 
-@pytest.mark.parametrize("planted", [_mean_as_bound, _hoeffding_without_the_root, _bernstein_without_the_second_term])
+def _one_vote_too_many(votes: Whole, draws: int, level: float) -> Floats:
+    return np.asarray(beta.ppf(level, votes + 1, draws - votes + 1), dtype=np.float64)
+
+
+def _alpha_five_percent_up(votes: Whole, draws: int, level: float) -> Floats:
+    return clopper_pearson_lower(votes, draws, 1.05 * level)
+
+
+PLANTED = [
+    _mean_as_bound,
+    _hoeffding_without_the_root,
+    _bernstein_without_the_second_term,
+    _one_vote_too_many,
+    _alpha_five_percent_up,
+]
+
+
+@pytest.mark.parametrize("planted", PLANTED)
 def test_planted_bounds_are_caught_by_enumeration(planted: Lower) -> None:
     assert _worst_failure(planted, 333, 0.001) > 1 + 1e-9
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("draws", [1, 10, 333, 1000])
+def test_clopper_pearson_is_the_exact_bound_and_no_looser(draws: int, level: float) -> None:
+    assert 1 - 1e-6 < _worst_failure(clopper_pearson_lower, draws, level) <= 1 + 1e-9
 
 
 def _failure_at_one_half(lower: Lower, draws: int, level: float) -> float:
@@ -233,3 +267,46 @@ def _evidence(**change: Any) -> Evidence:
 def test_sums_that_cannot_be_are_refused(change: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         _evidence(**change)
+
+
+def test_planted_normal_approximation_is_caught() -> None:
+    share = np.arange(51) / 50
+    bounds = share + norm.ppf(0.001) * np.sqrt(share * (1 - share) / 50)
+    assert binom.pmf(50, 50, 0.999) > 0.001
+    assert bounds[50] > 0.999, "unanimous votes make the approximation certain, which no sample can be"
+    assert clopper_pearson_lower([50], 50, 0.001)[0] < 0.999
+
+
+@pytest.mark.parametrize("alpha", LEVELS)
+@pytest.mark.parametrize("draws", [1, 7, 333, 100_000])
+def test_equals_the_beta_quantile(draws: int, alpha: float) -> None:
+    votes = np.unique(np.linspace(1, draws, 50).astype(int))
+    np.testing.assert_allclose(
+        clopper_pearson_lower(votes, draws, alpha), beta.ppf(alpha, votes, draws - votes + 1), rtol=1e-9, atol=0
+    )
+
+
+def test_no_votes_and_all_votes() -> None:
+    assert clopper_pearson_lower([0], 100, 0.001)[0] == 0.0
+    assert clopper_pearson_lower([100], 100, 0.001)[0] == pytest.approx(0.001 ** (1 / 100), rel=1e-12)
+    assert clopper_pearson_lower([0, 0, 5], 5, 0.05).tolist()[:2] == [0.0, 0.0]
+
+
+@given(st.floats(min_value=1e-300, max_value=1e300))
+def test_never_below_and_hardly_above(value: float) -> None:
+    short = few_digits_above(value)
+    assert value <= short <= value * (1 + 1.01e-9)
+    assert len(Decimal(repr(short)).normalize().as_tuple().digits) <= 10 or short == value
+    assert few_digits_above(short) >= short
+
+
+@pytest.mark.parametrize(
+    ("value", "short"), [(1.0, 1.0), (2 / 3, 0.6666666667), (1 / 3, 0.3333333334), (92.0271234567, 92.02712346)]
+)
+def test_examples(value: float, short: float) -> None:
+    assert few_digits_above(value) == short
+
+
+def test_the_last_bits_do_not_matter() -> None:
+    value = 3.934233123456
+    assert few_digits_above(value) == few_digits_above(math.nextafter(value, math.inf)) == few_digits_above(value * (1 + 1e-14))

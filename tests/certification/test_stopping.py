@@ -1,4 +1,4 @@
-"""Stopping early: false certificates stay within alpha, easy inputs are cheap, and little is lost.
+"""Looks fixed before any draw, stopping early within alpha, and settings that can certify nothing.
 
 Votes are simulated as binomials and go through the real looks and decisions; the real sampler repeats the main test at a
 smaller size. The inputs lie exactly where a false certificate is most likely: on the boundary of the target radius.
@@ -6,8 +6,11 @@ smaller size. The inputs lie exactly where a false certificate is most likely: o
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -15,16 +18,74 @@ import torch
 from certify_oracles import Affine, plain_rule, rule_for
 from numpy.typing import NDArray
 from scipy.stats import binom, norm
-from torch import Tensor
+from torch import Tensor, nn
 
 from twinproof.certification.grid_noise import input_noise
 from twinproof.certification.method import Sampling, Schedule
-from twinproof.certification.radius import Certified, Estimate, estimate, evidence_at, largest_radius, stopping_rule
+from twinproof.certification.radius import Certified, Estimate, estimate, largest_radius, stopping_rule
 from twinproof.certification.smoothed import smooth
 from twinproof.certification.votes import VoteCounter
 from twinproof.errors import ConfigError
 from twinproof.keys import Key
 from twinproof.runs.certificates import ABSTAIN, Look
+
+
+@pytest.mark.parametrize(
+    ("n", "draws"),
+    [
+        (1, [1]),
+        (124, [124]),
+        (125, [125]),
+        (126, [125, 126]),
+        (1000, [125, 250, 500, 1000]),
+        (10_000, [125, 250, 500, 1000, 2000, 4000, 8000, 10_000]),
+        (2300, [125, 250, 500, 1000, 2000, 2300]),
+    ],
+)
+def test_looks_double_up_to_n(n: int, draws: list[int]) -> None:
+    assert [look.draws for look in Schedule.doubling(n, 0.001).looks] == draws
+
+
+@pytest.mark.parametrize("n", [1, 200, 10_000, 10**6, 10**9])
+@pytest.mark.parametrize("alpha", [0.001, 0.05, 1e-12, 1 / 3, 0.999])
+def test_the_shares_add_up_to_alpha(n: int, alpha: float) -> None:
+    looks = Schedule.doubling(n, alpha).looks
+    total = sum(Fraction(look.alpha) for look in looks)
+    assert abs(total / Fraction(alpha) - 1) < Fraction(1, 10**14)
+    assert looks[-1].alpha == (alpha / 2 if len(looks) > 1 else alpha)
+
+
+@pytest.mark.parametrize(
+    "looks",
+    [
+        [(100, 0.001), (200, 0.001)],  # plain bounds at every look
+        [(100, 0.0005), (200, 0.000501)],
+        [(100, 0.0), (200, 0.001)],
+        [(100, -0.001), (200, 0.001)],
+        [(100, math.nan)],
+    ],
+)
+def test_looks_that_spend_more_than_alpha_are_refused(looks: list[tuple[int, float]]) -> None:
+    with pytest.raises(ConfigError, match="spend more than the failure probability"):
+        Schedule(tuple(Look(*look) for look in looks), alpha=0.001)
+
+
+@pytest.mark.parametrize("draws", [[], [0], [200, 100], [100, 100]])
+def test_looks_in_no_order_are_refused(draws: list[int]) -> None:
+    with pytest.raises(ConfigError, match="in no order"):
+        Schedule(tuple(Look(count, 1e-6) for count in draws), alpha=0.001)
+
+
+def test_without_a_target_there_is_one_look() -> None:
+    assert Sampling(n=10_000).schedule.looks == (Look(10_000, 0.001),)
+    assert len(Sampling(n=10_000, target_radius=0.25).schedule.looks) == 8
+
+
+@pytest.mark.parametrize("target", [0.0, -0.25, math.nan, math.inf])
+def test_a_target_that_is_no_radius_is_refused(target: float) -> None:
+    with pytest.raises(ConfigError, match="target radius cannot be used"):
+        Sampling(target_radius=target)
+
 
 SIGMA, TAU = 0.5, 0.0
 RULE = plain_rule(SIGMA, TAU)
@@ -38,7 +99,6 @@ class Coins(VoteCounter):
     generator: np.random.Generator = field(default_factory=lambda: np.random.default_rng(17))
 
     def count(self, purpose: str, indices: Sequence[int], stored: Tensor, draws: int, *, after: int = 0) -> Tensor:
-        """(inputs, 2), for the draws behind ``after``."""
         votes = torch.from_numpy(self.generator.binomial(draws - after, self.p, size=len(indices)))
         return torch.stack((votes, draws - after - votes), dim=1)
 
@@ -48,7 +108,7 @@ def _bound(made: Estimate, sampling: Sampling) -> Certified:
     inputs = len(made.stopped)
     whole, top = Certified(np.zeros(inputs, dtype=np.bool_), np.zeros(inputs)), np.zeros(inputs, dtype=np.int64)
     for number, look in enumerate(sampling.schedule.looks):
-        found = RULE.certified(evidence_at(made, top, number, look, RULE), look.alpha)
+        found = RULE.certified(made.evidence(top, number, look, RULE), look.alpha)
         here = made.stopped == number
         whole.certified[here], whole.radii[here] = found.certified, found.radii
     return whole
@@ -248,3 +308,74 @@ def test_a_target_out_of_reach_is_refused(n: int, target: float) -> None:
         largest_radius(Sampling(n=n, target_radius=target), rule)
     assert f"n={n}" in refused.value.wanted
     assert largest_radius(Sampling(n=n, target_radius=target - 0.1), rule) < target
+
+
+REFERENCES = [(1_000, 2.463263), (10_000, 3.198578), (100_000, 3.811457)]
+
+
+@pytest.mark.parametrize("sigma", [0.25, 1.0])
+@pytest.mark.parametrize(("n", "factor"), REFERENCES)
+def test_reference_values(n: int, factor: float, sigma: float) -> None:
+    radius = largest_radius(Sampling(n=n), rule_for(input_noise(sigma, 255), 64))
+    assert radius <= sigma * (factor + 5e-7)
+    assert radius >= sigma * factor - 1e-4
+
+
+def test_a_larger_dimension_never_gives_a_larger_radius() -> None:
+    noise = input_noise(0.5, 255)
+    radii = [largest_radius(Sampling(), rule_for(noise, dimension)) for dimension in (1, 784, 3072, 150_528, 10**9)]
+    assert radii == sorted(radii, reverse=True)
+    assert radii[-1] < radii[0]
+
+
+def _needed(n: int, alpha: float, sigma: float) -> int:
+    with pytest.raises(ConfigError, match="can never certify anything") as refused:
+        largest_radius(Sampling(n=n, alpha=alpha), rule_for(input_noise(sigma, 255), 784))
+    found = re.search(r"n of at least (\d+)", refused.value.wanted)
+    assert found is not None
+    return int(found[1])
+
+
+@pytest.mark.parametrize(
+    ("n", "alpha", "sigma", "needed"),
+    [
+        (9, 0.001, 0.25, 10),
+        (1, 0.001, 0.25, 10),
+        (1, 0.5, 0.25, 2),  # alpha^(1/n) is exactly 1/2 at n = 1
+        (3, 0.125, 0.25, 4),
+        (1, 2.0**-20, 1.0, 21),
+        (4, 0.05, 0.25, 5),
+        (9, 0.001, 1e-4, 11),  # n = 10 leaves 0.0000003, which is rounded down to nothing
+    ],
+)
+def test_what_can_never_certify_is_refused_with_the_least_n_that_can(n: int, alpha: float, sigma: float, needed: int) -> None:
+    assert _needed(n, alpha, sigma) == needed
+    rule = rule_for(input_noise(sigma, 255), 784)
+    assert largest_radius(Sampling(n=needed, alpha=alpha), rule) > 0
+    with pytest.raises(ConfigError):
+        largest_radius(Sampling(n=needed - 1, alpha=alpha), rule)
+
+
+def test_certify_refuses_before_it_draws() -> None:
+    class Explodes(nn.Module):
+        def forward(self, x: object) -> object:
+            raise AssertionError("the network was run")
+
+    with pytest.raises(ConfigError, match="at least 10"):
+        smooth(Explodes(), 0.25).certify(np.zeros((1, 4), dtype=np.uint8), sampling=Sampling(n=9))
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("n", 0), ("n0", 0), ("n", -5), ("n", 10**12 + 1), ("n0", 2**64), ("alpha", 0.0), ("alpha", 1.0), ("alpha", -1.0)],
+)
+def test_settings_out_of_range(setting: str, value: float) -> None:
+    with pytest.raises(ConfigError) as refused:
+        Sampling(**{setting: value})  # type: ignore[arg-type]
+    assert refused.value.where == setting
+    assert refused.value.got == str(value)
+
+
+def test_alpha_not_a_number() -> None:
+    with pytest.raises(ConfigError, match="alpha is no probability"):
+        Sampling(alpha=float("nan"))
