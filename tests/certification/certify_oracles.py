@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from certify_oracles import Truth as LayerTruth
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.stats import norm
@@ -142,10 +141,10 @@ class NoisyHalfspace:
     direction: NDArray[np.float64]
     offset: float
 
-    def truth(self, inputs: NDArray[np.float64], norm: str) -> LayerTruth:
+    def truth(self, inputs: NDArray[np.float64], norm: str) -> Truth:
         """The answer and the distance to the boundary in ``norm``."""
         margin = inputs @ self.direction + self.offset
-        return LayerTruth((margin <= 0).astype(np.int64), np.abs(margin) / np.linalg.norm(self.direction, ord=DUAL[norm]))
+        return Truth((margin <= 0).astype(np.int64), np.abs(margin) / np.linalg.norm(self.direction, ord=DUAL[norm]))
 
 
 def _along(law: Law, size: int) -> NDArray[np.float64]:

@@ -292,87 +292,85 @@ def test_the_faster_form_is_taken_where_it_is_worth_it(share: float, form: str, 
     assert lowered(network(), IMAGES, CPU, 50).form == form
 
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU that torch can use")
-GPU, GPU_CPU = torch.device("cuda"), torch.device("cpu")
+on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU that torch can use")
+GPU = torch.device("cuda")
 NOISE, KEY = input_noise(0.5, 255), Key.from_seed(3)
 
 
-def network_gpu(name: str = "tramer-boneh-cnn", shape: tuple[int, ...] = IMAGES) -> nn.Module:
-    torch.manual_seed(0)
-    return build_network(name, shape, 10).eval()
-
-
-def batch_gpu(shape: tuple[int, ...], rows: int = 64) -> Tensor:
-    return (9 * torch.rand((rows, *shape), generator=torch.Generator().manual_seed(1)) - 4).cuda()
-
-
+@on_gpu
 @pytest.mark.parametrize("name", sorted(NETWORKS))
 def test_every_network_of_the_registry_keeps_its_scores_gpu(name: str) -> None:
     shape = (3, 16, 16) if name in ("wrn-16-4", "resnet-18", "small-vit") else IMAGES
-    model = network_gpu(name, shape).cuda()
+    model = network(name, shape).eval().cuda()
     made = lowered(model, shape, GPU, 1000)
     with torch.inference_mode():
-        wanted = model(batch_gpu(shape))
-        assert float((made(batch_gpu(shape)) - wanted).abs().max()) <= 5e-3 * float(wanted.abs().max())
+        wanted = model(batch(shape, 64).cuda())
+        assert float((made(batch(shape, 64).cuda()) - wanted).abs().max()) <= 5e-3 * float(wanted.abs().max())
 
 
+@on_gpu
 @pytest.mark.parametrize("tf32", [False, True])
 def test_dense_convolutions_use_the_precision_of_convolutions_and_leave_the_setting(tf32: bool) -> None:
-    model, double = network_gpu().cuda(), network_gpu().double().cuda()
+    model, double = network().eval().cuda(), network().eval().double().cuda()
     before = torch.backends.cuda.matmul.allow_tf32
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=tf32), torch.inference_mode():
         made = lowered(model, IMAGES, GPU, 4096, form=DENSE)
-        error = float((made(batch_gpu(IMAGES)) - double(batch_gpu(IMAGES).double())).abs().max())
+        error = float((made(batch(rows=64).cuda()) - double(batch(rows=64).cuda().double())).abs().max())
     assert made.arithmetic == ("tf32" if tf32 or before else "float32")
     assert torch.backends.cuda.matmul.allow_tf32 == before
     assert error < (5e-3 if tf32 else 2e-5)
 
 
+@on_gpu
 @pytest.mark.parametrize("name", ["tramer-boneh-cnn", "gelu-cnn"])
 def test_networks_get_dense_convolutions_where_these_are_faster(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def seconds(made: Lowered, inputs: Tensor, repeats: int = 1) -> float:
         return 0.5 if made.form == DENSE else 1.0
 
     monkeypatch.setattr(lowering, "_seconds", seconds)
-    assert lowered(network_gpu(name).cuda(), IMAGES, GPU, 65_536).form == DENSE
+    assert lowered(network(name).eval().cuda(), IMAGES, GPU, 65_536).form == DENSE
 
 
+@on_gpu
 def test_the_house_network_with_dense_convolutions_keeps_its_scores() -> None:
-    model, inputs = network_gpu("gelu-cnn").cuda(), batch_gpu(IMAGES, 3000)
+    model, inputs = network("gelu-cnn").eval().cuda(), batch(rows=3000).cuda()
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=False), torch.inference_mode():
         wanted, got = model(inputs), lowered(model, IMAGES, GPU, 3000, form=DENSE)(inputs)
     assert float((got - wanted).abs().max()) < 1e-4 * float(wanted.abs().max())
 
 
+@on_gpu
 def test_the_same_form_gives_the_same_bits_gpu() -> None:
-    model, inputs = network_gpu().cuda(), batch_gpu(IMAGES, 3000)
+    model, inputs = network().eval().cuda(), batch(rows=3000).cuda()
     with torch.inference_mode():
         first, again = (lowered(model, IMAGES, GPU, 3000, form=DENSE)(inputs) for _ in range(2))
     assert torch.equal(first, again)
 
 
 def cut(device: torch.device, form: str | None = None) -> SharedNetwork:
-    return shared_network(network_gpu().to(device), IMAGES, NOISE, device, 65_536, form=form)
+    return shared_network(network().eval().to(device), IMAGES, NOISE, device, 65_536, form=form)
 
 
 def stored(count: int) -> Tensor:
     return torch.randint(0, 256, (count, *IMAGES), generator=torch.Generator().manual_seed(2)).float()
 
 
+@on_gpu
 def test_the_first_layer_is_exact_and_the_same_as_on_the_cpu() -> None:
-    inputs, drawn = stored(40), NOISE.draws(KEY, "x", 0, 0, 40, math.prod(IMAGES), GPU_CPU).view(-1, *IMAGES)
-    here, there = cut(GPU).first, cut(GPU_CPU).first
+    inputs, drawn = stored(40), NOISE.draws(KEY, "x", 0, 0, 40, math.prod(IMAGES), CPU).view(-1, *IMAGES)
+    here, there = cut(GPU).first, cut(CPU).first
     with torch.inference_mode():
         assert torch.equal(here.of_inputs(inputs.cuda()) + here.of_noise(drawn.cuda()), here.of_inputs((inputs + drawn).cuda()))
         assert torch.equal(here.of_inputs(inputs.cuda()).cpu(), there.of_inputs(inputs))
         assert torch.equal(here.of_noise(drawn.cuda()).cpu(), there.of_noise(drawn))
 
 
+@on_gpu
 @pytest.mark.parametrize("form", [AS_GIVEN, DENSE])
 def test_votes_are_those_of_the_cpu_but_for_rounding(form: str) -> None:
     inputs, draws = stored(6), 3000
     with torch.inference_mode():
         here = SharedNoiseCounter(cut(GPU, form), NOISE, KEY, 65_536).count("estimate", list(range(6)), inputs.cuda(), draws)
-        there = SharedNoiseCounter(cut(GPU_CPU), NOISE, KEY, 1000).count("estimate", list(range(6)), inputs, draws)
+        there = SharedNoiseCounter(cut(CPU), NOISE, KEY, 1000).count("estimate", list(range(6)), inputs, draws)
     assert here.sum(dim=1).tolist() == [draws] * 6
     assert int((here.cpu() - there).abs().sum()) <= 2 * 6 * draws // 50  # TF32 turns close votes

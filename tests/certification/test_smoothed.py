@@ -76,7 +76,7 @@ OUTSIDE = "outside the stored range"
         (np.full((1, 4), 2.0), 255, OUTSIDE),
         (np.full((1, 4), -1 / 255), 255, OUTSIDE),
         (np.full((1, 4), 200.0), 255, OUTSIDE),  # levels given as floats: a unit too far, never silently divided
-        (np.float64(1.0), 255, "no batch of inputs"),
+        (np.float64(1.0), 255, "not a batch of inputs"),
     ],
 )
 def test_inputs_that_cannot_be_stored_are_refused(inputs: Any, levels: int, message: str) -> None:
@@ -103,7 +103,7 @@ def test_labels_must_match_in_number(labels: list[int]) -> None:
 
 
 def test_a_label_that_reads_like_an_abstention_is_refused() -> None:
-    with pytest.raises(DataError, match="no class"):
+    with pytest.raises(DataError, match="not a class"):
         _certify(INPUTS, labels=[0, 1, ABSTAIN, 0, 0])
 
 

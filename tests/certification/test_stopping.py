@@ -377,5 +377,5 @@ def test_settings_out_of_range(setting: str, value: float) -> None:
 
 
 def test_alpha_not_a_number() -> None:
-    with pytest.raises(ConfigError, match="alpha is no probability"):
+    with pytest.raises(ConfigError, match="alpha is not a probability"):
         Sampling(alpha=float("nan"))

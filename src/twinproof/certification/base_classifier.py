@@ -1,7 +1,7 @@
 """What the certifier demands of a network before it counts a single vote.
 
 The proof speaks of independent draws of f(x + noise) for one fixed function f of one input. A network whose answer for one row
-depends on the other rows of the batch is no such function: its votes are not independent and any radius from them is void.
+depends on the other rows of the batch is not such a function: its votes are not independent and a radius from them is void.
 """
 
 from __future__ import annotations

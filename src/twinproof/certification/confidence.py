@@ -42,9 +42,9 @@ def clopper_pearson_lower(votes: ArrayLike, draws: int, alpha: float) -> Floats:
 
 
 def check_alpha(alpha: float) -> None:
-    """Refuses a failure probability that is none."""
+    """Refuses a failure probability outside (0, 1)."""
     if not 0 < alpha < 1:
-        raise ConfigError("alpha is no probability", where="alpha", got=alpha, wanted="0 < alpha < 1, e.g. 0.001")
+        raise ConfigError("alpha is not a probability", where="alpha", got=alpha, wanted="0 < alpha < 1, e.g. 0.001")
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Evidence:
     """For each input, sums over ``draws`` draws of scores in whole units of 1 / ``resolution`` (1 for votes).
 
     ``total`` and ``squares`` sum the top class's scores and their squares; ``other`` and ``other_squares`` those of the class
-    with the largest upper bound among the others (zeros where nobody will ask). Sums that cannot come from so many scores
+    with the largest upper bound among the others (zeros where they are not needed). Sums that cannot come from so many scores
     between 0 and 1 are refused, in exact arithmetic.
     """
 

@@ -47,7 +47,7 @@ class NumpyTanh(nn.Module):
 
 
 class InPlaceReLU(nn.Module):
-    """ReLU on a tensor that nobody else holds."""
+    """ReLU on a tensor that may be overwritten."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Element by element."""

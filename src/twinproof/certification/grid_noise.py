@@ -5,11 +5,11 @@ Here the noise is a multiple of a grid step h = 2^-k and so is what it is added 
 levels (h <= 1), behind the first layer the layer's answer rounded to the grid. Their sum is exact in float32. For x on the
 grid, x + round_h(s Z) = round_h(x + s Z), so the network sees f(round_h(x + s Z)): a function of a continuous shift of the
 noise, for which the theorems hold. At the input the claim covers every input that can be stored. Dividing by the number of
-levels, and whatever else the network does, is part of the base classifier. docs/decisions/0002-noise-on-a-grid.md
+levels, and everything else that the network does, is part of the base classifier. docs/decisions/0002-noise-on-a-grid.md
 
 Scales S that are drawn at random for every row are certified for the worst draw: the sampler adds noise of the least scales s,
 and the network adds, from its own randomness, what is missing to scales S. That part is independent of the input and of the
-sampler, so that whatever it does is post-processing.
+sampler, so that it is post-processing.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from twinproof.keys import Key
 from twinproof.layers.noise import Law, Spread, standard_noise
 
 Floats = NDArray[np.float32]
-# Numbers made at a time: so many that numpy's calls cost little beside their work, so few that they stay in a core's cache.
+# Numbers made at a time: enough to make numpy's calls cheap, few enough to stay in a core's cache.
 _PIECE = 65_536
 _LOWER = (1 << (32 - GUIDE_BITS)) - 1
 _SHIFT = np.uint32(32 - GUIDE_BITS)
@@ -94,7 +94,7 @@ def _counts(table: NoiseTable, words: NDArray[np.int64], begin: NDArray[np.intp]
     """How many boundaries have first 32 bits that are at most each word; ``begin`` holds the words' first 16 bits.
 
     Among the words with the same beginning the boundaries lie almost evenly, so a straight line finds the place to within
-    one; whatever it misses is searched for.
+    one; what it misses is searched for.
     """
     before, after = table.starts[begin], table.starts[begin + 1]
     counts = before + ((after - before) * (words & _LOWER) >> (32 - GUIDE_BITS))

@@ -29,7 +29,7 @@ class Statistic(StrEnum):
 
 @dataclass(frozen=True)
 class Method:
-    """How radii are made, whatever the noise; the default is CERTIFY of Cohen et al. 2019.
+    """How radii are made; the default is CERTIFY of Cohen et al. 2019.
 
     The ``norm`` of the radii, the ``bound`` on robustness, the ``statistic`` that is averaged, its ``confidence`` bound, and
     how the other classes are bounded (``runner_up``). Only combinations that have a proof can be made.

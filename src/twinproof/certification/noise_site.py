@@ -123,7 +123,7 @@ class InputSite(NoiseSite):
         return math.prod(shape)
 
     def norm_bound(self, shape: tuple[int, ...], norm: str, charge: Charge = Charge.PROVEN) -> NormBound:
-        """That of the identity, whatever the charge."""
+        """That of the identity, for every charge."""
         return identity_norm(self.noise.law, norm, self.dimension(shape))
 
 
@@ -218,12 +218,12 @@ class WhitenedLayer:
     ``shape`` is that of one input as ``layer`` gets it, ``scales`` the diagonal of S.
 
     Guarantees
-        ``points`` is a fixed function of the stored input, whatever stands beside it. For two inputs x and x' its values are at
-        most |A (x - x')| + ``slack`` apart, A = S^-1 W, in l2 (Gaussian) or l1 (Laplace). Proof: A is applied as the matrix
-        whose norm is bounded, in float64; by the usual model of its arithmetic (``linear_maps.relative_error``) a coordinate errs
-        by at most a share ``error`` of sum_j |A_kj|, since 0 <= x <= 1. Rounding to the grid moves a coordinate by half a
-        step. Twice the sum of both, for two inputs: sqrt(K) steps in l2 or K steps in l1, and 2 * error times that norm of the
-        row sums.
+        ``points`` is a fixed function of the stored input alone. For two inputs x and x' its values are at most
+        |A (x - x')| + ``slack`` apart, A = S^-1 W, in l2 (Gaussian) or l1 (Laplace). Proof: A is applied as the matrix whose
+        norm is bounded, in float64; by the usual model of its arithmetic (``linear_maps.relative_error``) a coordinate errs by
+        at most a share ``error`` of sum_j |A_kj|, since 0 <= x <= 1. Rounding to the grid moves a coordinate by half a step.
+        Twice the sum of both, for two inputs: sqrt(K) steps in l2 or K steps in l1, and 2 * error times that norm of the row
+        sums.
     """
 
     def __init__(self, layer: nn.Module, shape: tuple[int, ...], scales: Floats, law: Law, sigma: float, levels: int) -> None:
@@ -288,7 +288,7 @@ class Unwhitened(nn.Module):
 
 
 def refuse_hidden_work(model: nn.Module, split: NoiseSplit) -> None:
-    """Refuses whatever ``model`` does around its noise that its ``split`` does not show, since that would be left out.
+    """Refuses anything that ``model`` does around its noise that its ``split`` does not show, since that would be left out.
 
     No hook or replaced ``forward`` on the container, a leading Flatten, the noise or its spread; no noise layer of a class of
     its own; no fixed spread with other scales than those that are certified. The first layer is checked where its norm is

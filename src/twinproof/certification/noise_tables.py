@@ -42,7 +42,7 @@ class NoiseTable:
         count 1 instead. Zero's cell takes what the others leave, so that its error is at most the sum of theirs.
         """
         tails = np.cumsum(np.rint(outwards * _WORD).astype(np.uint64))
-        # A fine grid's outermost cells are empty; a boundary of 0 would have its mirror image at 2^64, which is no word.
+        # A fine grid's outermost cells are empty; a boundary of 0 would have its mirror image at 2^64, which is not a word.
         below = np.maximum(tails, np.uint64(1))
         above = np.uint64(0) - below[::-1]
         return cls(len(outwards), np.concatenate((below, above)))

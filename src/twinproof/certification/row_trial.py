@@ -37,7 +37,8 @@ from twinproof.compute.threads import is_stateless
 from twinproof.errors import ModelError
 from twinproof.layers.module_state import KeptState, foreign_generators, generators_of, paths_of, tensor_digests
 
-Hook = Callable[[str, object], None]
+Hook = Callable[[str, str, object], None]
+ARGUMENT, ANSWER = "argument", "answer"
 
 
 def changed_state(layer: str, got: str) -> ModelError:
@@ -86,31 +87,32 @@ class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Counts inside, by the layer that is running."""
-
-        def leave(path: str, made: object) -> None:
-            self._layers.pop()
-
-        with inside_layers(self._network, lambda path, given: self._layers.append(path), leave), self:
+        with inside_layers(self._network, self._moved), self:
             yield
+
+    def _moved(self, kind: str, path: str, held: object) -> None:
+        if kind == ARGUMENT:
+            self._layers.append(path)
+        else:
+            self._layers.pop()
 
 
 @contextmanager
-def inside_layers(network: nn.Module, enter: Hook, leave: Hook) -> Iterator[None]:
-    """Inside, ``enter`` and ``leave`` are called around every module of ``network``, with its path and its arguments or answer.
+def inside_layers(network: nn.Module, note: Hook) -> Iterator[None]:
+    """Inside, ``note`` is called around every module of ``network``: ARGUMENT or ANSWER, its path, and that value.
 
     Hooks for all modules, so that none is put on the network's own.
     """
     paths = paths_of(network)
 
-    def entered(module: nn.Module, given: object) -> None:
+    def called(kind: str, module: nn.Module, *held: object) -> None:
         if module in paths:
-            enter(paths[module], given)
+            note(kind, paths[module], held[-1])
 
-    def left(module: nn.Module, given: object, made: object) -> None:
-        if module in paths:
-            leave(paths[module], made)
-
-    handles = [register_module_forward_pre_hook(entered), register_module_forward_hook(left)]
+    handles = [
+        register_module_forward_pre_hook(partial(called, ARGUMENT)),
+        register_module_forward_hook(partial(called, ANSWER)),
+    ]
     try:
         yield
     finally:
@@ -128,7 +130,7 @@ def first_difference(
     one, two = (_seen(network, run, kept) for run in runs)
     for (path, kind, here), (_, _, there) in zip(one, two, strict=False):
         if not same(here, there):
-            return path if kind == "answer" else path.rpartition(".")[0]
+            return path if kind == ANSWER else path.rpartition(".")[0]
     return ""
 
 
@@ -141,7 +143,7 @@ def _seen(network: nn.Module, run: Callable[[], object], kept: Tensor) -> list[t
             if path and isinstance(value, Tensor) and value.ndim and len(value) > last:
                 found.append((path, kind, value[kept].detach().to(torch.float64, copy=True)))
 
-    with inside_layers(network, partial(note, "argument"), partial(note, "answer")):
+    with inside_layers(network, note):
         run()
     return found
 

@@ -1,7 +1,7 @@
 """Votes with noise that the inputs of a call share: the first layer is evaluated once for the noise.
 
 W (x + n) = W x + W n holds for real numbers and not for floats: with float sums the network would see something that depends
-on x and n apart, which is no function of x + n, and a certificate from it would be false. Here nothing is rounded. Inputs and
+on x and n separately, and a certificate from it would be false. Here nothing is rounded. Inputs and
 noise are integers (multiples of the grid h), and the weights, with the division by the number of levels in them, are rounded
 once, before anything is certified, to integer multiples of a power of two q.
 
@@ -175,11 +175,14 @@ class SharedNetwork(nn.Module):
         super().__init__()
         self.first, self.rest, self.classes = first, rest, classes
         self.form, self.arithmetic = rest.form, rest.arithmetic
-        self._head, self._tail = _fused_head(rest)
+        # Activation and pool at the beginning of the rest can read the two summands themselves.
+        layers = layers_in_order(rest.network)
+        fused = len(layers) > 2 and isinstance(layers[0], ChannelsLast) and isinstance(layers[1], ActivationPool)
+        self._head, self._tail = (layers[1], nn.Sequential(*layers[2:])) if fused else (None, rest)
 
     def forward(self, inputs: Tensor, draws: Tensor) -> Tensor:
         """Scores of input i plus draw j for all i and j, j fastest, from ``first.of_inputs`` and ``first.of_noise``."""
-        maps = sums(inputs, draws) if self._head is None else self._head.of_sums(inputs, draws)
+        maps = self._head.of_sums(inputs, draws) if isinstance(self._head, ActivationPool) else sums(inputs, draws)
         scores: Tensor = self._tail(maps)
         if scores.shape != (len(inputs) * len(draws), self.classes):
             raise ModelError(
@@ -255,14 +258,6 @@ class SharedNoiseCounter:
         levels = input_noise(self.noise.sigma * self.noise.levels, 1, self.noise.law)
         zeros = torch.zeros((1, math.prod(stored.shape[1:])), device=stored.device)
         return NoisyRows(levels, self.key, f"{purpose}-shared", [0], zeros, draws, after=after)
-
-
-def _fused_head(rest: Lowered) -> tuple[ActivationPool | None, nn.Module]:
-    """Activation and pool at the beginning of the rest, which can read the two summands itself, and what follows."""
-    layers = layers_in_order(rest.network)
-    if len(layers) > 2 and isinstance(layers[0], ChannelsLast) and isinstance(layers[1], ActivationPool):
-        return layers[1], nn.Sequential(*layers[2:])
-    return None, rest
 
 
 def _cut(model: nn.Module, shape: tuple[int, ...]) -> tuple[nn.Conv2d | nn.Linear, nn.Sequential]:

@@ -64,7 +64,9 @@ def stored_levels(inputs: Tensor | NDArray[Any], levels: int, device: torch.devi
     """
     given = torch.as_tensor(inputs.astype(np.int32) if isinstance(inputs, np.ndarray) and inputs.dtype == np.uint16 else inputs)
     if given.ndim == 0:
-        raise DataError("one number is no batch of inputs", where="certify", got="no dimension", wanted="(inputs, *shape)")
+        raise DataError(
+            "a single number is not a batch of inputs", where="certify", got="no dimension", wanted="(inputs, *shape)"
+        )
     if given.is_floating_point():
         scaled = given.to(torch.float64) * levels
         stored = scaled.round()
@@ -100,7 +102,7 @@ def check_numbering(inputs: int, labels: Sequence[int] | None, first_index: int,
         )
     if any(label < 0 and label != UNKNOWN for label in labels or ()):
         raise DataError(
-            "a label is no class",
+            "a label is not a class",
             where="certify",
             got=min(label for label in labels or () if label != UNKNOWN),
             wanted=f"0 or more, or {UNKNOWN} for a label that is not known",
@@ -191,7 +193,7 @@ class SmoothedClassifier:
 
         ``inputs`` are stored levels (integers 0..levels) or floats in [0, 1] that lie on those levels. ``labels`` only fill
         the records; without them they are unknown and nothing is counted correct. ``first_index`` numbers the inputs: with the
-        same key the same number gets the same noise, whatever the batch. ``rows`` changes speed and memory only.
+        same key the same number gets the same noise, in every batch. ``rows`` changes speed and memory only.
         """
         sampling = sampling or Sampling()
         sampling.refuse_other_methods(self.method)
@@ -214,10 +216,12 @@ class SmoothedClassifier:
         indices = list(range(first_index, first_index + len(stored)))
         counter, stops = self._counter(base, key or Key.from_system(), rows), stopping_rule(sampling, rule)
         with evaluation_mode(self.model), evaluation_mode(self.site.network), torch.inference_mode():
-            top, made = _drawn(counter, stops, indices, points, sampling.n0)
+            # The class is chosen on draws of its own, by the same statistic.
+            top = counter.statistic.moments(counter.count("select", indices, points, sampling.n0))[0].argmax(dim=1)
+            made = estimate(counter, stops, indices, points, top)
             base.finish()
         truth = [UNKNOWN] * len(indices) if labels is None else [int(label) for label in labels]
-        return _certificates(indices, truth, top, made, stops, rule)
+        return _certificates(indices, truth, top.cpu().numpy(), made, stops, rule)
 
     def _refuse_changes(self) -> None:
         refuse_global_hooks()
@@ -303,14 +307,6 @@ def _refuse_autocast(device: torch.device) -> None:
             wanted="the precision that the network will be used in",
             fix="certify outside the autocast context",
         )
-
-
-def _drawn(
-    counter: Counter, stops: StoppingRule, indices: list[int], points: Tensor, n0: int
-) -> tuple[NDArray[np.int64], Estimate]:
-    """The class of each input, chosen on its n0 draws by the same statistic, and what its other draws add up to."""
-    top = counter.statistic.moments(counter.count("select", indices, points, n0))[0].argmax(dim=1)
-    return top.cpu().numpy(), estimate(counter, stops, indices, points, top)
 
 
 def _certificates(

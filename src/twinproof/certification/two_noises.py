@@ -78,7 +78,7 @@ class TwoNoisesSite(FirstLayerSite):
     ``network``, whose first module computes the layer for every noisy input (``NoisyLayer``). ``noise.sigma`` is the scale at
     the input, in input units, as are ``slack`` and all norms here.
 
-    "How far points are apart" is here sigma * N(a) of ``rates``: what a change costs where both noises are drawn anew for
+    "How far points are apart" is here sigma * N(a) of ``rates``: what a change costs where both noises are drawn afresh for
     every row. Proof: shift the noise of the input by a1, on the grid, and the layer's by the difference of its whole numbers,
     which is exact; by ``NoisyLayer`` that is at most |S^-1 W a2|_1 in units of its step, plus ``slack``. A change that is left
     to the input's noise alone needs no rounding: ``slackless_norm``. So the composition, which charges more than that, is paid

@@ -120,7 +120,7 @@ def _tables_on(noise: GridNoise, device: torch.device) -> tuple[Tensor, Tensor]:
 
 
 class RowStatistic(ABC):
-    """Turns a network's outputs into whole numbers that add up exactly, whatever the order, the batch or the device.
+    """Turns a network's outputs into whole numbers that add up exactly in every order, batch and on every device.
 
     ``resolution`` is the number that a class gets where it gets everything. A row's numbers depend on that row's outputs
     alone, lie between 0 and ``resolution`` and add up to at most ``resolution`` over the classes. A row with a NaN counts for
