@@ -108,8 +108,8 @@ def test_a_resumed_stage_and_an_empty_one() -> None:
 
 CHILD = """
 import sys
-from twinproof.cli import bars, main
-bars.SECONDS_BETWEEN_LINES, bars._LOOK_EVERY = 0.1, 0.02
+from twinproof.cli import main, output
+output.SECONDS_BETWEEN_LINES, output._LOOK_EVERY = 0.1, 0.02
 main.run(sys.argv[1:])
 """
 

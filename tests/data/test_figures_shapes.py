@@ -25,7 +25,10 @@ def _generator() -> torch.Generator:
 @pytest.fixture
 def _still(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every image shows its figure exactly."""
-    for module, names in ((strokes, ("_TREMBLE", "_PRESSURE")), (outlines, ("_SHIFT", "_STRETCH", "_BEND", "_FLICKER"))):
+    for module, names in (
+        (strokes, ("_TREMBLE", "_PRESSURE")),
+        (outlines, ("_OUTLINE_SHIFT", "_STRETCH", "_BEND", "_FLICKER")),
+    ):
         for name in names:
             monkeypatch.setattr(module, name, 0.0)
 

@@ -23,7 +23,7 @@ LAST = "10."
 
 
 def _packaged() -> Path:
-    return Path(str(files("twinproof.layers.models") / "prior.safetensors"))
+    return Path(str(files("twinproof.layers") / "prior.safetensors"))
 
 
 def _network(shape: tuple[int, ...] = SHAPE, classes: int = CLASSES, seed: int = 0) -> nn.Module:
@@ -150,7 +150,7 @@ def test_the_package_data_names_the_file() -> None:
     """A wheel holds what `package-data` names; an editable installation would find the file anyway."""
     patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["twinproof"]
     package = ROOT / "src" / "twinproof"
-    assert any(package / "layers" / "models" / "prior.safetensors" in package.glob(pattern) for pattern in patterns)
+    assert any(package / "layers" / "prior.safetensors" in package.glob(pattern) for pattern in patterns)
 
 
 def test_the_file_is_the_one_that_the_results_tell_of() -> None:

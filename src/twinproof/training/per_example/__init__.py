@@ -3,6 +3,7 @@
 Importing the package registers the handlers of the supported layers.
 """
 
+from twinproof.training.per_example import layers
 from twinproof.training.per_example.choose import choose_path
 from twinproof.training.per_example.fast import FastPath, handles
 from twinproof.training.per_example.gradients import EmbeddingFactors, Instantiated, LinearFactors, PerExampleGradient
