@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -20,6 +19,7 @@ from twinproof.federated.coordinator import TRANSPORT, Refusal, Round, RoundLog,
 from twinproof.federated.local import LocalParties
 from twinproof.federated.messages import Failure, Reply, Request, Update
 from twinproof.federated.train import federate
+from twinproof.progress import Silent
 
 
 class Hostile:
@@ -130,14 +130,14 @@ def test_every_malformed_reply_is_refused_and_the_round_goes_on(
     assert len(replies) > 200
     order = random.Random(0)
     (tmp_path / "log").mkdir()
-    log = RoundLog(tmp_path / "log")
+    log = RoundLog(tmp_path / "log", Silent())
     source = found.source(Scripted(lambda request: []))
 
     def tell(happened: Round) -> None:
         found.rounds.append(happened)
-        log.add(happened)
+        log(happened)
 
-    source._tell = tell
+    source._on_round = tell
     for number, reply in enumerate(replies):
         arrived = [*others, reply]
         order.shuffle(arrived)
@@ -150,9 +150,7 @@ def test_every_malformed_reply_is_refused_and_the_round_goes_on(
         assert refused.reason.isprintable()
         assert refused.party.isprintable()
         assert len(refused.reason) < 400
-    noted = read_rounds(tmp_path / "log")
-    assert len(noted) == len(replies)
-    assert all(json.dumps(one.as_dict()) for one in noted)
+    assert len(read_rounds(tmp_path / "log")) == len(replies)
 
 
 def test_without_the_guard_replies_would_end_the_round(table: tuple[Bench, list[Any], list[Reply]]) -> None:
@@ -263,6 +261,6 @@ def test_a_round_is_noted_before_the_run_stops(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="too few parties"):
         federate(agreement, FailingTransport([], OSError("unplugged"), at_once=True), public(), tmp_path / "run")
     (happened,) = read_rounds(tmp_path / "run" / "private")
-    assert happened == Round(0, {}, (Refusal(TRANSPORT, "it failed: OSError"),), NAMES)
+    assert happened == Round(step=0, refused=(Refusal(party=TRANSPORT, reason="it failed: OSError"),), missing=NAMES)
     run = federate(agreement, LocalParties(members(agreement)), public(), tmp_path / "run", resume=True)
     assert run.record["state"] == "complete"

@@ -21,7 +21,7 @@ from twinproof.recipes.config import ResolvedConfig, TrainConfig, parse_train_co
 from twinproof.recipes.registry import RECIPES, find_recipe
 from twinproof.recipes.resolve import plan_of, resolve
 from twinproof.recipes.run_data import public_config
-from twinproof.runs.layout import read_run_json, update_run_json
+from twinproof.runs.layout import read_run_json
 
 
 def check_timeout(seconds: float | None) -> None:
@@ -202,7 +202,7 @@ def _check_settings(config: TrainConfig, public: Dataset) -> None:
 
 
 SECTION = "federation"
-_ASSUMPTIONS = (
+ASSUMPTIONS = (
     "The coordinator is trusted: it sees the clipped sum of every party in every round, adds the noise and keeps the key; "
     "there is no secure aggregation.",
     "Every party follows the plan for its own records: what a party reveals about them by itself, nobody else's noise covers.",
@@ -228,13 +228,3 @@ def refuse_other_agreement(root: Path, agreement: Agreement) -> None:
             wanted="no federated run" if stored is None else f"agreement {stored.get('agreement_sha256', '')[:12]}",
             fix="resume with the same settings and parties, or start a new run",
         )
-
-
-def write_assumptions(root: Path) -> None:
-    """Adds to the promise of a complete run what it takes for granted because of the parties; repeated, it changes nothing."""
-    guarantees = read_run_json(root)["guarantees"]
-    privacy = guarantees["privacy"]
-    added = [text for text in _ASSUMPTIONS if privacy["assumptions"] and text not in privacy["assumptions"]]
-    if added:
-        privacy = {**privacy, "assumptions": [*privacy["assumptions"], *added]}
-        update_run_json(root, guarantees={**guarantees, "privacy": privacy})

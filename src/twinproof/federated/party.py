@@ -21,8 +21,8 @@ from twinproof.files import make_folder, write_json
 from twinproof.keys import KEY_BYTES, Key
 from twinproof.privacy.plan import ClipRule, clip_weights
 from twinproof.privacy.step_randomness import step_randomness
-from twinproof.recipes.noise_network import run_network
-from twinproof.recipes.own_network import Own, per_example_path
+from twinproof.recipes.gradients import per_example_path
+from twinproof.recipes.network import Own, run_network
 from twinproof.recipes.registry import find_recipe
 from twinproof.runs.layout import exclusive
 from twinproof.runs.private_files import create_private_folder
