@@ -31,7 +31,7 @@ from twinproof.training.copies import MovedCopies
 from twinproof.training.distributed import weights_digest
 from twinproof.training.passes import Batching, DeviceRecords, layers_draw, pass_mode, physical_batch_size
 from twinproof.training.per_example.paths import trainable_parameters
-from twinproof.training.step_sums import ClippedPass, DeviceStepSums, HostStepSums, StepSums
+from twinproof.training.step_sums import ClippedPass, step_sums
 
 
 @dataclass(frozen=True)
@@ -137,10 +137,8 @@ def party_sums(agreement: Agreement, model: nn.Module, records: DeviceRecords, p
         parameters=parameters,
         workers=mode.workers,
     )
-    work, batching = ClippedPass(path, weights), Batching(records, augmentation, rows, key, layers_draw(model))
-    found: StepSums = (
-        DeviceStepSums(work, batching, shapes) if mode.capture else HostStepSums(work, batching, shapes, workers=mode.workers)
-    )
+    batching = Batching(records, augmentation, rows, key, layers_draw(model))
+    found = step_sums(ClippedPass(path, weights), batching, shapes, mode)
 
     def sums(rows_drawn: Tensor, step: int) -> Mapping[str, Tensor]:
         if isinstance(path, MovedCopies):

@@ -18,7 +18,6 @@ from twinproof.recipes.noise_layer import Variant
 from twinproof.recipes.registry import find_recipe
 from twinproof.recipes.resolve import plan_of
 from twinproof.training.copies import WarmedUp, moved_copies_in
-from twinproof.training.distributed import SharedPlainGradients, SharedPrivateGradients
 from twinproof.training.loop import GradientSource, PlainGradients, PrivateGradients
 from twinproof.training.passes import Batching, DeviceRecords, layers_draw, pass_mode, physical_batch_size
 from twinproof.training.per_example.choose import choose_path
@@ -104,12 +103,8 @@ def gradient_source(
         expected = config.batch_size / _cut_for(ranks, device)
         rows = physical_batch_size(config.performance, expected, copies=augmentation.copies)
         batching = Batching(records, augmentation, ranks.smallest(rows), key)
-        loss, declared = recipe.record_loss(config), {"sample_rate": config.sample_rate, "divisor": config.batch_size}
-        plain = (
-            PlainGradients(model, loss, batching, **declared)
-            if ranks is ALONE
-            else SharedPlainGradients(model, loss, batching, **declared, ranks=ranks)
-        )
+        declared = {"sample_rate": config.sample_rate, "divisor": config.batch_size}
+        plain = PlainGradients(model, recipe.record_loss(config), batching, **declared, ranks=ranks)
         as_printed = recipe.printed if recipe.private else None
         return plain if as_printed is None else as_printed.source(config, plain, model, key)
     shapes = {name: value.detach() for name, value in trainable_parameters(model).items()}
@@ -120,11 +115,7 @@ def gradient_source(
         chosen = ChosenPath(path, ranks.smallest(pass_records(config, dataset, model, path, device, ranks)))
     path, mode = chosen.path, pass_mode(model, device)
     batching = Batching(records, augmentation, chosen.records, key, layers_draw(model))
-    source = (
-        PrivateGradients(execution, path, batching, shapes, mode)
-        if ranks is ALONE
-        else SharedPrivateGradients(execution, path, batching, shapes, mode, ranks=ranks)
-    )
+    source = PrivateGradients(execution, path, batching, shapes, mode, ranks=ranks)
     movement = moved_copies_in(path)
     return source if movement is None else WarmedUp(source, movement, key)
 

@@ -23,6 +23,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
+from twinproof.compute.ranks import WHOLE, Share
 from twinproof.compute.seeds import own_generators, seed_default_generators, seed_generator
 from twinproof.data.record import Split
 from twinproof.errors import ConfigError
@@ -289,7 +290,8 @@ class GaussianCopies(Augmentation):
 class Batching:
     """The records, how their copies are made, and how many records one pass holds.
 
-    ``layers_draw`` False says that no layer of the network draws numbers, so that none have to be seeded.
+    ``layers_draw`` False says that no layer of the network draws numbers, so that none have to be seeded. Passes are those of
+    one rank's ``share``, numbered from 0; their noise belongs to their numbers among the passes of all ranks.
     """
 
     records: DeviceRecords
@@ -297,14 +299,19 @@ class Batching:
     physical_batch: int
     key: Key
     layers_draw: bool = True
+    share: Share = WHOLE
+
+    def own(self, indices: Tensor) -> Tensor:
+        """Those of the drawn records ``indices`` that are in this rank's passes."""
+        return indices if self.share.world == 1 else self.share.own(indices, self.physical_batch)
 
     def passes(self, indices: Tensor) -> Iterator[Pass]:
-        """The records ``indices``, pass by pass."""
-        return self.records.passes(indices, self.physical_batch)
+        """This rank's passes over the drawn records ``indices``."""
+        return self.records.passes(self.own(indices), self.physical_batch)
 
     def seed_augmentation(self, generator: torch.Generator, step: int, number: int) -> None:
         """Puts ``generator`` where the noise of this step and pass alone begins."""
-        seed_generator(generator, self.key, "augmentation", step, number)
+        seed_generator(generator, self.key, "augmentation", step, self.share.number(number))
 
     def copies(self, inputs: Tensor, step: int, number: int) -> Tensor:
         """The copies of a pass."""
@@ -320,5 +327,5 @@ class Batching:
             return
         device = self.records.device
         with own_generators(device):
-            seed_default_generators(device, self.key, "layers", step, number)
+            seed_default_generators(device, self.key, "layers", step, self.share.number(number))
             yield
