@@ -52,8 +52,8 @@ def test_the_digest_covers_the_parties() -> None:
 @pytest.mark.parametrize(
     ("parties", "changes", "message"),
     [
-        ([], {}, "cannot be told apart"),
-        ([DeclaredParty("a", 500), DeclaredParty("a", 500)], {}, "cannot be told apart"),
+        ([], {}, "are not unique"),
+        ([DeclaredParty("a", 500), DeclaredParty("a", 500)], {}, "are not unique"),
         ([DeclaredParty("", 500)], {}, "name of a party"),
         ([DeclaredParty("\x1b[31m", 500)], {}, "name of a party"),
         ([DeclaredParty("a" * 65, 500)], {}, "name of a party"),

@@ -4,7 +4,7 @@ A private step of a small network is hundreds of kernels of a few microseconds e
 host longer than running them takes the device.
 
 By default cuDNN may add up parts of a gradient in the order in which they happen to be finished. One record's gradient would
-then change by a few bits from run to run, and nobody could tell that from a gradient that depends on the other records.
+then change by a few bits from run to run, which looks like a gradient that depends on the other records.
 """
 
 from __future__ import annotations
@@ -119,9 +119,8 @@ class Captured:
     ``generators`` are those that the work draws from, besides the device's own: a recording then draws from where each
     stands when it is replayed. Work that cannot be recorded goes on being called.
 
-    Guarantees
-        Every call does the work exactly once. What the work reads from Python (a learning rate, a list's length) is read
-        when it is recorded and stays so: only work whose Python side never changes may be captured.
+    Every call does the work exactly once. What the work reads from Python (a learning rate, a list's length) is read
+    when it is recorded and stays so: only work whose Python side never changes may be captured.
     """
 
     def __init__(self, work: Callable[[], None], device: torch.device, generators: Sequence[torch.Generator] = ()) -> None:

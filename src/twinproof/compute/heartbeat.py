@@ -17,7 +17,7 @@ from typing import Protocol
 from twinproof.compute.ranks import RankError, broken, gone, stopped
 
 INTERVAL = 1.0
-"""Seconds between two heartbeats of a rank, whatever it is busy with."""
+"""Seconds between two heartbeats of a rank, also of a busy one."""
 PATIENCE = 15.0
 """Seconds without a heartbeat after which a rank counts as lost."""
 # After a broken connection: long enough for several heartbeats, so that their absence means something.

@@ -101,7 +101,7 @@ _SHOWN = 60
 class Ranks(ABC):
     """One rank's view of all of them. Methods that communicate must be called by all ranks, in the same order.
 
-    A rank that is lost, or that stops with an error, ends the work of the others in a ``RankError``; nobody waits for ever.
+    A rank that is lost, or that stops with an error, ends the work of the others in a ``RankError``.
     """
 
     share: Share

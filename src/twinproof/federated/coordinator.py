@@ -84,7 +84,7 @@ class FederatedGradients(GradientSource):
           over the plan's divisor. Neither depends on how many parties answered: a missing one costs accuracy, not privacy.
         - Sums are added in the order of the agreement, whenever they arrived.
         - With fewer than ``fewest`` counted parties nothing is released: the run stops, and can be resumed.
-        - No reply ends a round, whatever it is: it is refused with a reason. A transport that fails is noted like a party that
+        - No reply ends a round: a wrong one is refused with a reason. A transport that fails is noted like a party that
           is refused, and what arrived before counts.
     """
 

@@ -65,7 +65,7 @@ def own_network_assumptions(record: Mapping[str, Any]) -> tuple[str, ...] | None
 
 
 def note_own_network(root: Path, codes: Iterable[str]) -> None:
-    """Adds codes to those in ``run.json``: an assumption stays, whatever a later session can show."""
+    """Adds codes to those in ``run.json``: an assumption stays, also if a later session can do without."""
     record = read_run_json(root)
     entry = describe_own_network([*(own_network_assumptions(record) or ()), *codes])
     if record.get(_FIELD) != entry[_FIELD]:
@@ -130,7 +130,7 @@ def try_own_network(
         "it could not be shown that a record's gradient depends on that record alone",
         where="trial on random and public records, at the size of the run's passes",
         got="; ".join(dict.fromkeys(reasons)),
-        wanted="the same bits in every row, beside whatever records",
+        wanted="the same bits in every row, beside any records",
         fix="treat each row of the batch alone; or let the path be chosen (performance.path=auto)",
     )
 

@@ -52,7 +52,7 @@ def refuse_started(root: Path) -> None:
 
 
 def refuse_other_settings(root: Path, given: TrainConfig, stored: dict[str, Any]) -> None:
-    """Refuses settings that are not the run's. One that is left open (None) agrees with whatever was decided for it."""
+    """Refuses settings that are not the run's. One that is left open (None) agrees with any value."""
     other = [key for key, value in public_config(given).items() if not _agrees(key, value, stored.get(key, _default(key)))]
     if not find_recipe(given.recipe).private:  # it drops what was said about privacy
         other = [key for key in other if key not in ("epsilon", "noise_multiplier")]

@@ -210,7 +210,7 @@ class WeightAverage:
     Guarantees
         - A function of the released iterates of the private steps and of nothing else: post-processing, which costs no
           privacy and changes no number of the plan.
-        - The training goes on from the last weights, to the same bits as without an average.
+        - Training continues from the last weights, to the same bits as without an average.
         - Average and step number are its whole state: a resumed run ends with the same bits.
     """
 
@@ -249,7 +249,7 @@ class WeightAverage:
         return dict(zip(self._names, self._average, strict=True))
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Goes on from a checkpoint's average; KeyError where a parameter is missing in it, and nothing changed."""
+        """Restores a checkpoint's average; KeyError where a parameter is missing in it, and nothing changed."""
         found = [state[name] for name in self._names]
         for value, stored in zip(self._average, found, strict=True):
             value.copy_(stored)

@@ -1,9 +1,5 @@
 """Records on the device in passes of one fixed size, and how passes may be run.
 
-Guarantees
-    No field here changes epsilon, delta, sensitivity or a radius. The plan and the guarantees are computed without looking at
-    this record (test: random settings, equal plans, equal guarantees).
-
 A Poisson draw has a random size. Cutting it into passes of one size keeps memory constant, lets the step be compiled or
 captured later, and makes a record's gradient independent of how many others were drawn beside it.
 """
@@ -32,7 +28,11 @@ from twinproof.layers.noise import NoiseLayer, RandomSpread
 
 
 class Performance(BaseModel):
-    """Speed and memory settings."""
+    """Speed and memory settings.
+
+    Guarantees
+        No field changes epsilon, delta, sensitivity or a radius: the plan and the guarantees are computed without it.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -44,7 +44,7 @@ class Performance(BaseModel):
 
 
 # On a CPU: rows of a pass, few enough to stay near the core; what a pass costs besides its rows, in rows of a small network;
-# bytes of per-example gradients; and the fewest records that still make good matrix products, whatever a gradient takes.
+# bytes of per-example gradients; and the fewest records that still make good matrix products.
 _CPU_ROWS, _CPU_ROWS_LOST, _CPU_GRADIENT_BYTES, _CPU_FEWEST = 512, 24, 128 * 2**20, 8
 _MULTIPLE = 8
 
@@ -158,7 +158,7 @@ def _is_foreign(layer: nn.Module, name: str, value: object) -> bool:
 
 @dataclass(frozen=True)
 class Pass:
-    """``size`` rows of inputs in [0, 1] with labels; rows where ``present`` is False are zeros that stand for nobody."""
+    """``size`` rows of inputs in [0, 1] with labels; rows where ``present`` is False are zeros and no record."""
 
     inputs: Tensor
     labels: Tensor
@@ -193,7 +193,7 @@ class DeviceRecords:
         return self._stored[rows].to(self._dtype) / self._levels
 
     def take(self, rows: Tensor, present: Tensor) -> Pass:
-        """The records ``rows``; what stands where ``present`` is False is nobody's, whatever its row says."""
+        """The records ``rows``; zeros where ``present`` is False."""
         # Not even masked may anybody's record stand in a row that only fills the pass.
         inputs = self.inputs(rows)
         inputs = torch.where(present.view(-1, *(1 for _ in inputs.shape[1:])), inputs, 0)

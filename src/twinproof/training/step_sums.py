@@ -107,8 +107,7 @@ class HostStepSums(StepSums):
 class DeviceStepSums(StepSums):
     """Passes as one recording on tensors that stay in place: which rows, how many of them count, and the seed of their noise.
 
-    Guarantees
-        The host waits for nothing: rows and counts lie on the device, and so do the sums.
+    The host waits for nothing: rows and counts lie on the device, and so do the sums.
     """
 
     def __init__(self, work: ClippedPass, batching: Batching, shapes: Mapping[str, Tensor]) -> None:
