@@ -114,7 +114,7 @@ def _kill_a_rank(arguments: Iterable[object], is_time: Callable[[], bool]) -> No
         running.kill()
     assert time.monotonic() - began < 30
     assert running.returncode != 0
-    assert errors.count("error: a rank has gone without a word") == 1
+    assert errors.count("error: a rank was lost") == 1
     assert "where: rank 1" in errors
 
 

@@ -25,11 +25,10 @@ from twinproof.keys import Key
 from twinproof.layers import prior as prior_module
 from twinproof.layers.networks import build_network
 from twinproof.layers.prior import PRIOR_WIDTH, Prior, start_from_prior
-from twinproof.recipes import noise_network
+from twinproof.recipes import network as noise_network
 from twinproof.recipes import train as train_module
 from twinproof.recipes.config import ResolvedConfig, TrainConfig, parse_train_config
-from twinproof.recipes.noise_network import run_network
-from twinproof.recipes.own_network import Own
+from twinproof.recipes.network import Own, run_network
 from twinproof.recipes.registry import RECIPES
 from twinproof.recipes.resolve import resolve
 from twinproof.recipes.resumption import describe_prior, refuse_other_prior
