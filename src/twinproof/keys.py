@@ -1,7 +1,7 @@
 """Secret randomness: one 256-bit key, and independent streams named by purpose and counter.
 
 Everything random in a run is a function of its key, a purpose and a step number. That is what makes a killed run resume to
-the same bits without saving generator states, and it makes the key the one secret: whoever holds it can subtract the noise.
+the same bits without saving generator states, and it makes the key the one secret: with it the noise can be subtracted.
 The streams come from SHAKE-256 (FIPS 202), used as a keyed extendable-output function: seeing any number of its outputs does
 not help to predict another one, which the Mersenne twister (32 bits of seed in torch on a CPU) cannot offer.
 """

@@ -24,7 +24,7 @@ from twinproof.certification.promise import certified_promise
 from twinproof.cli.main import run
 from twinproof.data.record import Dataset
 from twinproof.errors import RunError
-from twinproof.federated.agreement import _ASSUMPTIONS as OF_FEDERATIONS
+from twinproof.federated.agreement import ASSUMPTIONS as OF_FEDERATIONS
 from twinproof.guarantee import Guarantee, guessing_words
 from twinproof.layers.noise import Place
 from twinproof.layers.noise_placement import BOTH_PLACES, RedistributionKind

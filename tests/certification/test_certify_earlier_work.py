@@ -72,13 +72,7 @@ def test_certificates_without_settings_are_not_counted(root: Path) -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        {},
-        {"created": "2027-01-01T00:00:00Z"},
-        {"seconds": 3.0},
-        {"key": "cd" * 32},
-        {"device": "cpu: x86_64, 8 threads"},
-    ],
+    [{}, {"created": "2027-01-01T00:00:00Z"}, {"seconds": 3.0}, {"key": "cd" * 32}, {"device": "cpu: x86_64, 8 threads"}],
 )
 def test_the_same_work_goes_on(root: Path, changes: dict[str, Any]) -> None:
     _leave(root, 3, **changes)

@@ -28,7 +28,6 @@ class ReadsLowBits(nn.Module):
     """A where some coordinate cannot be 1 + noise in float32, else B."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """(rows, 2)."""
         unreachable = (x != 1 + (x - 1)).any(dim=1).to(torch.float32)
         return torch.stack((unreachable, 1 - unreachable), dim=1)
 

@@ -33,7 +33,6 @@ class Halves(nn.Module):
     rows = 0
 
     def forward(self, x: Tensor) -> Tensor:
-        """(rows, 3)."""
         Halves.rows += len(x)
         return torch.stack((x[:, 0], x[:, 1], torch.full_like(x[:, 0], 0.25)), dim=1)
 

@@ -322,7 +322,6 @@ class LateMixing(nn.Module):
         self.network = network
 
     def forward(self, x: Tensor) -> Tensor:
-        """The network's scores, and later those of other rows."""
         LateMixing.seen += len(x)
         scores: Tensor = self.network(x)
         return scores if LateMixing.seen < 4500 else scores.flip(0)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from twinproof.certification.base_classifier import base_classifier, classes_of
+from twinproof.certification.base_classifier import base_classifier
 from twinproof.certification.lowering import AS_GIVEN, CHANNELS_LAST
 from twinproof.compute.devices import Captured
 from twinproof.errors import ConfigError, ModelError
@@ -218,7 +218,7 @@ def test_features_measured_by_the_batch_are_caught() -> None:
     planted[0] = AverageScattering()
     assert _changes_with_neighbours("scatter-cnn", planted)
     with torch.no_grad(), pytest.raises(ModelError, match="depends on the other inputs"):
-        classes_of(planted.eval(), torch.rand(1, 1, 12, 12, generator=torch.Generator().manual_seed(0)))
+        base_classifier(planted.eval(), torch.rand(1, 1, 12, 12, generator=torch.Generator().manual_seed(0)), 64)
 
 
 def test_attention_is_what_torch_computes() -> None:

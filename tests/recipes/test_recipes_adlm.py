@@ -35,8 +35,7 @@ from twinproof.recipes import train as train_module
 from twinproof.recipes.adlm_printed import OneDraw, paper_output_sensitivity
 from twinproof.recipes.config import ResolvedConfig, parse_train_config
 from twinproof.recipes.gradients import optimizer_of
-from twinproof.recipes.noise_network import run_network
-from twinproof.recipes.own_network import Own
+from twinproof.recipes.network import Own, run_network
 from twinproof.recipes.redistribution import exact_mean, private_mean, relevances, scales_against, scales_from
 from twinproof.recipes.registry import RECIPES
 from twinproof.recipes.resolve import redistribution_plan, resolve

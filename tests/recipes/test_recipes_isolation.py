@@ -21,8 +21,8 @@ from twinproof.data.load import load
 from twinproof.data.record import Dataset
 from twinproof.recipes.config import ResolvedConfig, parse_train_config
 from twinproof.recipes.dpcert import consistency, stability
-from twinproof.recipes.noise_network import run_network
-from twinproof.recipes.own_network import Own, per_example_path
+from twinproof.recipes.gradients import per_example_path
+from twinproof.recipes.network import Own, run_network
 from twinproof.recipes.registry import RECIPES
 from twinproof.recipes.resolve import resolve
 from twinproof.training.copies import AdversarialCopies

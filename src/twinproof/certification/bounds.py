@@ -1,7 +1,7 @@
-"""Robustness bounds: from bounds on two probabilities to a distance within which no answer can change.
+"""Robustness bounds: from bounds on two expected scores to a distance within which the answer cannot change.
 
 A layer that is (epsilon, delta)-private with respect to its input keeps every expected score p within e^epsilon p + delta, in
-both directions. Both functions return the largest epsilon at which the top class then stays on top, rounded down.
+both directions. Everything here is rounded so that a distance is never too long.
 """
 
 from __future__ import annotations
@@ -24,46 +24,39 @@ from twinproof.privacy.accounting import check_delta
 from twinproof.privacy.mechanism import check_positive, least_float
 from twinproof.privacy.mechanisms import LARGEST_EPSILON, classic_gaussian_sigma, extended_gaussian_sigma
 
+Floats = NDArray[np.float64]
+
 # A dozen roundings of 2**-53 each in the ratio move its logarithm by less than 2**-49; the other share pays for log itself.
 _MARGIN = 2.0**-49
-
 _TINY = 1e-300
 
 
-def lowered_log(ratio: NDArray[np.float64]) -> NDArray[np.float64]:
+def lowered_log(ratio: Floats) -> Floats:
     """ln(ratio), never above the logarithm of the real number that ``ratio`` was computed for.
 
-    Guarantees
-        Below ln of the true ratio, where the ratio comes of at most twelve additions, products, quotients and square roots of
-        positive numbers: each errs by at most 2**-53 of its result and none of them cancels, so that the ratio errs by less
-        than 2**-49 of itself and its logarithm by less than 2**-49. Assumed: log errs by less than 2**-49 of its value.
+    ``ratio`` must come of at most twelve additions, products, quotients and square roots of positive numbers: each errs by at
+    most 2**-53 of its result and none cancels, so that the logarithm errs by less than 2**-49. Assumed: log errs by less than
+    2**-49 of its value.
     """
     logarithm = np.log(ratio)
     return np.asarray(logarithm - _MARGIN * (1 + np.minimum(np.abs(logarithm), 1000.0)), dtype=np.float64)
 
 
-def never_tiny(high: NDArray[np.float64]) -> NDArray[np.float64]:
-    """``high``, and 1e-300 where it is smaller but not 0: quotients by smaller numbers would overflow to infinity.
-
-    Guarantees
-        Never below ``high``; zero, which stands for a class that never wins, stays zero.
-    """
+def never_tiny(high: Floats) -> Floats:
+    """``high``, raised to 1e-300 where it is smaller but not 0, since quotients by smaller numbers overflow."""
     return np.where(high > 0, np.maximum(high, _TINY), 0.0)
-
-
-Floats = NDArray[np.float64]
 
 
 class Charge(StrEnum):
     """What a change of the input is charged, which decides the norm that a reach is divided by."""
 
     PROVEN = "proven"  # the least that is proven for the noise that is drawn
-    COMPOSED = "composed"  # what each of several noises charges, added up: sound, and more
+    COMPOSED = "composed"  # the sum of what each of several noises charges: sound, and more
     CLAIMED = "claimed"  # what the bound's paper says, true or not
 
 
 class RobustnessBound(ABC):
-    """Reads, off two expected scores, how far the noisy layer may be shifted before the answer can change.
+    """How far the noisy layer may be shifted before the answer can change, given bounds on two expected scores.
 
     The scores are those of a function with values in [0, 1] behind noise of law ``law`` and deviation 1 (Laplace: scale 1).
 
@@ -71,7 +64,7 @@ class RobustnessBound(ABC):
         Where the top class's expected score is at least ``low`` and every other one's at most ``high``, the top class stays on
         top under every shift smaller than ``reach(low, high)`` in l2 (Gaussian) or l1 (Laplace) - for a bound whose ``status``
         is proven, by its ``theorem``. The reach is 0 where low <= high or one of them is NaN, never negative, and up to
-        rounding grows with ``low`` and falls with ``high``. It works on each pair alone.
+        rounding grows with ``low`` and falls with ``high``. Each pair is treated alone.
     """
 
     name: ClassVar[str]
@@ -80,7 +73,7 @@ class RobustnessBound(ABC):
     status: ClassVar[Status] = Status.PROVEN
     reason: ClassVar[str] = ""  # why the status is not proven
     charge: ClassVar[Charge] = Charge.PROVEN
-    place: ClassVar[str | None] = None  # where the noise has to be, for a bound that speaks of one place alone
+    place: ClassVar[str | None] = None  # where the noise has to be, for a bound of one place alone
 
     @final
     def reach(self, low: ArrayLike, high: ArrayLike) -> Floats:
@@ -98,16 +91,15 @@ class RobustnessBound(ABC):
 
     @abstractmethod
     def _reach(self, low: Floats, high: Floats) -> Floats:
-        """The reach of pairs, each of them once, with 1 >= low > high >= 0."""
+        """The reach of different pairs with 1 >= low > high >= 0."""
 
 
 def largest_epsilon(low: Floats, high: Floats, delta: Floats) -> Floats:
-    """The supremum of the epsilons with low > e^(2 epsilon) high + (1 + e^epsilon) delta; 0 where there is none.
+    """The supremum of the epsilons with low > e^(2 epsilon) high + (1 + e^epsilon) delta, rounded down; 0 where there is none.
 
-    Guarantees
-        Never above the supremum. Proof: the top class keeps more than (low - delta) / e^epsilon, every other one gets at most
-        e^epsilon high + delta. With y = e^epsilon that is high y^2 + delta y + delta - low < 0; the left side grows for y > 0,
-        and has the root 2 (low - delta) / (delta + sqrt(delta^2 + 4 high (low - delta))): a form in which nothing cancels.
+    Proof: the top class keeps more than (low - delta) / e^epsilon, every other one gets at most e^epsilon high + delta. With
+    y = e^epsilon that is high y^2 + delta y + delta - low < 0; the left side grows for y > 0 and has the root
+    2 (low - delta) / (delta + sqrt(delta^2 + 4 high (low - delta))), a form in which nothing cancels.
     """
     rest = np.maximum(low - delta, np.finfo(np.float64).tiny)
     root = 2 * rest / (delta + np.sqrt(delta * delta + 4 * high * rest))
@@ -115,16 +107,13 @@ def largest_epsilon(low: Floats, high: Floats, delta: Floats) -> Floats:
 
 
 def largest_complement_epsilon(low: Floats, high: Floats, delta: Floats) -> Floats:
-    """The supremum of the epsilons with e^epsilon (1 - low + high) < 1 - 2 delta; 0 where there is none.
+    """The supremum of the epsilons with e^epsilon (1 - low + high) < 1 - 2 delta, rounded down; 0 where there is none.
 
-    Guarantees
-        Never above the supremum, and the top class stays on top. Proof: applied to the complement, privacy says that the top
-        class loses to the others at most e^epsilon (1 - low) + delta; so it keeps 1 less that, and every other one gets at most
-        e^epsilon high + delta.
+    Proof: applied to the complement, privacy says that the top class loses at most e^epsilon (1 - low) + delta to the others;
+    so it keeps 1 less that, and every other one gets at most e^epsilon high + delta.
     """
     rest = np.maximum(1 - 2 * delta, np.finfo(np.float64).tiny)
-    root = rest / np.maximum((1 - low) + high, np.finfo(np.float64).tiny)
-    return np.maximum(lowered_log(root), 0.0)
+    return np.maximum(lowered_log(rest / np.maximum((1 - low) + high, np.finfo(np.float64).tiny)), 0.0)
 
 
 SMALLEST_DELTA = 1e-30
@@ -135,11 +124,9 @@ _GOLDEN = (math.sqrt(5) - 1) / 2
 
 
 def best_delta(height: Callable[[Floats], Floats], largest: Floats) -> Floats:
-    """For each pair the delta in [1e-30, largest) with the greatest ``height``: a fixed grid in ln delta, then golden section.
+    """For each pair a delta in [1e-30, largest) of great ``height``: a fixed grid in ln delta, then golden section.
 
-    Guarantees
-        The result lies in that interval and depends on the arguments alone. That it is the best one is not needed by any proof:
-        every delta is sound, and a poor one only shortens the reach. (In every case tried there is one peak.)
+    No proof needs it to be the best: every delta is sound, and a poor one only shortens the reach.
     """
     first = np.full_like(largest, math.log(SMALLEST_DELTA))
     last = np.maximum(np.log(np.maximum(largest, SMALLEST_DELTA)), first)
@@ -169,12 +156,10 @@ class OutputPrivacyBound(RobustnessBound):
 
     ``delta`` fixes the free parameter, for comparison with what papers print; without it the best one is searched for.
 
-    Guarantees
-        Those of ``RobustnessBound``, if ``sigma`` is an (epsilon, delta)-private deviation at sensitivity 1. Proof: noise of
-        deviation 1 under shifts of length m is noise of deviation 1 / m at sensitivity 1, which is (epsilon, delta)-private
-        where 1 / m >= g(epsilon, delta). A condition (``equation4``) says up to which epsilon that keeps the top class on top:
-        epsilon*(delta). As g falls in epsilon, m = 1 / g(epsilon*(delta), delta) is the most that this delta gives. Each
-        delta alone proves its own m, so that whatever the search finds is sound. epsilon* is rounded down, g up.
+    Proof, if ``sigma`` is an (epsilon, delta)-private deviation at sensitivity 1: noise of deviation 1 under shifts of length m
+    is noise of deviation 1 / m at sensitivity 1, which is private where 1 / m >= g(epsilon, delta). A condition says up to
+    which epsilon that keeps the top class on top: epsilon*(delta). As g falls in epsilon, m = 1 / g(epsilon*(delta), delta) is
+    the most that this delta gives. Each delta alone proves its own m. epsilon* is rounded down, g up.
     """
 
     law: ClassVar[Law] = Law.GAUSSIAN
@@ -229,8 +214,7 @@ class PixelDPGaussian(OutputPrivacyBound):
 class PixelDPLaplace(RobustnessBound):
     """ln(low / high) / 2: Eq. 4 with the Laplace mechanism, which is (epsilon, 0)-private under shifts of l1 length epsilon.
 
-    Guarantees
-        Those of ``RobustnessBound``, with what floats err subtracted; never above ``TightLaplace``, whose first term it is.
+    Never above ``TightLaplace``, whose first term it is.
     """
 
     name = "pixeldp"
@@ -259,7 +243,7 @@ class HGM(OutputPrivacyBound):
 
 
 class HGMComplement(HGM):
-    """The better of ``HGM`` and the same mechanism under the condition on the complement: free, and never smaller."""
+    """The better of ``HGM`` and the same mechanism under the condition on the complement: never smaller."""
 
     name = "hgm-complement"
     theorem = "Phan et al. 2019, Theorem 3, with Eq. 4 or its form for the complement, whichever reaches farther"
@@ -269,14 +253,12 @@ class HGMComplement(HGM):
 class TightGaussian(RobustnessBound):
     """(Phi^-1(low) - Phi^-1(high)) / 2: for votes (Cohen et al. 2019) and for expected scores alike.
 
-    Guarantees
-        Those of ``RobustnessBound``. Proof: by the lemma of Neyman and Pearson, of all functions into [0, 1] with an expected
-        score of p at x, a halfspace loses most when x moves by s; it keeps Phi(Phi^-1(p) - s). So the top class keeps at least
-        Phi(Phi^-1(low) - s), every other one gets at most Phi(Phi^-1(high) + s), and the first is larger while s is below the
-        bound. Two halfspaces reach it.
-        Rounding: with high = 1 - low the result is Phi^-1(low) to the last bit, as ndtri is odd around 1/2. Nothing is
-        subtracted for what ndtri errs (below 2**-48 of its value): callers lower ``low`` and raise ``high`` by tau, of which
-        2**-36 is for arithmetic, and Phi^-1 rises at least 2.5 times as fast as p.
+    Proof: by the lemma of Neyman and Pearson, of all functions into [0, 1] with an expected score of p at x, a halfspace loses
+    most when x moves by s; it keeps Phi(Phi^-1(p) - s). So the top class keeps at least Phi(Phi^-1(low) - s), every other one
+    gets at most Phi(Phi^-1(high) + s), and the first is larger while s is below the bound. Two halfspaces reach it.
+    Rounding: with high = 1 - low the result is Phi^-1(low) to the last bit, as ndtri is odd around 1/2. Nothing is subtracted
+    for what ndtri errs (below 2**-48 of its value): callers lower ``low`` and raise ``high`` by tau, of which 2**-36 is for
+    arithmetic, and Phi^-1 rises at least 2.5 times as fast as p.
     """
 
     name = "tight"
@@ -292,12 +274,10 @@ class TightGaussian(RobustnessBound):
 class TightLaplace(RobustnessBound):
     """max(ln(low / high) / 2, -ln(1 - low + high)), in l1.
 
-    Guarantees
-        Those of ``RobustnessBound``, with what floats err subtracted. Proof: a shift by s in l1 changes the noise's density by
-        a factor of at most e^s, so that every score p and its complement 1 - p stay within that factor. From the scores: the
-        top class keeps at least e^-s low, every other one gets at most e^s high. From the complement: the top class keeps at
-        least 1 - e^s (1 - low). Either argument alone is enough. For high = 1 - low <= 1/2 a halfspace along an axis reaches
-        the second.
+    Proof: a shift by s in l1 changes the noise's density by a factor of at most e^s, so that every score p and its complement
+    1 - p stay within that factor. From the scores: the top class keeps at least e^-s low, every other one gets at most
+    e^s high. From the complement: the top class keeps at least 1 - e^s (1 - low). Either argument alone is enough. For
+    high = 1 - low <= 1/2 a halfspace along an axis reaches the second.
     """
 
     name = "tight"
@@ -315,8 +295,8 @@ class TightLaplace(RobustnessBound):
 class Composition(PixelDPLaplace):
     """ln(low / high) / 2, divided by the *sum* of what each noise charges for a change: kappa phi / (kappa + phi).
 
-    Sound, and at most half of what one of the noises gives alone: one pass is charged as if it were one for each noise. With
-    one noise it is ``PixelDPLaplace``.
+    Sound, and at most half of what one of the noises gives alone: one pass is charged as one for each noise. With one noise it
+    is ``PixelDPLaplace``.
     """
 
     name = "composition"
@@ -330,35 +310,29 @@ def is_robust(
     """Whether no change smaller than ``size`` can change the answer: size * operator_norm + slack <= sigma * reach(low, high).
 
     ``sigma`` is the noise's deviation in units of the whitened layer, ``operator_norm`` how far a change of size 1 moves that
-    layer, ``slack`` what rounding can move it besides.
-
-    Guarantees
-        True only if ``bound`` proves it. The reach is the bound's own, rounded down, at the delta that reaches farthest; floats
-        are fractions, so that the comparison itself is exact. Hence monotone: the reach does not depend on the size and the
-        left side grows with it, so that an answer that is robust at a size is robust at every smaller one.
+    layer, ``slack`` what rounding can move it besides. The comparison is made in exact fractions, and an answer that is robust
+    at a size is robust at every smaller one.
     """
-    _check(size, sigma, operator_norm, slack)
+    check_positive("sigma", sigma)
+    check_positive("operator norm", operator_norm)
+    for name, value in (("size", size), ("slack", slack)):
+        if not (value >= 0 and math.isfinite(value)):
+            raise ConfigError(f"the {name} cannot be used", where=name, got=value, wanted="a finite number, 0 or above")
     return _covers(size, float(bound.reach(low, high)), sigma, operator_norm, slack)
 
 
 def largest_size(low: float, high: float, sigma: float, operator_norm: float, slack: float, bound: RobustnessBound) -> float:
-    """mu_max: the largest float size at which ``is_robust`` is true; 0 where none above 0 is.
+    """mu_max: the largest float size at which ``is_robust`` is true; 0 where none is, infinity where every shift is allowed.
 
-    Guarantees
-        ``is_robust(result)``, and not at the next float, by the monotone search of ``least_float`` on the exact condition.
-        Sizes below the smallest normal float count as 0. Infinity where the bound allows every shift.
+    Found by the search of ``least_float`` on the exact condition. Sizes below the smallest normal float count as 0.
     """
-    _check(0.0, sigma, operator_norm, slack)
+    if not is_robust(sys.float_info.min, low, high, sigma, operator_norm, slack, bound):
+        return 0.0
     reach = float(bound.reach(low, high))
-
-    def fails(size: float) -> bool:
-        return not _covers(size, reach, sigma, operator_norm, slack)
-
     if math.isinf(reach):
         return math.inf
-    if fails(sys.float_info.min):
-        return 0.0
-    first_failure = least_float(fails, max(sigma * reach / operator_norm, 2 * sys.float_info.min), "size")
+    start = max(sigma * reach / operator_norm, 2 * sys.float_info.min)
+    first_failure = least_float(lambda size: not _covers(size, reach, sigma, operator_norm, slack), start, "size")
     return math.nextafter(first_failure, 0.0)
 
 
@@ -368,11 +342,3 @@ def _covers(size: float, reach: float, sigma: float, operator_norm: float, slack
     moved = Fraction(size) * Fraction(operator_norm) + Fraction(slack)
     # An abstention is robust at no size, not even one that rounding alone would not notice.
     return reach > 0 and moved <= Fraction(sigma) * Fraction(reach)
-
-
-def _check(size: float, sigma: float, operator_norm: float, slack: float) -> None:
-    check_positive("sigma", sigma)
-    check_positive("operator norm", operator_norm)
-    for name, value in (("size", size), ("slack", slack)):
-        if not (value >= 0 and math.isfinite(value)):
-            raise ConfigError(f"the {name} cannot be used", where=name, got=value, wanted="a finite number, 0 or above")

@@ -16,13 +16,23 @@ from numpy.typing import ArrayLike, NDArray
 from twinproof.certification.bounds import Floats
 from twinproof.errors import ConfigError, DataError
 
+Whole = NDArray[np.int64]
+_UPWARDS = Context(prec=10, rounding=ROUND_CEILING)
 
-def clopper_pearson_lower(votes: ArrayLike, draws: int, alpha: float) -> NDArray[np.float64]:
+
+def few_digits_above(value: float) -> float:
+    """The float nearest to the smallest decimal of ten significant digits that is not below ``value``.
+
+    It is not below ``value`` either, since rounding to the nearest float is monotone and keeps ``value`` itself.
+    """
+    return float(_UPWARDS.create_decimal_from_float(value))
+
+
+def clopper_pearson_lower(votes: ArrayLike, draws: int, alpha: float) -> Floats:
     """The largest p that ``votes`` of ``draws`` independent draws rule out from below, at level ``alpha``.
 
-    Guarantees
-        P(bound > p) <= alpha for every p and every number of draws (Clopper and Pearson 1934). The bound is the alpha
-        quantile of Beta(votes, draws - votes + 1), 0 without votes. Test: exact enumeration over a grid of p and n.
+    P(bound > p) <= alpha for every p and every number of draws (Clopper and Pearson 1934). The bound is the alpha quantile of
+    Beta(votes, draws - votes + 1), 0 without votes.
     """
     from scipy.special import betaincinv
 
@@ -31,22 +41,10 @@ def clopper_pearson_lower(votes: ArrayLike, draws: int, alpha: float) -> NDArray
     return np.where(count > 0, bound, 0.0)
 
 
-_DIGITS = 10
-_UPWARDS = Context(prec=_DIGITS, rounding=ROUND_CEILING)
-
-
-def few_digits_above(value: float) -> float:
-    """The smallest decimal of ten significant digits that is not below ``value``, as the float nearest to it.
-
-    Guarantees
-        Not below ``value``: rounding a decimal to the nearest float is monotone and keeps ``value`` itself. So a bound stays a
-        bound, and an interrupted certification finds the number that it wrote down.
-    """
-    return float(_UPWARDS.create_decimal_from_float(value))
-
-
-Whole = NDArray[np.int64]
-VOTES = 1  # the resolution of votes: a draw counts 0 or 1
+def check_alpha(alpha: float) -> None:
+    """Refuses a failure probability outside (0, 1)."""
+    if not 0 < alpha < 1:
+        raise ConfigError("alpha is not a probability", where="alpha", got=alpha, wanted="0 < alpha < 1, e.g. 0.001")
 
 
 @dataclass(frozen=True)
@@ -54,10 +52,8 @@ class Evidence:
     """For each input, sums over ``draws`` draws of scores in whole units of 1 / ``resolution`` (1 for votes).
 
     ``total`` and ``squares`` sum the top class's scores and their squares; ``other`` and ``other_squares`` those of the class
-    with the largest upper bound among the others (zeros where nobody will ask).
-
-    Guarantees
-        The sums can come from that many scores between 0 and 1: checked when made, in exact arithmetic. None overflows.
+    with the largest upper bound among the others (zeros where they are not needed). Sums that cannot come from so many scores
+    between 0 and 1 are refused, in exact arithmetic.
     """
 
     draws: int
@@ -78,8 +74,8 @@ class Evidence:
                 got=self.draws,
                 wanted=f"fewer than {2**63 // self.resolution**2} at resolution {self.resolution}",
             )
-        sums: Mapping[str, Whole] = {name: getattr(self, name) for name in ("total", "squares", "other", "other_squares")}
-        for name, values in sums.items():
+        for name in ("total", "squares", "other", "other_squares"):
+            values: Whole = getattr(self, name)
             if values.dtype != np.int64 or values.shape != self.total.shape:
                 raise DataError(
                     "the sums of the draws do not fit together",
@@ -94,7 +90,7 @@ class Evidence:
     def of_votes(cls, draws: int, votes: Whole, other: Whole | None = None) -> Evidence:
         """Votes for the top class, and for the strongest other class where they were counted."""
         others = np.zeros_like(votes) if other is None else other
-        return cls(draws, VOTES, votes, votes, others, others)
+        return cls(draws, 1, votes, votes, others, others)
 
     def _check_sums(self, name: str, total: Whole, squares: Whole) -> None:
         """Values v in 0..resolution have v^2 <= resolution v, and (Cauchy-Schwarz) the square of their sum is <= n squares."""
@@ -130,9 +126,8 @@ class RunnerUp(StrEnum):
 class Confidence(ABC):
     """One-sided confidence bounds on the mean of independent scores in [0, 1].
 
-    Guarantees
-        ``lower`` and ``upper`` each fail with probability at most ``level``, for every distribution of the scores and every
-        number of draws. Arithmetic errs by far less than the 2**-36 that every tau holds for it (``after_tau``).
+    ``lower`` and ``upper`` each fail with probability at most ``level``, for every distribution of the scores and every number
+    of draws. Arithmetic errs by far less than the 2**-36 that every tau holds for it (``after_tau``).
     """
 
     name: ClassVar[str]
@@ -151,13 +146,14 @@ class Confidence(ABC):
     def bounds(self, evidence: Evidence, alpha: float, classes: int, runner_up: RunnerUp) -> tuple[Floats, Floats]:
         """(low, high): below the top class's mean score, above every other class's; before tau.
 
-        Guarantees
-            Both hold at once for an input, except with probability ``alpha``, where the top class was chosen without these
-            draws. Complement: the scores of a draw add up to at most 1, so that high = 1 - low holds whenever low does. Union:
-            one lower and ``classes`` - 1 upper bounds at alpha / classes each hold at once; that of the class with the largest
-            upper bound is the maximum of them, so that choosing it on these draws costs nothing more.
+        Both hold at once for an input, except with probability ``alpha``, where the top class was chosen without these draws.
+        Complement: the scores of a draw add up to at most 1, so that high = 1 - low holds whenever low does. Union: one lower
+        and ``classes`` - 1 upper bounds at alpha / classes each hold at once; the largest of the upper ones is a maximum over
+        all of them, so that choosing its class on these draws costs nothing more.
         """
-        _check(alpha, classes)
+        check_alpha(alpha)
+        if classes < 2:
+            raise ConfigError("the number of classes cannot be used", where="classes", got=classes, wanted="at least 2")
         if self.votes_only and evidence.resolution != 1:
             raise ConfigError(
                 f"{self.name} bounds are for votes: the mean of scores is not binomial",
@@ -189,29 +185,16 @@ class Confidence(ABC):
 
 
 def after_tau(low: Floats, high: Floats, tau: float) -> tuple[Floats, Floats]:
-    """The bounds for noise that differs from the law by a total variation of at most ``tau``.
+    """The bounds for noise that differs from the law by a total variation of at most ``tau``, which moves a score by tau.
 
-    Guarantees
-        Each expected score moves by at most tau, so that low - tau and high + tau hold for the law itself. A ``high`` that is
-        the complement of ``low`` stays exactly that: then p = low - tau gives the radius sigma Phi^-1(p) to the last bit.
+    A ``high`` that is the complement of ``low`` stays exactly that: p = low - tau then gives sigma Phi^-1(p) to the last bit.
     """
     lowered = low - tau
     return lowered, np.minimum(np.where(high == 1 - low, 1 - lowered, high + tau), 1.0)
 
 
-def _check(alpha: float, classes: int) -> None:
-    if not 0 < alpha < 1:
-        raise ConfigError("alpha is no probability", where="alpha", got=alpha, wanted="0 < alpha < 1, e.g. 0.001")
-    if classes < 2:
-        raise ConfigError("the number of classes cannot be used", where="classes", got=classes, wanted="at least 2")
-
-
 class ClopperPearson(Confidence):
-    """The exact bound on a probability, from votes (Clopper and Pearson 1934): the best there is for them.
-
-    Guarantees
-        Those of ``clopper_pearson_lower``; the upper bound is one minus the lower bound on the votes for everybody else.
-    """
+    """The exact bound on a probability, from votes: the best there is for them."""
 
     name = "clopper-pearson"
     theorem = "Clopper and Pearson 1934 (exact binomial tail)"
@@ -224,26 +207,38 @@ class ClopperPearson(Confidence):
         return clopper_pearson_lower(votes, draws, level)[which.reshape(total.shape)]
 
     def upper(self, total: Whole, squares: Whole, draws: int, resolution: int, level: float) -> Floats:
-        """One minus the lower bound on the complement."""
+        """One minus the lower bound on the votes for everybody else."""
         return np.asarray(1 - self.lower(draws - total, squares, draws, resolution, level), dtype=np.float64)
 
 
-class Hoeffding(Confidence):
-    """mean -+ sqrt(ln(1 / level) / (2 n)) (Hoeffding 1963): the draws' number alone decides how sure it is."""
+class _SymmetricBound(Confidence):
+    """The mean of the draws, minus or plus a margin."""
+
+    @abstractmethod
+    def margin(self, total: Whole, squares: Whole, draws: int, resolution: int, level: float) -> Floats | float:
+        """How far the mean of the draws can lie from the mean score on one side, except with probability ``level``."""
+
+    def lower(self, total: Whole, squares: Whole, draws: int, resolution: int, level: float) -> Floats:
+        """The mean less the margin."""
+        return np.maximum(total / (draws * resolution) - self.margin(total, squares, draws, resolution, level), 0.0)
+
+    def upper(self, total: Whole, squares: Whole, draws: int, resolution: int, level: float) -> Floats:
+        """The mean plus the margin."""
+        return np.minimum(total / (draws * resolution) + self.margin(total, squares, draws, resolution, level), 1.0)
+
+
+class Hoeffding(_SymmetricBound):
+    """mean -+ sqrt(ln(1 / level) / (2 n)): the number of draws alone decides the margin."""
 
     name = "hoeffding"
     theorem = "Hoeffding 1963, Theorem 2"
 
-    def lower(self, total: Whole, squares: Whole, draws: int, resolution: int, level: float) -> Floats:
-        """The mean less the margin."""
-        return np.maximum(_mean(total, draws, resolution) - _hoeffding_margin(draws, level), 0.0)
-
-    def upper(self, total: Whole, squares: Whole, draws: int, resolution: int, level: float) -> Floats:
-        """The mean plus the margin."""
-        return np.minimum(_mean(total, draws, resolution) + _hoeffding_margin(draws, level), 1.0)
+    def margin(self, total: Whole, squares: Whole, draws: int, resolution: int, level: float) -> float:
+        """The same for all inputs."""
+        return math.sqrt(-math.log(level) / (2 * draws))
 
 
-class EmpiricalBernstein(Confidence):
+class EmpiricalBernstein(_SymmetricBound):
     """mean -+ (sqrt(2 V ln(2 / level) / n) + 7 ln(2 / level) / (3 (n - 1))), V the unbiased sample variance.
 
     Better than Hoeffding where the scores vary little. The 2 in the logarithm pays for the variance being an estimate.
@@ -252,17 +247,17 @@ class EmpiricalBernstein(Confidence):
     name = "empirical-bernstein"
     theorem = "Maurer and Pontil 2009, Theorem 4 (empirical Bernstein)"
 
-    def lower(self, total: Whole, squares: Whole, draws: int, resolution: int, level: float) -> Floats:
-        """The mean less the margin; 0 from a single draw, which shows no variance."""
-        return np.maximum(_mean(total, draws, resolution) - _bernstein_margin(total, squares, draws, resolution, level), 0.0)
+    def margin(self, total: Whole, squares: Whole, draws: int, resolution: int, level: float) -> Floats:
+        """By the variance of each input; 1 from a single draw, which shows none."""
+        if draws < 2:
+            return np.ones(total.shape, dtype=np.float64)
+        logarithm = math.log(2) - math.log(level)
+        # The variance of nearly equal scores is a small difference of large numbers, and its root would show the rounding.
+        variance = spread_of(total, squares, draws).astype(np.float64) / (draws * (draws - 1) * resolution**2)
+        return np.sqrt(2 * variance * logarithm / draws) + 7 * logarithm / (3 * (draws - 1))
 
-    def upper(self, total: Whole, squares: Whole, draws: int, resolution: int, level: float) -> Floats:
-        """The mean plus the margin; 1 from a single draw."""
-        return np.minimum(_mean(total, draws, resolution) + _bernstein_margin(total, squares, draws, resolution, level), 1.0)
 
-
-_ALL: tuple[Confidence, ...] = (ClopperPearson(), Hoeffding(), EmpiricalBernstein())
-_BY_NAME: Mapping[str, Confidence] = {confidence.name: confidence for confidence in _ALL}
+_BY_NAME: Mapping[str, Confidence] = {made.name: made for made in (ClopperPearson(), Hoeffding(), EmpiricalBernstein())}
 CONFIDENCE_NAMES: tuple[str, ...] = tuple(_BY_NAME)
 
 
@@ -273,20 +268,3 @@ def find_confidence(name: str) -> Confidence:
             "there is no such confidence bound", where="confidence", got=name, wanted=f"one of: {', '.join(CONFIDENCE_NAMES)}"
         )
     return _BY_NAME[name]
-
-
-def _mean(total: Whole, draws: int, resolution: int) -> Floats:
-    return np.asarray(total / (draws * resolution), dtype=np.float64)
-
-
-def _hoeffding_margin(draws: int, level: float) -> float:
-    return math.sqrt(-math.log(level) / (2 * draws))
-
-
-def _bernstein_margin(total: Whole, squares: Whole, draws: int, resolution: int, level: float) -> NDArray[np.float64]:
-    if draws < 2:
-        return np.ones(total.shape, dtype=np.float64)
-    logarithm = math.log(2) - math.log(level)
-    # The variance of nearly equal scores is a small difference of large numbers, and its root would show the rounding.
-    variance = spread_of(total, squares, draws).astype(np.float64) / (draws * (draws - 1) * resolution**2)
-    return np.sqrt(2 * variance * logarithm / draws) + 7 * logarithm / (3 * (draws - 1))

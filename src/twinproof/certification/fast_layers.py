@@ -1,18 +1,13 @@
 """Layers that give the same numbers as torch's, faster at inference.
 
 A map keeps its logical order (rows, channels, height, width), so that any layer can follow any other; only the order in memory
-is the faster one.
-
-Torch's pooling on a CPU also finds where each maximum was, which only training needs.
-
-One line of the output needs only the few lines of the input that the kernel covers. So each output line is one product with a
-small weight, and the lines that see the kernel's full height share that weight and are multiplied together. Against one
-product for the whole map this saves two thirds of the arithmetic on the small MNIST network.
+changes.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 from types import ModuleType
 
 import numpy as np
@@ -52,7 +47,7 @@ class NumpyTanh(nn.Module):
 
 
 class InPlaceReLU(nn.Module):
-    """ReLU on a tensor that nobody else holds."""
+    """ReLU on a tensor that may be overwritten."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Element by element."""
@@ -102,9 +97,9 @@ def is_plain_pool(layer: nn.Module) -> bool:
 class SlicedMaxPool(nn.Module):
     """The max-pool ``layer`` for channels-last maps, by rows first and then by columns.
 
-    Guarantees
-        Equal to ``layer`` to the bit, NaN included: a maximum rounds nothing and does not depend on the order, and
-        ``torch.maximum`` hands NaN on as torch's pooling does.
+    Equal to ``layer`` to the bit, NaN included: a maximum rounds nothing and does not depend on the order, and
+    ``torch.maximum`` propagates NaN as torch's pooling does. Torch's pooling on a CPU also finds where each maximum was, which
+    only training needs.
     """
 
     def __init__(self, layer: nn.MaxPool2d) -> None:
@@ -114,18 +109,11 @@ class SlicedMaxPool(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(rows, channels, height, width) to the same with fewer positions, in channels-last memory."""
         inner = x.permute(0, 2, 3, 1)
-        for axis in (0, 1):
-            inner = _maxima(inner, axis + 1, self.kernel[axis], self.stride[axis])
+        for axis, kernel, stride in zip((1, 2), self.kernel, self.stride, strict=True):
+            span = stride * ((inner.shape[axis] - kernel) // stride) + 1
+            slices = [inner[(slice(None),) * axis + (slice(first, first + span, stride),)] for first in range(kernel)]
+            inner = reduce(torch.maximum, slices)
         return inner.permute(0, 3, 1, 2)
-
-
-def _maxima(x: Tensor, axis: int, kernel: int, stride: int) -> Tensor:
-    span = stride * ((x.shape[axis] - kernel) // stride) + 1
-    slices = [x[(slice(None),) * axis + (slice(first, first + span, stride),)] for first in range(kernel)]
-    result = slices[0]
-    for other in slices[1:]:
-        result = torch.maximum(result, other)
-    return result
 
 
 _LARGEST_WEIGHT_BYTES = 64 * 2**20
@@ -141,7 +129,7 @@ def can_be_dense(layer: nn.Module, shape: tuple[int, ...]) -> bool:
         return False
     if isinstance(layer.padding, str) or layer.weight.dtype != torch.float32:
         return False
-    bands, (channels, height, width) = _bands(layer, shape[1]), _output_shape(layer, shape)
+    bands, (channels, height, width) = _bands(layer, shape[1]), output_shape(layer, shape)
     if any(band.lines_in < 1 for band in bands):  # more padding than kernel: lines that see nothing
         return False
     line = shape[0] * shape[2] * channels * width
@@ -163,21 +151,19 @@ class _Band:
 class DenseConvolution(nn.Module):
     """``layer`` on maps of ``shape`` as matrix products; inputs and outputs lie in channels-last memory.
 
-    Maps of one channel lie in that order anyhow. ``with_bias`` False leaves the bias to the next layer.
+    One line of the output needs only the few lines of the input that the kernel covers. So each output line is one product with
+    a small weight, and the lines that see the kernel's full height share that weight and are multiplied together. Against one
+    product for the whole map this saves two thirds of the arithmetic on the small MNIST network.
 
-    Guarantees
-        The same products are summed as in the convolution, and products with zero besides: equal up to the rounding of sums,
-        and NaN stays NaN (it also reaches other positions of its line, so the row votes for nobody). TF32 is used exactly
-        where ``tf32`` says, and torch's own setting is left as it was.
+    ``with_bias`` False leaves the bias to the next layer. The products of the convolution are summed, and products with zero
+    besides: equal up to the rounding of sums, and NaN stays NaN (it also reaches other positions of its line, so the row votes
+    for nobody). ``tf32`` decides whether TF32 is used; torch's own setting is left as it was.
     """
 
     def __init__(self, layer: nn.Conv2d, shape: tuple[int, ...], *, tf32: bool, with_bias: bool = True) -> None:
         super().__init__()
-        self.shape = _output_shape(layer, shape)
-        self.line_in = shape[0] * shape[2]
-        self.step = pair(layer.stride)[0]
-        self.tf32 = tf32
-        self.bands = _bands(layer, shape[1])
+        self.shape, self.bands = output_shape(layer, shape), _bands(layer, shape[1])
+        self.line_in, self.step, self.tf32 = shape[0] * shape[2], pair(layer.stride)[0], tf32
         self.weights = nn.ParameterList(
             [nn.Parameter(_band_weight(layer, shape, band), requires_grad=False) for band in self.bands]
         )
@@ -204,7 +190,7 @@ class DenseConvolution(nn.Module):
 
 
 def _bands(layer: nn.Conv2d, lines: int) -> list[_Band]:
-    """The output's lines, those that see as many input lines at the same distance put together."""
+    """The output's lines; those that see the kernel's full height are one band."""
     padding = layer.padding if not isinstance(layer.padding, str) else (0, 0)
     kernel, step, pad, gap = (pair(value)[0] for value in (layer.kernel_size, layer.stride, padding, layer.dilation))
     reach = gap * (kernel - 1) + 1
@@ -237,7 +223,8 @@ def _band_weight(layer: nn.Conv2d, shape: tuple[int, ...], band: _Band) -> Tenso
     return torch.cat(answers)
 
 
-def _output_shape(layer: nn.Conv2d, shape: tuple[int, ...]) -> tuple[int, int, int]:
+def output_shape(layer: nn.Conv2d, shape: tuple[int, ...]) -> tuple[int, int, int]:
+    """Channels, height and width of the convolution's answer for maps of ``shape``."""
     padding = layer.padding if not isinstance(layer.padding, str) else (0, 0)
     height, width = (
         (size + 2 * pad - step * (kernel - 1) - 1) // stride + 1
@@ -258,9 +245,8 @@ def norm_can_be_fused(norm: nn.Module, activation: nn.Module | None) -> bool:
 class NormActivation(nn.Module):
     """Group normalisation, then GELU or ReLU, on maps in channels-last memory; the answer is in channels-last memory too.
 
-    Guarantees
-        The same function up to float rounding: variances are means of squared distances from the mean, as in torch. NaN stays
-        NaN, in all of its group.
+    The same function up to float rounding: variances are means of squared distances from the mean, as in torch. NaN stays NaN,
+    in all of its group.
     """
 
     def __init__(self, norm: nn.Module, activation: nn.Module) -> None:
@@ -272,16 +258,14 @@ class NormActivation(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(rows, channels, height, width) to the same shape."""
-        if kernels_run(x.device):
-            from twinproof.certification import layer_kernels as norm_kernel
-
-            _, channels, height, across = x.shape
-            if norm_kernel.fits(height * across, channels // self.norm.num_groups):
-                inner, norm = x.permute(0, 2, 3, 1).contiguous(), self.norm
-                # Triton launches on the current GPU, which need not be the one of the tensors.
-                with torch.cuda.device(x.device):
-                    maps = norm_kernel.normed(inner, norm.num_groups, norm.weight, norm.bias, norm.eps, gelu=self.gelu)
-                return maps.permute(0, 3, 1, 2)
+        _, channels, height, across = x.shape
+        kernels, norm = _kernels(x.device), self.norm
+        if kernels is not None and kernels.fits(height * across, channels // norm.num_groups):
+            inner = x.permute(0, 2, 3, 1).contiguous()
+            # Triton launches on the current GPU, which need not be the one of the tensors.
+            with torch.cuda.device(x.device):
+                maps: Tensor = kernels.normed(inner, norm.num_groups, norm.weight, norm.bias, norm.eps, gelu=self.gelu)
+            return maps.permute(0, 3, 1, 2)
         normed: Tensor = self.norm(x)
         return F.gelu(normed) if self.gelu else normed.relu_()
 
@@ -300,12 +284,9 @@ def pool_can_be_fused(activation: nn.Module, pool: nn.Module) -> bool:
 class ActivationPool(nn.Module):
     """tanh or ReLU, then a 2x2 max-pool, on maps in channels-last memory; the answer is in channels-last memory too.
 
-    ``bias`` is added to each channel before, where the layer before left that to this one.
-
-    Guarantees
-        Neither activation decreases, nor does adding a bias in floats, so the maximum is taken first: the same function up
-        to the rounding of one activation.
-        NaN stays NaN.
+    ``bias`` is added to each channel before, where the layer before left that to this one. Neither activation decreases, nor
+    does adding a bias in floats, so the maximum is taken first: the same function up to the rounding of one activation. NaN
+    stays NaN.
     """
 
     def __init__(self, activation: nn.Module, pool: nn.Module, bias: Tensor | None = None) -> None:
@@ -351,6 +332,6 @@ def _kernels(device: torch.device) -> ModuleType | None:
     """The kernels; None where none run."""
     if not kernels_run(device):
         return None
-    from twinproof.certification import layer_kernels as pool_kernel
+    from twinproof.certification import layer_kernels
 
-    return pool_kernel
+    return layer_kernels

@@ -1,10 +1,8 @@
 """GPU kernels for normalisation, activation and pooling (import only where Triton is installed).
 
-Maps are contiguous (rows, height, width, channels). One program holds the maps of one row and some of its groups in registers:
-they are read once and written once, where torch reads them three times and writes them twice.
-
-Triton comes with torch's CUDA builds. Maps are contiguous (rows, height, width, channels). Within one output row, output j
-stands at offset j of the input's row when the stride is 1, so no index has to be divided there.
+Maps are contiguous (rows, height, width, channels). A program that normalises holds the maps of one row and some of its groups
+in registers: they are read once and written once, where torch reads them three times and writes them twice. In a pooled row
+output j stands at offset j of the input's row when the stride is 1, so no index has to be divided there.
 """
 
 from __future__ import annotations
@@ -182,13 +180,7 @@ def _sum_pool_kernel(
 
 
 def pooled(maps: Tensor, *, stride: int, tanh: bool, bias: Tensor | None = None) -> Tensor:
-    """Maxima of 2x2 windows, a bias of each channel if there is one, then tanh or ReLU.
-
-    ``maps`` and the answer are contiguous (rows, height, width, channels).
-
-    Guarantees
-        The activations do not decrease, so that max-pool after activation and activation after max-pool are the same function.
-    """
+    """Maxima of 2x2 windows, a bias of each channel if there is one, then tanh or ReLU: the same as pooling after it."""
     out = _answer(maps, len(maps), stride)
     given = maps if bias is None else bias
     _pool_kernel[_grid(out)](maps, given, out, *_sizes(maps, out), has_bias=bias is not None, **_constants(stride, tanh))

@@ -9,12 +9,12 @@ docs/decisions/0006-sequential-certification.md
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 
 from twinproof.certification.catalogue import BOUND_NAMES
-from twinproof.certification.confidence import CONFIDENCE_NAMES, RunnerUp, find_confidence
+from twinproof.certification.confidence import CONFIDENCE_NAMES, RunnerUp, check_alpha, find_confidence
 from twinproof.errors import ConfigError
 from twinproof.privacy.linear_maps import Norm
 from twinproof.runs.certificates import Look
@@ -29,13 +29,10 @@ class Statistic(StrEnum):
 
 @dataclass(frozen=True)
 class Method:
-    """How radii are made, whatever the noise; the default is CERTIFY of Cohen et al. 2019.
+    """How radii are made; the default is CERTIFY of Cohen et al. 2019.
 
     The ``norm`` of the radii, the ``bound`` on robustness, the ``statistic`` that is averaged, its ``confidence`` bound, and
-    how the other classes are bounded (``runner_up``). Whether there is a bound for the law of the noise shows with the network.
-
-    Guarantees
-        Only combinations that have a proof can be made: Clopper-Pearson is for votes, as averages of scores are not binomial.
+    how the other classes are bounded (``runner_up``). Only combinations that have a proof can be made.
     """
 
     norm: str = Norm.L2
@@ -53,12 +50,8 @@ class Method:
             ("runner_up", tuple(map(str, RunnerUp))),
         ):
             if getattr(self, name) not in allowed:
-                raise ConfigError(
-                    f"there is no such {name.replace('_', '-')}",
-                    where=name,
-                    got=getattr(self, name),
-                    wanted=f"one of: {', '.join(allowed)}",
-                )
+                what, wanted = f"there is no such {name.replace('_', '-')}", f"one of: {', '.join(allowed)}"
+                raise ConfigError(what, where=name, got=getattr(self, name), wanted=wanted)
         if self.statistic == Statistic.SCORES and find_confidence(self.confidence).votes_only:
             others = ", ".join(name for name in CONFIDENCE_NAMES if not find_confidence(name).votes_only)
             raise ConfigError(
@@ -72,15 +65,12 @@ class Method:
     @property
     def is_plain(self) -> bool:
         """Whether one number of votes is all the evidence, bounded by Clopper-Pearson: what looks and shared noise are for."""
-        return (self.statistic, self.confidence, self.runner_up) == (
-            Statistic.VOTES,
-            "clopper-pearson",
-            RunnerUp.COMPLEMENT,
-        )
+        plain = (Statistic.VOTES, "clopper-pearson", RunnerUp.COMPLEMENT)
+        return (self.statistic, self.confidence, self.runner_up) == plain
 
 
 PLAIN = Method()
-"""CERTIFY as Cohen et al. have it."""
+"""CERTIFY of Cohen et al."""
 
 
 def default_confidence(statistic: str) -> str:
@@ -127,19 +117,15 @@ class Schedule:
 
     @classmethod
     def single(cls, n: int, alpha: float) -> Schedule:
-        """One look at all n draws: the procedure with a fixed number of draws.
-
-        Without a target nothing stops early. A radius grows until the last draw, and an input that is sure to abstain could
-        stop after half of them at best, which is too rare to be worth a look.
-        """
+        """One look at all n draws: without a target a radius grows until the last draw."""
         return cls((Look(n, alpha),), alpha)
 
     @classmethod
     def doubling(cls, n: int, alpha: float) -> Schedule:
         """Looks at 125, 250, 500 draws and so on, and at ``n``.
 
-        The last look gets half of alpha, so that what the fixed procedure would certify is seldom lost at the end; the others
-        share the rest, because for them a smaller alpha only costs a few more draws.
+        The last look gets half of alpha, so that what a fixed number of draws would certify is seldom lost at the end; the
+        others share the rest, because for them a smaller alpha only costs a few more draws.
         """
         early: list[int] = []
         while FIRST_LOOK << len(early) < n:
@@ -159,11 +145,9 @@ class Sampling:
     """How many draws and how sure: n0 to choose the class, n to bound its probability, alpha the failure per input.
 
     With ``target_radius`` the question is whether the certified radius is at least that: n is then the most draws that an
-    input can get, and it gets no more once the answer is known. Without one every input gets n draws: its radius still grows
-    with the last of them.
-
-    With ``shared_noise`` the inputs of a batch meet the same noise, which makes the first layer of the network nearly free.
-    What is promised for each input stays the same; that one certificate fails is then no longer independent of the others.
+    input can get, and it gets no more once the answer is known. With ``shared_noise`` the inputs of a batch meet the same
+    noise, which makes the first layer of the network nearly free. What is promised for each input stays the same; failures of
+    different certificates are then no longer independent.
     """
 
     n0: int = 100
@@ -174,12 +158,10 @@ class Sampling:
 
     def __post_init__(self) -> None:
         for name in ("n0", "n"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} cannot be used", where=name, got=getattr(self, name), wanted="at least 1 draw")
-            if getattr(self, name) > MOST_DRAWS:
-                raise ConfigError(f"{name} cannot be used", where=name, got=getattr(self, name), wanted=f"at most {MOST_DRAWS}")
-        if not 0 < self.alpha < 1:
-            raise ConfigError("alpha is no probability", where="alpha", got=self.alpha, wanted="0 < alpha < 1, e.g. 0.001")
+            if not 1 <= (draws := getattr(self, name)) <= MOST_DRAWS:
+                wanted = "at least 1 draw" if draws < 1 else f"at most {MOST_DRAWS}"
+                raise ConfigError(f"{name} cannot be used", where=name, got=draws, wanted=wanted)
+        check_alpha(self.alpha)
         if self.target_radius is not None and not (self.target_radius > 0 and math.isfinite(self.target_radius)):
             raise ConfigError(
                 "the target radius cannot be used", where="target_radius", got=self.target_radius, wanted="a finite number > 0"
@@ -190,10 +172,6 @@ class Sampling:
         """When the votes are looked at: once at the end, or more often with a target."""
         make = Schedule.single if self.target_radius is None else Schedule.doubling
         return make(self.n, self.alpha)
-
-    def at(self, look: Look) -> Sampling:
-        """The fixed procedure whose bound is the one of ``look``."""
-        return replace(self, n=look.draws, alpha=look.alpha, target_radius=None)
 
     def refuse_other_methods(self, method: Method) -> None:
         """A target radius and shared noise rest on votes and one Clopper-Pearson bound; other methods are refused."""

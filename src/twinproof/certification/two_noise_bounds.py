@@ -1,8 +1,5 @@
 """What a change of the input costs where Laplace noise is drawn on the input and behind the first layer.
 
-The sound sensitivities themselves are those of one noise: ``identity_norm`` for the input and ``layer_norm`` for the layer
-(``certification/layer_norm_bound.py``), all maps of a convolution together.
-
 The pass is h = theta'(x + e1) + e2 with e1 ~ Lap(b1) on every input and e2 ~ Lap(b2) on every output, then anything else.
 
 Proof of the single-pass rate. Let x' = x + a and split a = a1 + a2 in any way. Then
@@ -16,21 +13,16 @@ for every f into [0, 1], E f at x is at most e^N(a) times E f at x', and likewis
     N(a) = min over a = a1 + a2 of |a1|_1 / b1 + |theta' a2|_1 / b2.
 
 The splits (a, 0) and (0, a) show that N(a) is at most the *smaller* of the two mechanisms' own costs; it is never their sum,
-which is what sequential composition charges two separate passes with (Theorem 5 and Corollary 1 of the paper). Those need it:
+which is what sequential composition charges for two separate passes (Theorem 5 and Corollary 1 of the paper). Those need it:
 an attacker of f^x * f^h sees x twice. Here x is seen once, through both noises.
 Coordinate by coordinate: give each j wholly to the place where it costs less. By the triangle inequality |theta' a2|_1 <=
 sum_j |a_j| s_j with s_j = sum_k |theta_jk|, so N(a) <= sum_j |a_j| min(1/b1, s_j/b2): the dual norm of these minima.
-
-True, and right for a score that is a product of S separate passes, each with one noise. For one pass with all noises it is
-needlessly small: ``rates`` has what that is worth.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -38,18 +30,15 @@ from torch import nn
 
 from twinproof.certification.bounds import Composition, TightLaplace
 from twinproof.certification.noise_site import identity_norm, layer_norm
-from twinproof.errors import ConfigError
 from twinproof.layers.noise import Law
 from twinproof.privacy.linear_maps import Array, Norm, layer_map, relative_error
 from twinproof.privacy.mechanism import check_positive
 
 
 def outgoing_sums(layer: nn.Module, shape: tuple[int, ...], scale: ArrayLike | None = None) -> Array:
-    """(inputs,): how far the whole layer moves in l1 when one coordinate of its input moves by 1; sum_k |theta_jk| / S_k.
+    """(inputs,): how far the layer moves in l1 when one coordinate of its input moves by 1; sum_k |theta_jk| / S_k.
 
-    Guarantees
-        Never below the sum of the column of the layer's own matrix, each output divided by its entry of ``scale``: float64
-        with the error of its sums added.
+    Never below the sum of the column of the layer's own matrix, each output divided by its entry of ``scale``.
     """
     matrix = layer_map(layer, shape, scale)
     return _upwards(matrix.absolute().adjoint(np.ones((matrix.outputs, 1))), matrix.error, matrix.exponent)
@@ -58,22 +47,10 @@ def outgoing_sums(layer: nn.Module, shape: tuple[int, ...], scale: ArrayLike | N
 def incoming_sums(layer: nn.Module, shape: tuple[int, ...], scale: ArrayLike | None = None) -> Array:
     """(outputs,): how far each output can move when every coordinate of the input moves by at most 1; sum_j |theta_jk| / S_k.
 
-    Guarantees
-        Never below the sum of the row of the layer's own matrix, as in ``outgoing_sums``.
+    Never below the sum of the row of the layer's own matrix, as in ``outgoing_sums``.
     """
     matrix = layer_map(layer, shape, scale)
     return _upwards(matrix.absolute().apply(np.ones((matrix.inputs, 1))), matrix.error, matrix.exponent)
-
-
-def paper_hidden_sensitivity(layer: nn.Module, shape: tuple[int, ...]) -> float:
-    """StoBatch's sensitivity of the layer to linf changes, as written: beta times the largest 1-norm of a row of theta.
-
-    theta being (inputs, beta), a row holds the weights that leave one input. Refuted: with all weights 1, 784 inputs and 10
-    outputs move by 7,840 in l1, and this says 100. To compare, never to certify with: with the rows of its transpose (the
-    weights that enter one output) the formula is true, and ``layer_norm`` is never larger than that.
-    """
-    leaving = outgoing_sums(layer, shape)
-    return float(len(incoming_sums(layer, shape)) * leaving.max())
 
 
 def _upwards(sums: Array, error: float, exponent: int) -> Array:
@@ -122,14 +99,14 @@ def rates(
 ) -> Rates:
     """The rates of noise Lap(``input_scale``) on inputs of ``shape`` and Lap(``hidden_scale``) behind ``layer``.
 
-    Changes are measured in ``norm``; ``scale`` multiplies the hidden noise of each output. The scales are those that are drawn
-    at inference: noise that was drawn once and kept, or a factor between drawn and stated noise (Appendix N's psi), gives
-    nothing, and a radius from stated noise would be that factor too large.
+    Changes are measured in ``norm``; ``scale`` multiplies the hidden noise of each output. The scales must be those that are
+    drawn at inference: noise that was drawn once and kept gives nothing, and a radius from noise that is stated to be psi
+    times larger (Appendix N) would be psi times too large.
     """
     check_positive("scale of the noise on the input", input_scale)
     check_positive("scale of the noise behind the layer", hidden_scale)
     leaving = outgoing_sums(layer, shape, scale)
-    scales = np.ones(len(incoming_sums(layer, shape))) if scale is None else scale
+    scales = np.ones(layer_map(layer, shape).outputs) if scale is None else scale
     return Rates(
         input=_quotient(identity_norm(Law.LAPLACE, norm, len(leaving)).value, input_scale),
         hidden=_quotient(layer_norm(layer, shape, Law.LAPLACE, norm, scales).value, hidden_scale),
@@ -153,61 +130,12 @@ def _dual_norm(costs: NDArray[np.float64], norm: Norm) -> float:
     return math.ldexp(total * (1 + relative_error(len(costs))), exponent)
 
 
-def composed_epsilon(epsilons: Sequence[float]) -> float:
-    """Lemma 5: a function of S mechanisms that are epsilon_s-private is private with their sum; rounded up.
-
-    Guarantees
-        Never below the sum. Proof of the lemma: for independent mechanisms the joint density is a product, each factor of it
-        changes by at most e^epsilon_s, and the expectation of a function into [0, 1] by no more than the density.
-    """
-    return _float_at(sum(map(Fraction, _checked("epsilon", epsilons)), Fraction(0)), upwards=True)
-
-
-def robustness_size(noise_scale: float, epsilon: float, sensitivity: float) -> float:
-    """kappa (input) or phi (hidden): the size at which Laplace noise of that scale costs ``epsilon``; rounded down.
-
-    ``sensitivity`` is how far, in l1, what gets the noise moves for a change of size 1.
-    """
-    check_positive("sensitivity", sensitivity)
-    check_positive("scale of the noise", noise_scale)
-    check_positive("epsilon", epsilon)
-    return _float_at(Fraction(noise_scale) * Fraction(epsilon) / Fraction(sensitivity), upwards=False)
-
-
-def composed_size(sizes: Sequence[float]) -> float:
-    """Corollary 1: mechanisms that reach ``sizes`` at one epsilon reach 1 / sum(1 / size) together; rounded down.
-
-    For two that is kappa phi / (kappa + phi): by Theorem 5 their costs per unit add up.
-    """
-    costs = sum((1 / Fraction(size) for size in _checked("size", sizes)), Fraction(0))
-    return _float_at(1 / costs, upwards=False)
-
-
-def _checked(name: str, values: Sequence[float]) -> Sequence[float]:
-    if not values:
-        raise ConfigError("there is nothing to compose", where=name, got="no mechanism", wanted="at least one")
-    for value in values:
-        check_positive(name, value)
-    return values
-
-
-def _float_at(value: Fraction, *, upwards: bool) -> float:
-    """The nearest float on the safe side."""
-    near = float(value)
-    if upwards:
-        return near if Fraction(near) >= value else math.nextafter(near, math.inf)
-    return near if Fraction(near) <= value else math.nextafter(near, 0.0)
-
-
 def single_pass_radius(low: ArrayLike, high: ArrayLike, found: Rates) -> NDArray[np.float64]:
     """The size below which no change can change the answer, in the norm of the rates; elementwise, rounded down.
 
-    ``low`` is below the expected score of the top class, ``high`` above every other one's, for draws of both noises in every
-    pass.
-
-    Guarantees
-        Sound, by the proof in ``rates``: a change of size r keeps every score and its complement within e^(rate * r), which is
-        all that ``TightLaplace`` asks of a shift of length rate * r. Never below ``composition_radius`` of the same numbers.
+    ``low`` is below the expected score of the top class, ``high`` above every other one's, for fresh draws of both noises in
+    every pass. A change of size r keeps every score and its complement within e^(rate * r), which is all that ``TightLaplace``
+    asks of a shift of length rate * r. Never below ``composition_radius`` of the same numbers.
     """
     return _downwards(TightLaplace().reach(low, high), found.single_pass)
 

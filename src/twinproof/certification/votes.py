@@ -28,25 +28,17 @@ _LOW = (1 << 64) - 1
 class NoisyRows:
     """Draws ``after`` to ``draws`` of each input, input by input: row r is draw ``after + r % span`` of input ``r // span``.
 
-    Guarantees
-        A row is (stored + noise) / levels in float32, the sum exact and the quotient correctly rounded: a function of the
-        stored input plus grid noise and of nothing else, and the same to the bit on every device and in every batch.
+    A row is (stored + noise) / levels in float32, the sum exact and the quotient correctly rounded: a function of the stored
+    input plus grid noise, and the same to the bit on every device and in every batch.
     """
 
     def __init__(
-        self,
-        noise: GridNoise,
-        key: Key,
-        purpose: str,
-        indices: Sequence[int],
-        stored: Tensor,
-        draws: int,
-        *,
-        after: int = 0,
+        self, noise: GridNoise, key: Key, purpose: str, indices: Sequence[int], stored: Tensor, draws: int, *, after: int = 0
     ) -> None:
         """``stored`` holds one row of levels for each of ``indices``, on the device on which the rows are wanted."""
         self.noise, self.after, self.span = noise, after, draws - after
         self.stored = stored.reshape(len(indices), -1).contiguous()
+        self.dimension = int(self.stored.shape[1])
         self.streams = [Stream.named(key, purpose, index) for index in indices]
         self.fill: Callable[[int, Tensor], None] = self._fill_on_host
         if stored.device.type == "cuda":
@@ -54,11 +46,6 @@ class NoisyRows:
 
     def __len__(self) -> int:
         return len(self.streams) * self.span
-
-    @property
-    def dimension(self) -> int:
-        """Coordinates of one input."""
-        return int(self.stored.shape[1])
 
     def owners(self, first: int, count: int) -> Tensor:
         """Which input, by position, each of ``count`` rows from ``first`` on belongs to."""
@@ -133,13 +120,11 @@ def _tables_on(noise: GridNoise, device: torch.device) -> tuple[Tensor, Tensor]:
 
 
 class RowStatistic(ABC):
-    """Turns a network's outputs into whole numbers that add up exactly, whatever the order, the batch or the device.
+    """Turns a network's outputs into whole numbers that add up exactly in every order, batch and on every device.
 
-    ``resolution`` is the whole number that a class gets where it gets everything.
-
-    Guarantees
-        A row's numbers depend on that row's outputs alone, lie between 0 and ``resolution`` and add up to at most
-        ``resolution`` over the classes. A row with a NaN counts for no class, which can only lower a radius.
+    ``resolution`` is the number that a class gets where it gets everything. A row's numbers depend on that row's outputs
+    alone, lie between 0 and ``resolution`` and add up to at most ``resolution`` over the classes. A row with a NaN counts for
+    no class, which can only lower a radius.
     """
 
     resolution: ClassVar[int]
@@ -150,14 +135,10 @@ class RowStatistic(ABC):
 
     @abstractmethod
     def add(self, sums: Tensor, owners: Tensor, outputs: Tensor) -> None:
-        """Adds rows of ``outputs`` (rows, classes) in place; ``owners`` says which input each one belongs to, and is lost."""
+        """Adds rows of ``outputs`` (rows, classes) in place; ``owners`` says which input each belongs to; it is overwritten."""
 
     @abstractmethod
-    def counted(self, sums: Tensor, classes: int) -> Tensor:
-        """The columns of ``sums`` that ``moments`` reads."""
-
-    @abstractmethod
-    def moments(self, counted: Tensor) -> tuple[Tensor, Tensor]:
+    def moments(self, sums: Tensor) -> tuple[Tensor, Tensor]:
         """(inputs, classes) sums, and sums of squares."""
 
 
@@ -167,31 +148,24 @@ class Votes(RowStatistic):
     resolution = 1
 
     def empty(self, inputs: int, classes: int, device: torch.device) -> Tensor:
-        """One more column than classes: draws that voted for nobody."""
-        return torch.zeros((inputs, classes + 1), dtype=torch.int64, device=device)
+        """One column for each class."""
+        return torch.zeros((inputs, classes), dtype=torch.int64, device=device)
 
     def add(self, sums: Tensor, owners: Tensor, outputs: Tensor) -> None:
         """One number for each row, not one for each row and class: counting stays a small part of the work."""
-        classes = outputs.shape[1]
-        choice = torch.where(outputs.isnan().any(dim=1), classes, outputs.argmax(dim=1))
-        place = owners.mul_(classes + 1).add_(choice)
-        sums.view(-1).scatter_add_(0, place, torch.ones_like(place))
+        place = owners.mul_(outputs.shape[1]).add_(outputs.argmax(dim=1))
+        sums.view(-1).scatter_add_(0, place, outputs.isnan().any(dim=1).logical_not_().to(torch.int64))
 
-    def counted(self, sums: Tensor, classes: int) -> Tensor:
-        """Without those who voted for nobody."""
-        return sums[:, :classes]
-
-    def moments(self, counted: Tensor) -> tuple[Tensor, Tensor]:
+    def moments(self, sums: Tensor) -> tuple[Tensor, Tensor]:
         """A vote is its own square."""
-        return counted, counted
+        return sums, sums
 
 
 class Scores(RowStatistic):
     """The softmax of the outputs, floored to multiples of 2^-20: the mean is the expected score.
 
-    Guarantees
-        Floored scores add up to at most 1: in float64 the softmax of up to a billion classes adds up to less than 1 + 2^-20.
-        The floor is part of the classifier, so that a certificate speaks of exactly these numbers.
+    Floored scores add up to at most 1: in float64 the softmax of up to a billion classes adds up to less than 1 + 2^-20. The
+    floor is part of the classifier, so that a certificate speaks of exactly these numbers.
     """
 
     resolution = 2**20
@@ -203,19 +177,15 @@ class Scores(RowStatistic):
     def add(self, sums: Tensor, owners: Tensor, outputs: Tensor) -> None:
         """Each row's scores and their squares."""
         shares = torch.softmax(outputs.double(), dim=1)
-        # Also what is infinite twice has no softmax.
+        # Outputs that are infinite twice have no softmax either.
         shares = torch.where(shares.isnan().any(dim=1, keepdim=True), 0.0, shares)
         units = (shares * self.resolution).floor().to(torch.int64)
         sums.index_add_(0, owners, torch.cat((units, units * units), dim=1))
 
-    def counted(self, sums: Tensor, classes: int) -> Tensor:
-        """All of them."""
-        return sums
-
-    def moments(self, counted: Tensor) -> tuple[Tensor, Tensor]:
+    def moments(self, sums: Tensor) -> tuple[Tensor, Tensor]:
         """The two halves."""
-        classes = counted.shape[1] // 2
-        return counted[:, :classes], counted[:, classes:]
+        classes = sums.shape[1] // 2
+        return sums[:, :classes], sums[:, classes:]
 
 
 VOTES = Votes()
@@ -232,7 +202,7 @@ _MOST_NUMBERS = 2**30
 
 
 class Counter(Protocol):
-    """Whatever counts votes: with noise of each input's own, or shared by the inputs of a call."""
+    """Counts votes: with noise of each input's own, or shared by the inputs of a call."""
 
     @property
     def statistic(self) -> RowStatistic:
@@ -261,10 +231,7 @@ class VoteCounter:
     statistic: RowStatistic = VOTES
 
     def count(self, purpose: str, indices: Sequence[int], stored: Tensor, draws: int, *, after: int = 0) -> Tensor:
-        """Votes (inputs, classes) of ``draws`` noisy copies of each input; ``stored`` holds what the noise is added to.
-
-        ``after`` leaves out that many draws from the first: they were counted before.
-        """
+        """See ``Counter``; ``stored`` holds what the noise is added to, and draws before ``after`` were counted earlier."""
         source = NoisyRows(self.noise, self.key, purpose, indices, stored, draws, after=after)
         shape, device = stored.shape[1:], stored.device
         rows, random = min(self.rows, max(1, _MOST_NUMBERS // source.dimension)), draws_noise(self.model)
@@ -281,5 +248,4 @@ class VoteCounter:
                 self.statistic.add(sums, source.owners(start, len(batch)), outputs)
             return sums
 
-        sums = each_batch(sums_of, range(0, len(source), rows), self.model, device, one_by_one=random)
-        return self.statistic.counted(sums, self.classes)
+        return each_batch(sums_of, range(0, len(source), rows), self.model, device, one_by_one=random)

@@ -35,7 +35,7 @@ def launched_ranks(*, as_json: bool) -> Iterator[Ranks]:
         with join() as ranks:
             yield ranks
     except TwinproofError as error:
-        if not getattr(error, "told", False):
+        if not getattr(error, "quiet", False):
             print_error(error, as_json=as_json)
         _end_now(error.exit_code)
 

@@ -3,8 +3,8 @@
 A private step of a small network is hundreds of kernels of a few microseconds each, and starting them one by one takes the
 host longer than running them takes the device.
 
-By default cuDNN may add up parts of a gradient in the order in which they happen to be finished. One record's gradient would
-then change by a few bits from run to run, and nobody could tell that from a gradient that depends on the other records.
+By default cuDNN may add up parts of a gradient in the order in which they are finished. One record's gradient would then change
+by a few bits from run to run, which looks like a gradient that depends on the other records.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class Captured:
 
     The first calls run the work plainly, a later one records it, and from then on every call replays the recording.
     ``generators`` are those that the work draws from, besides the device's own: a recording then draws from where each
-    stands when it is replayed. Work that cannot be recorded goes on being called.
+    stands when it is replayed. Work that cannot be recorded is called as before.
 
     Every call does the work exactly once. What the work reads from Python (a learning rate, a list's length) is read when it is
     recorded and stays so: only work whose Python side never changes may be captured.
@@ -149,7 +149,7 @@ class Captured:
             self()
 
     def _on_a_side_stream(self) -> None:
-        """Recording is done on a stream of its own; workspace that the first runs leave behind must belong to such a one."""
+        """Recording uses a stream of its own, and the workspace that the first runs leave must belong to such a stream."""
         side, current = torch.cuda.Stream(self._device), torch.cuda.current_stream(self._device)  # type: ignore[no-untyped-call]
         side.wait_stream(current)
         with torch.cuda.stream(side):

@@ -1,6 +1,7 @@
 """Heartbeats of ranks on their launcher's store: how a lost rank is found and named.
 
-The store also hands out numbers: work that ranks share without waiting for each other must end when one is lost, as well.
+Torch's own means do not serve: a time limit of an operation, or of ``monitored_barrier``, says that somebody is late, and ranks
+may rightly work for hours between two operations.
 """
 
 from __future__ import annotations
@@ -16,17 +17,20 @@ from typing import Protocol
 from twinproof.compute.ranks import RankError, broken, gone, stopped
 
 INTERVAL = 1.0
-"""Seconds between two signs of a living rank, whatever it is busy with."""
-# After a broken connection: long enough for several signs, so that their absence means something.
-_LISTEN = 5.0
-_MISSING = 3.0
-_LOOK = 0.1
-# What rank 0 gets to learn of another one's error and to tell it; then, to end before its launcher ends it.
-_WAIT_FOR_FIRST = 10.0
-_LET_IT_TELL = 1.0
+"""Seconds between two heartbeats of a rank, also of a busy one."""
+PATIENCE = 15.0
+"""Seconds without a heartbeat after which a rank counts as lost."""
+# After a broken connection: long enough for several heartbeats, so that their absence means something.
+_LISTEN, _MISSING, _LOOK = 5.0, 3.0, 0.1
+# What rank 0 gets to learn of another one's error and to print it; then, to end before its launcher ends it.
+_WAIT_FOR_FIRST, _LET_IT_PRINT = 10.0, 1.0
 # What the others get to read why rank 0 stops, before it leaves and may take the store along. A rank that is busy with its own
-# work learns it from its watch, which ends the process some eight seconds later at the latest; launchers kill after thirty.
+# work learns it from its heartbeat, which ends the process some eight seconds later at the latest; launchers kill after thirty.
 _LET_THEM_READ = 15.0
+# What the work gets to end by itself with a proper error. A wait for a GPU never ends, nor one inside torch for a frozen rank.
+_GRACE = 8.0
+_FAILED = 2
+_TO_END = 10.0
 
 
 class Store(Protocol):
@@ -45,10 +49,11 @@ class Store(Protocol):
         """Adds to a number that begins with 0; what it then is."""
 
 
-class Farewell:
-    """This rank's signs and last words, and what it hears of the others'.
+class Heartbeat(threading.Thread):
+    """Beats every second, listens for the others, and keeps in ``error`` that one of them has stopped or is lost.
 
-    ``clock`` and ``sleep`` are those of :mod:`time`, unless a test says otherwise.
+    Work that waits for others looks at ``error``. Work that cannot look is ended with its process some seconds later, as if it
+    were killed, which a run survives at any moment. ``clock`` and ``sleep`` are replaced in tests.
     """
 
     def __init__(
@@ -57,125 +62,18 @@ class Farewell:
         rank: int,
         world: int,
         *,
+        patience: float = PATIENCE,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._store = store
-        self._rank = rank
-        self._others = [other for other in range(world) if other != rank]
-        self._clock, self._sleep = clock, sleep
-        self._count = 0
-
-    def give_sign(self) -> None:
-        """Says that this rank is alive."""
-        self._count += 1
-        self._store.set(f"sign/{self._rank}", str(self._count))
-
-    def speak(self, words: Mapping[str, str]) -> None:
-        """This rank's last words: the fields of its error; none at the end of its work."""
-        self._store.set(f"words/{self._rank}", json.dumps(dict(words)))
-
-    def next_number(self, purpose: str) -> int:
-        """0, 1, 2 and so on, each to one rank alone."""
-        return self._store.add(f"numbers/{purpose}", 1) - 1
-
-    def words_of(self, rank: int) -> dict[str, str] | None:
-        """The last words of ``rank``, if it has spoken."""
-        found = self._found(f"words/{rank}")
-        return None if found is None else dict(json.loads(found))
-
-    def signs(self) -> dict[int, bytes]:
-        """The last sign of each of the others that has not taken its leave."""
-        return {rank: self._found(f"sign/{rank}") or b"" for rank in self._others if self.words_of(rank) is None}
-
-    def stopped(self) -> RankError | None:
-        """The error of a rank that has stopped with one."""
-        for rank in self._others:
-            if words := self.words_of(rank):
-                return stopped(rank, words)
-        return None
-
-    def reason(self) -> RankError:
-        """Why the work was cut: the last words of a rank, else the ranks of which nothing more is heard."""
-        try:
-            silence, ends = Silence(self, self._clock), self._clock() + _LISTEN
-            while self._clock() < ends:
-                silence.listen()
-                if (error := self.stopped()) is not None:
-                    return error
-                self._sleep(_LOOK)
-            lost = silence.longer_than(_MISSING)
-            return gone(lost) if lost else broken()
-        except RuntimeError:  # the store itself is gone: rank 0 keeps it, or the launcher on the machine of rank 0
-            return broken() if self._rank == 0 else gone([0])
-
-    def first_tells(self) -> bool:
-        """Whether rank 0 has ended with an error too, and so tells it; gives it the time to."""
-        ends = self._clock() + _WAIT_FOR_FIRST
-        try:
-            while not self.words_of(0):
-                if self._clock() >= ends:
-                    return False
-                self._sleep(_LOOK)
-        except RuntimeError:  # rank 0 kept the store, and has left with it
-            return True
-        self._sleep(_LET_IT_TELL)
-        return True
-
-    def wait_until_read(self, lost: Collection[int] = ()) -> None:
-        """Returns when all others but the ``lost`` have spoken too and need the store no longer, or when time is up."""
-        ends = self._clock() + _LET_THEM_READ
-        while self._clock() < ends and any(rank not in lost for rank in self.signs()):
-            self._sleep(_LOOK)
-
-    def _found(self, key: str) -> bytes | None:
-        return self._store.get(key) if self._store.check([key]) else None
-
-
-class Silence:
-    """For how long each of the others has given no new sign."""
-
-    def __init__(self, farewell: Farewell, clock: Callable[[], float] = time.monotonic) -> None:
-        self._farewell = farewell
-        self._clock = clock
-        self._heard: dict[int, tuple[bytes, float]] = {}
-        self._present: list[int] = []
-
-    def listen(self) -> None:
-        """Takes in the signs that there are now."""
-        signs = self._farewell.signs()
-        self._present = list(signs)
-        for rank, sign in signs.items():
-            if rank not in self._heard or self._heard[rank][0] != sign:
-                self._heard[rank] = (sign, self._clock())
-
-    def longer_than(self, seconds: float) -> list[int]:
-        """The ranks that have been silent for longer, and have not taken their leave."""
-        return [rank for rank in self._present if self._clock() - self._heard[rank][1] > seconds]
-
-
-PATIENCE = 15.0
-"""Seconds of silence after which a rank counts as lost."""
-# What the work gets to end by itself with a proper error. A wait for a GPU never ends, nor one inside torch for a frozen rank.
-_GRACE = 8.0
-_FAILED = 2
-_TO_END = 10.0
-
-
-class Watch(threading.Thread):
-    """Gives a sign every second, and keeps in ``error`` that another rank has stopped or been silent for ``patience`` seconds.
-
-    Work that waits for others looks at it. Work that cannot look is ended with its process some seconds later, as if it were
-    killed, which a run survives at any moment.
-    """
-
-    def __init__(self, farewell: Farewell, *, speaks: bool, patience: float = PATIENCE, grace: float = _GRACE) -> None:
-        super().__init__(name="signs of life", daemon=True)
+        super().__init__(name="heartbeat", daemon=True)
         self.error: RankError | None = None
-        self._farewell = farewell
-        self._silence = Silence(farewell)
-        self._speaks = speaks
-        self._patience, self._grace = patience, grace
+        self._store, self._rank = store, rank
+        self._others = [other for other in range(world) if other != rank]
+        self._patience, self._grace = patience, _GRACE
+        self._clock, self._sleep = clock, sleep
+        self._beats = 0
+        self._heard: dict[int, tuple[bytes | None, float]] = {}  # the last beat of each, and when it was new
         self._over = threading.Event()
 
     def run(self) -> None:
@@ -187,26 +85,100 @@ class Watch(threading.Thread):
         while self.error is not None and not self._over.wait(INTERVAL):
             self._grace -= INTERVAL
             if self._grace <= 0:
-                self._end(self.error)
-            self._look()  # the others still want signs
+                self._end_process(self.error)
+            self._look()  # the others still want heartbeats
 
     def end(self) -> None:
-        """No more signs are given or expected; returns when the thread has ended, as it must before its process does."""
+        """Stops beating and listening; returns when the thread has ended, as it must before its process does."""
         self._over.set()
         self.join(_TO_END)
 
+    def beat(self) -> None:
+        """Says that this rank is alive."""
+        self._beats += 1
+        self._store.set(f"beat/{self._rank}", str(self._beats))
+
+    def leave(self, error: Mapping[str, str]) -> None:
+        """Says that this rank leaves: with the fields of its error, or with none at the end of its work."""
+        self._store.set(f"left/{self._rank}", json.dumps(dict(error)))
+
+    def next_number(self, purpose: str) -> int:
+        """0, 1, 2 and so on, each to one rank alone."""
+        return self._store.add(f"numbers/{purpose}", 1) - 1
+
+    def listen(self) -> None:
+        """Takes in the heartbeats that there are now; a rank that has left is not expected to beat."""
+        now, heard = self._clock(), self._heard
+        beats = {rank: self._found(f"beat/{rank}") for rank in self._present()}
+        self._heard = {
+            rank: heard[rank] if rank in heard and heard[rank][0] == beat else (beat, now) for rank, beat in beats.items()
+        }
+
+    def silent(self, seconds: float) -> list[int]:
+        """The ranks that have not beaten for longer than that."""
+        return [rank for rank, (_, since) in self._heard.items() if self._clock() - since > seconds]
+
+    def stopped(self) -> RankError | None:
+        """The error of a rank that has left with one."""
+        for rank in self._others:
+            if fields := json.loads(self._found(f"left/{rank}") or "{}"):
+                return stopped(rank, fields)
+        return None
+
+    def reason(self) -> RankError:
+        """Why the work was cut: the error of a rank that has left, or the ranks that beat no more."""
+        try:
+            ends = self._clock() + _LISTEN
+            while self._clock() < ends:
+                self.listen()
+                if (error := self.stopped()) is not None:
+                    return error
+                self._sleep(_LOOK)
+            lost = self.silent(_MISSING)
+            return gone(lost) if lost else broken()
+        except RuntimeError:  # the store itself is gone: rank 0 keeps it, or the launcher on the machine of rank 0
+            return self._without_store()
+
+    def first_prints(self) -> bool:
+        """Whether rank 0 has left with an error too, and so prints it; gives it the time to."""
+        ends = self._clock() + _WAIT_FOR_FIRST
+        try:
+            while not json.loads(self._found("left/0") or "{}"):
+                if self._clock() >= ends:
+                    return False
+                self._sleep(_LOOK)
+        except RuntimeError:  # rank 0 kept the store, and has left with it
+            return True
+        self._sleep(_LET_IT_PRINT)
+        return True
+
+    def wait_until_read(self, lost: Collection[int] = ()) -> None:
+        """Returns when all others but the ``lost`` have left too and need the store no longer, or when time is up."""
+        ends = self._clock() + _LET_THEM_READ
+        while self._clock() < ends and any(rank not in lost for rank in self._present()):
+            self._sleep(_LOOK)
+
+    def _present(self) -> list[int]:
+        return [rank for rank in self._others if not self._store.check([f"left/{rank}"])]
+
+    def _found(self, key: str) -> bytes | None:
+        return self._store.get(key) if self._store.check([key]) else None
+
+    def _without_store(self) -> RankError:
+        return broken() if self._rank == 0 else gone([0])
+
     def _look(self) -> RankError | None:
         try:
-            self._farewell.give_sign()
-            self._silence.listen()
-            stopped = self._farewell.stopped()
+            self.beat()
+            self.listen()
+            error = self.stopped()
         except RuntimeError:
-            return broken() if self._speaks else gone([0])
-        lost = self._silence.longer_than(self._patience)
-        return stopped or (gone(lost) if lost else None)
+            return self._without_store()
+        lost = self.silent(self._patience)
+        return error or (gone(lost) if lost else None)
 
-    def _end(self, error: RankError) -> None:
-        if self._speaks or 0 in error.lost:
+    def _end_process(self, error: RankError) -> None:
+        if self._rank == 0 or 0 in error.lost:
             sys.stderr.write(f"error: {error.message()}\n")
             sys.stderr.flush()
         os._exit(_FAILED)

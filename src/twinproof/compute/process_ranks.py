@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from twinproof.compute.heartbeat import PATIENCE, Farewell, Watch
+from twinproof.compute.heartbeat import PATIENCE, Heartbeat
 from twinproof.compute.ranks import RankError, Ranks, Share, stopped
 from twinproof.errors import ConfigError, TwinproofError
 
@@ -31,27 +31,26 @@ _MOMENT = timedelta(seconds=0.5)
 
 
 class ProcessRanks(Ranks):
-    """One of several processes that were started together. Words travel by gloo, between CPUs; sums where they lie.
+    """One of several processes that were started together: bytes go over gloo, sums over the backend of their device.
 
-    Nothing that travels is pickled.
+    Nothing that is sent is pickled.
     """
 
-    def __init__(self, share: Share, farewell: Farewell, watch: Watch) -> None:
+    def __init__(self, share: Share, heartbeat: Heartbeat) -> None:
         self.share = share
-        self._farewell = farewell
-        self._watch = watch
+        self._heartbeat = heartbeat
         self._nccl: ProcessGroup | None = None
         self._rows_of_numbers = 0
 
     def sum_in_order(self, flat: Tensor) -> Tensor:
         """See :class:`Ranks`. On a GPU the host waits for nothing."""
-        return torch.cat([self._sum(part) for part in torch.split(flat.double().contiguous(), _AT_ONCE)])
-
-    def _sum(self, part: Tensor) -> Tensor:
-        total, *others = self._all(part)
-        for other in others:
-            total += other
-        return total
+        sums = []
+        for part in torch.split(flat.double().contiguous(), _AT_ONCE):
+            total, *others = self._all(part)
+            for other in others:
+                total += other
+            sums.append(total)
+        return torch.cat(sums)
 
     def gathered(self, content: bytes) -> list[bytes]:
         """See :class:`Ranks`."""
@@ -89,14 +88,14 @@ class ProcessRanks(Ranks):
             if work is not None and not waits:
                 work.wait()  # on a GPU that only lets the device wait
             while work is not None and waits and not self._over(work):
-                if self._watch.error is not None:
-                    raise self._watch.error
+                if self._heartbeat.error is not None:
+                    raise self._heartbeat.error
         except RuntimeError as error:  # what torch raises when a connection breaks
-            raise self._farewell.reason() from error
+            raise self._heartbeat.reason() from error
 
     @staticmethod
     def _over(work: Work) -> bool:
-        """Whether an operation has ended, within a moment: signals, and news of lost ranks, must get through."""
+        """Whether an operation has ended, within a moment: signals and lost ranks must be noticed meanwhile."""
         try:
             work.wait(_MOMENT)
         except RuntimeError:
@@ -113,12 +112,12 @@ class ProcessRanks(Ranks):
 
     def _numbers(self, row: str) -> Iterator[int]:
         while True:
-            if self._watch.error is not None:
-                raise self._watch.error
+            if self._heartbeat.error is not None:
+                raise self._heartbeat.error
             try:
-                number = self._farewell.next_number(row)
+                number = self._heartbeat.next_number(row)
             except RuntimeError as error:  # the store is gone
-                raise self._farewell.reason() from error
+                raise self._heartbeat.reason() from error
             yield number
 
     def check_device(self, device: torch.device) -> None:
@@ -159,7 +158,7 @@ def _bytes(content: bytes, length: int) -> Tensor:
 
 # Ranks of one command start together; a machine that is busy may take a while.
 _TO_MEET = timedelta(seconds=120)
-# An answer of the store; together with the watch's patience it stays below 30 seconds.
+# An answer of the store; together with the patience it stays below 30 seconds.
 _ANSWER = timedelta(seconds=5)
 
 
@@ -167,33 +166,33 @@ _ANSWER = timedelta(seconds=5)
 def join(*, patience: float = PATIENCE) -> Iterator[ProcessRanks]:
     """Inside, this process is one of the ranks that ``torchrun`` (or another launcher, by the same variables) has started.
 
-    Guarantees
-        - A rank that leaves with an error tells the others why, and their next word to each other ends in that error. Rank 0,
-          which may keep the store, leaves only when the others have read it, however busy the machine is (15 seconds at most).
-        - A rank that is killed, frozen or cut off is named by the others within 30 seconds.
-        - Nobody leaves in peace before all have done their work.
+    A rank that leaves with an error tells the others why, and their next operation ends in that error; rank 0, which may keep
+    the store, leaves when the others have read it (15 seconds at most). A rank that is killed, frozen or cut off is named by
+    the others within 30 seconds. Nobody leaves before all have done their work.
     """
     share = _met()
-    farewell = Farewell(_store(), share.rank, share.world)
-    farewell.give_sign()
-    watch = Watch(farewell, speaks=share.rank == 0, patience=patience)
-    ranks = ProcessRanks(share, farewell, watch)
-    watch.start()
+    heartbeat = Heartbeat(_store(), share.rank, share.world, patience=patience)
+    heartbeat.beat()
+    ranks = ProcessRanks(share, heartbeat)
+    heartbeat.start()
     try:
-        with _stopped_by_launcher(farewell):
+        with _stopped_by_launcher(heartbeat):
             try:
                 ranks.wait()
                 yield ranks
-                farewell.speak({})  # before anybody leaves, as rank 0 may take the store along
+                heartbeat.leave({})  # before anybody leaves, as rank 0 may take the store along
                 ranks.wait()
             except Exception as error:
-                _heed_no_launcher()  # what it would stop is stopping
-                _part(farewell, error, share.rank)
+                _ignore_launcher()  # what it would stop is stopping
+                _leave_with(error, heartbeat, share.rank)
                 raise
     finally:
+        from torch import distributed
+
         # In this order: closing connections may wait for a rank that is frozen.
-        _hang_up()
-        watch.end()
+        if distributed.is_initialized():
+            distributed.destroy_process_group()
+        heartbeat.end()
 
 
 def _met() -> Share:
@@ -229,40 +228,30 @@ def _store() -> Store:
     return named
 
 
-def _part(farewell: Farewell, error: Exception, rank: int) -> None:
-    """Tells the others why this rank leaves; where rank 0 will say it, this one ends in an error that is told already."""
+def _leave_with(error: Exception, heartbeat: Heartbeat, rank: int) -> None:
+    """Tells the others why this rank leaves; where rank 0 will print it, this one raises an error that is not printed."""
     known = error if isinstance(error, TwinproofError) else TwinproofError(f"{type(error).__name__}: {error}")
     lost = known.lost if isinstance(known, RankError) else ()
     try:
-        farewell.speak(known.as_dict())
+        heartbeat.leave(known.as_dict())
         if rank == 0:
-            farewell.wait_until_read(lost)
+            heartbeat.wait_until_read(lost)
     except RuntimeError:
         return
-    if rank == 0 or 0 in lost:
-        return
-    if farewell.first_tells():
-        raise stopped(rank, known.as_dict()).told_elsewhere() from error
-
-
-def _hang_up() -> None:
-    """Closes all connections."""
-    from torch import distributed
-
-    if distributed.is_initialized():
-        distributed.destroy_process_group()
+    if rank and 0 not in lost and heartbeat.first_prints():
+        raise stopped(rank, known.as_dict()).quietly() from error
 
 
 @contextmanager
-def _stopped_by_launcher(farewell: Farewell) -> Iterator[None]:
-    """torchrun stops all ranks when one has failed, often before they notice: that must not end without a word."""
+def _stopped_by_launcher(heartbeat: Heartbeat) -> Iterator[None]:
+    """torchrun stops all ranks when one has failed, often before they notice: that must end in an error that says why."""
     if not _in_main_thread():
         yield
         return
 
     def stop(_number: int, _frame: FrameType | None) -> None:
-        _heed_no_launcher()
-        raise farewell.reason()
+        _ignore_launcher()
+        raise heartbeat.reason()
 
     before = signal.signal(signal.SIGTERM, stop)
     try:
@@ -271,7 +260,7 @@ def _stopped_by_launcher(farewell: Farewell) -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _heed_no_launcher() -> None:
+def _ignore_launcher() -> None:
     if _in_main_thread():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 

@@ -17,22 +17,19 @@ GO_ON = "start the same command again (train with --resume); what is on the disk
 
 
 class RankError(RunError):
-    """Ranks cannot go on together.
-
-    ``lost`` are ranks of which nothing is heard any more; ``told`` says that rank 0 tells it: one message is enough.
-    """
+    """Ranks cannot go on together. ``lost`` are those without a heartbeat; ``quiet``: rank 0 prints it, and once is enough."""
 
     lost: tuple[int, ...] = ()
-    told: bool = False
+    quiet: bool = False
 
-    def told_elsewhere(self) -> RankError:
-        """The same error, on a rank that keeps quiet about it."""
-        self.told = True
+    def quietly(self) -> RankError:
+        """The same error, on a rank that does not print it."""
+        self.quiet = True
         return self
 
 
 def stopped(rank: int, fields: Mapping[str, str]) -> RankError:
-    """The error with which a rank has stopped, for the others."""
+    """The error of another rank, of which these are the ``fields``."""
     inside = fields.get("where", "")
     where = inside if inside.startswith("rank ") else f"rank {rank}" + (f", {inside}" if inside else "")
     rest = {name: fields.get(name, "") for name in ("got", "wanted", "fix")}
@@ -40,11 +37,11 @@ def stopped(rank: int, fields: Mapping[str, str]) -> RankError:
 
 
 def gone(ranks: Sequence[int]) -> RankError:
-    """Nothing is heard of these ranks any more."""
+    """The error for ranks without a heartbeat."""
     error = RankError(
-        "a rank has gone without a word",
+        "a rank was lost",
         where=", ".join(f"rank {rank}" for rank in ranks),
-        got="no sign of life: it was killed, or its machine is gone",
+        got="no heartbeat: it was killed, or its machine is gone",
         wanted="all ranks of the run",
         fix=GO_ON,
     )
@@ -53,9 +50,9 @@ def gone(ranks: Sequence[int]) -> RankError:
 
 
 def broken() -> RankError:
-    """All ranks are there, and yet the work was cut."""
+    """The error where all ranks are alive, and a connection broke."""
     return RankError(
-        "the ranks were parted",
+        "the ranks were separated",
         got="a connection that broke, or a launcher that stopped the run",
         wanted="all ranks until the end",
         fix=GO_ON,
@@ -66,8 +63,8 @@ def broken() -> RankError:
 class Share:
     """The work of ``rank`` (from 0) among ``world`` ranks.
 
-    Whole passes are dealt out, not records: a pass has noise and dropout of its own, drawn for all of its rows at once, so
-    that its sum is the same to the bit on whichever rank it is made.
+    Whole passes are shared out, not records: noise and dropout are drawn for all rows of a pass at once, so that its sum is the
+    same to the bit on every rank.
     """
 
     rank: int = 0
@@ -88,9 +85,8 @@ class Share:
     def own(self, indices: Tensor, size: int) -> Tensor:
         """The records of this rank's passes, of ``size`` records each, when ``indices`` are cut into passes.
 
-        Guarantees
-            Every record is in the share of exactly one rank. Cut again into passes of ``size``, pass m of the share is pass
-            ``number(m)`` of the whole, record by record.
+        Every record is in the share of exactly one rank. Cut again into passes of ``size``, pass m of the share is pass
+        ``number(m)`` of the whole, record by record.
         """
         starts = range(self.rank * size, len(indices), self.world * size)
         return torch.cat([indices[:0], *(indices[start : start + size] for start in starts)])
@@ -103,10 +99,9 @@ _SHOWN = 60
 
 
 class Ranks(ABC):
-    """One rank's view of all of them. Every method that speaks to others must be called by all ranks, in the same order.
+    """One rank's view of all of them. Methods that communicate must be called by all ranks, in the same order.
 
-    Guarantees
-        A rank that is lost, or that stops with an error, ends the work of the others in a ``RankError``; nobody waits for ever.
+    A rank that is lost, or that stops with an error, ends the work of the others in a ``RankError``.
     """
 
     share: Share
@@ -128,12 +123,7 @@ class Ranks(ABC):
 
     @abstractmethod
     def sum_in_order(self, flat: Tensor) -> Tensor:
-        """The sum of all ranks' vectors, in float64.
-
-        Guarantees
-            Rank 0's plus rank 1's plus rank 2's, and so on: a function of the vectors alone, whatever came first, and the same
-            to the bit on all ranks.
-        """
+        """The sum of all ranks' vectors, in float64: always rank 0's plus rank 1's and so on, the same bits on all ranks."""
 
     @abstractmethod
     def gathered(self, content: bytes) -> list[bytes]:
@@ -141,14 +131,11 @@ class Ranks(ABC):
 
     @abstractmethod
     def from_first(self, content: bytes | None) -> bytes:
-        """What rank 0 gave; what others give is not looked at. No rank has it before rank 0 has called."""
+        """Broadcasts what rank 0 gave; what others give is ignored."""
 
     @abstractmethod
     def numbers(self) -> Iterator[int]:
-        """0, 1, 2 and so on without end, each given to one rank alone: to the one that asks next.
-
-        Asking waits for nobody, so that ranks may work on what they got for as long as it takes.
-        """
+        """0, 1, 2 and so on without end, each given to one rank alone: to the one that asks next. Asking waits for nobody."""
 
     @abstractmethod
     def check_device(self, device: torch.device) -> None:
@@ -163,11 +150,7 @@ class Ranks(ABC):
         return min(int(value) for value in self.gathered(str(number).encode()))
 
     def agree(self, thing: str, value: str) -> None:
-        """Stops all ranks unless they hold the same ``value``; the error, the same everywhere, names thing and ranks.
-
-        Guarantees
-            Nobody returns before rank 0 has called it: what rank 0 did before is done.
-        """
+        """Stops all ranks unless they hold the same ``value``. No rank returns before rank 0 has called it."""
         values = [found.decode() for found in self.gathered(value.encode())]
         others = [rank for rank, found in enumerate(values) if found != values[0]]
         if not others:
@@ -179,11 +162,11 @@ class Ranks(ABC):
             wanted=f"{values[0][:_SHOWN]}, as on rank 0",
             fix="start all ranks with the same command, software and data",
         )
-        raise error if self.is_first else error.told_elsewhere()
+        raise error if self.is_first else error.quietly()
 
 
 class Alone(Ranks):
-    """A process by itself: there is nobody to speak to."""
+    """A process by itself."""
 
     share = WHOLE
 
@@ -216,9 +199,7 @@ Item = TypeVar("Item")
 def in_rounds(ranks: Ranks, items: Sequence[Item], work: Callable[[Item], bytes]) -> Iterator[tuple[Item, bytes]]:
     """Each item with its result, in the order of ``items``, on all ranks; each result is made by one of them.
 
-    Guarantees
-        A round is as many items as there are ranks, and its results are there before the next one begins: who keeps them as
-        they come loses one round at most.
+    A round is as many items as there are ranks; its results are there before the next one begins.
     """
     for begin in range(0, len(items), ranks.world):
         together = items[begin : begin + ranks.world]

@@ -44,7 +44,7 @@ def seed_default_generators(device: torch.device, key: Key, purpose: str, *count
             torch.cuda.manual_seed(key.seed(purpose, *counters))
 
 
-# Layers draw from torch's own generators, of which a process has one for each device: whoever has seeded them has them alone.
+# Layers draw from torch's own generators, of which a process has one for each device.
 _ONE_AT_A_TIME = threading.RLock()
 
 

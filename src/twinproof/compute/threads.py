@@ -23,11 +23,10 @@ def each_batch(
 ) -> Tensor:
     """The sum of ``votes_of`` over all batches, on as many threads as torch would have used.
 
-    Guarantees
-        The batches are the same whatever the number of threads, each is worked on by one thread alone, and votes are
-        integers: the result does not depend on the number of threads. A network that may keep something on itself between two
-        layers (any code that is not torch's or ours, and any hook) runs in one thread, with torch's own threads inside;
-        ``one_by_one`` asks for that too, with one thread inside.
+    The batches are the same for any number of threads, each is worked on by one thread alone, and votes are
+    integers: the result does not depend on the number of threads. A network that may keep something on itself between two
+    layers (any code that is not torch's or ours, and any hook) runs in one thread, with torch's own threads inside;
+    ``one_by_one`` asks for that too, with one thread inside.
     """
     threads = torch.get_num_threads()
     if device.type != "cpu" or not is_stateless(model):

@@ -65,9 +65,7 @@ def from_arrays(
     ledger of a run will count.
     """
     config = parse_data_config({"source": name, "classes": classes, "ranges": ranges, "public_fraction": public_fraction})
-    train = records_of_arrays(arrays, ("_train", ""), name)
-    test = records_of_arrays(arrays, ("_test",), name) if "x_test" in arrays or "y_test" in arrays else None
-    return assemble(parts_of_arrays(name, train, test), config, key=key)
+    return assemble(parts_of_arrays(name, *_both_parts(arrays, name)), config, key=key)
 
 
 def from_torch(
@@ -104,8 +102,13 @@ def _stacked(records: TorchDataset[Any], ending: str, name: str) -> dict[str, ND
     return {f"x{ending}": inputs, f"y{ending}": labels}
 
 
+def _both_parts(arrays: Arrays, where: str) -> tuple[Records, Records | None]:
+    test = records_of_arrays(arrays, ("_test",), where) if "x_test" in arrays or "y_test" in arrays else None
+    return records_of_arrays(arrays, ("_train", ""), where), test
+
+
 def parts_of_arrays(name: str, train: Records, test: Records | None) -> Parts:
-    """Images or features, told by the number of axes; both parts must be alike."""
+    """Images or features, by the number of axes; both parts must be alike."""
     if test is not None:
         check_alike(train, test, f"{train.where}; {test.where}")
     if train.inputs.ndim == 2:
@@ -153,7 +156,7 @@ def _float_pixels(values: NDArray[Any], where: str) -> NDArray[np.uint16]:
         some = values[start : start + _AT_A_TIME]
         outside = np.argwhere(~((some >= 0) & (some <= 1)))
         if len(outside):
-            position = tuple(int(index) for index in outside[0])
+            position = tuple(outside[0].tolist())
             raise DataError(
                 "a pixel lies outside [0, 1]",
                 where=f"{where}, record {start + position[0]}",
@@ -253,7 +256,7 @@ class StoredArray:
 
 _WANTED = "a whole .npz file of numbers and text; pickled objects are refused, because unpickling runs code"
 _FIX = "write it with numpy.savez(path, x=..., y=...)"
-# What NumPy writes. Other methods unpack whole chunks at once, whatever their size is.
+# What NumPy writes. Other methods unpack whole chunks at once, of any size.
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
@@ -261,8 +264,7 @@ def read_npz(path: Path, name: str, config: DataConfig) -> Parts:
     """Arrays ``x_train``, ``y_train``, ``x_test``, ``y_test``, or ``x`` and ``y`` with the test part elsewhere or split off."""
     refuse_settings(config, ("label",), "no label column: the array y holds the labels")
     arrays = _read_arrays(path)
-    train = records_of_arrays(arrays, ("_train", ""), str(path))
-    test = records_of_arrays(arrays, ("_test",), str(path)) if "x_test" in arrays or "y_test" in arrays else None
+    train, test = _both_parts(arrays, str(path))
     if config.test is not None:
         if test is not None:
             refuse_second_test_part("test", config.test, f"x_test in {path}")

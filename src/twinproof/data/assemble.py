@@ -148,10 +148,10 @@ def assemble(parts: Parts, config: DataConfig, *, key: Key | None = None, scalin
 
 
 def _train_and_test(parts: Parts, config: DataConfig) -> tuple[Records, Records]:
-    """The private and the public records: as they lie apart, or divided by the share that somebody decided on.
+    """The private and the public records.
 
     Guarantees
-        No record of a user becomes public without a word from the user: a test part, or ``public_fraction``.
+        No record of a user becomes public without the user's word: a test part, or ``public_fraction``.
     """
     if parts.test is not None:
         found = f"{len(parts.test)} test records in {parts.test.where}"

@@ -106,11 +106,11 @@ class Scaling:
 class Dataset:
     """Records for training (private) and testing (declared public), with what the public may know about them.
 
-    ``public`` says that this is a known public set; the records of any other are shown to nobody unless somebody asks.
+    ``public`` says that this is a known public set; records of other sets are shown only where the user asks for it.
 
     Guarantees
-        Whether a class has a training record makes no difference: only the test part is asked for all classes. A run that
-        needs a record of each class would tell, by being there, that somebody with a rare one took part.
+        Whether a class has a training record makes no difference: only the test part must have all classes. If the training
+        part needed them, the existence of a run would show that somebody with a rare class took part.
     """
 
     name: str
@@ -240,8 +240,8 @@ class Records:
 class Parts:
     """One data set as read. ``levels`` is None for raw features, which still have to be scaled between bounds.
 
-    ``public_fraction`` is the share that becomes the test part where there is none and nobody decides otherwise: set only for
-    records that are public anyway. ``public`` says that all of them are, as those of a known set.
+    ``public_fraction`` is the share that becomes the test part where there is none and the user does not choose another: set
+    only for records that are public anyway. ``public`` says that all of them are, as those of a known set.
     """
 
     name: str

@@ -1,9 +1,8 @@
 """Raw features to stored levels, between bounds that are declared, public, or paid for.
 
-Every feature has a histogram over the same bins, which no data decides: zero, and for each sign the magnitudes
-[2^e, 2^(e+1)). Gaussian noise goes on every count; a feature's bounds are the outer edges of the bins that stand out of the
-noise. Each bound lies within a factor of two of values that were there, and values too rare to stand out are clipped: the
-price of bins that nobody had to look at the data for.
+The private estimate: every feature has a histogram over the same fixed bins, zero and for each sign the magnitudes
+[2^e, 2^(e+1)), and every count gets Gaussian noise. A feature's bounds are the outer edges of the bins that stand out of the
+noise. Bounds are therefore within a factor of two of the values, and values too rare to stand out are clipped.
 """
 
 from __future__ import annotations

@@ -28,39 +28,24 @@ DIGITS_LEVELS = 16
 TEST_SHARE = 0.2
 BREAST_CANCER_CLASSES = ("malignant", "benign")
 
-# Round numbers around the smallest and largest values that the published description of the set lists for each measurement.
-# They are constants of this file: nothing is computed from the records.
+# Round numbers around the smallest and largest values that the published description of the set lists for each measurement,
+# its error and its worst value. They are constants of this file: nothing is computed from the records.
+_CELLS: dict[str, tuple[tuple[float, float], tuple[float, float], tuple[float, float]]] = {
+    "radius": ((5.0, 30.0), (0.0, 3.0), (5.0, 40.0)),
+    "texture": ((5.0, 40.0), (0.0, 5.0), (10.0, 50.0)),
+    "perimeter": ((40.0, 200.0), (0.0, 25.0), (50.0, 260.0)),
+    "area": ((100.0, 2600.0), (0.0, 600.0), (150.0, 4500.0)),
+    "smoothness": ((0.05, 0.2), (0.0, 0.04), (0.05, 0.25)),
+    "compactness": ((0.0, 0.4), (0.0, 0.15), (0.0, 1.2)),
+    "concavity": ((0.0, 0.5), (0.0, 0.4), (0.0, 1.3)),
+    "concave points": ((0.0, 0.25), (0.0, 0.06), (0.0, 0.3)),
+    "symmetry": ((0.1, 0.35), (0.0, 0.1), (0.1, 0.7)),
+    "fractal dimension": ((0.04, 0.1), (0.0, 0.04), (0.05, 0.25)),
+}
 BREAST_CANCER_BOUNDS: dict[str, tuple[float, float]] = {
-    "mean radius": (5.0, 30.0),
-    "mean texture": (5.0, 40.0),
-    "mean perimeter": (40.0, 200.0),
-    "mean area": (100.0, 2600.0),
-    "mean smoothness": (0.05, 0.2),
-    "mean compactness": (0.0, 0.4),
-    "mean concavity": (0.0, 0.5),
-    "mean concave points": (0.0, 0.25),
-    "mean symmetry": (0.1, 0.35),
-    "mean fractal dimension": (0.04, 0.1),
-    "radius error": (0.0, 3.0),
-    "texture error": (0.0, 5.0),
-    "perimeter error": (0.0, 25.0),
-    "area error": (0.0, 600.0),
-    "smoothness error": (0.0, 0.04),
-    "compactness error": (0.0, 0.15),
-    "concavity error": (0.0, 0.4),
-    "concave points error": (0.0, 0.06),
-    "symmetry error": (0.0, 0.1),
-    "fractal dimension error": (0.0, 0.04),
-    "worst radius": (5.0, 40.0),
-    "worst texture": (10.0, 50.0),
-    "worst perimeter": (50.0, 260.0),
-    "worst area": (150.0, 4500.0),
-    "worst smoothness": (0.05, 0.25),
-    "worst compactness": (0.0, 1.2),
-    "worst concavity": (0.0, 1.3),
-    "worst concave points": (0.0, 0.3),
-    "worst symmetry": (0.1, 0.7),
-    "worst fractal dimension": (0.05, 0.25),
+    form.format(name): bounds[place]
+    for place, form in enumerate(("mean {}", "{} error", "worst {}"))
+    for name, bounds in _CELLS.items()
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from threading import TIMEOUT_MAX
@@ -21,11 +21,11 @@ from twinproof.recipes.config import ResolvedConfig, TrainConfig, parse_train_co
 from twinproof.recipes.registry import RECIPES, find_recipe
 from twinproof.recipes.resolve import plan_of, resolve
 from twinproof.recipes.run_data import public_config
-from twinproof.runs.layout import read_run_json, update_run_json
+from twinproof.runs.layout import read_run_json
 
 
 def check_timeout(seconds: float | None) -> None:
-    """Refuses a time that nobody can wait for; None is as long as it takes."""
+    """Refuses a number of seconds that cannot be waited for; None is as long as it takes."""
     if seconds is not None and not 0 < seconds <= TIMEOUT_MAX:  # not a number is in no range
         raise ConfigError(
             "a party cannot be given this time for a round",
@@ -43,7 +43,7 @@ _RARE = 1e-12
 def draw_cap(records: int, sample_rate: float) -> int:
     """The binomial quantile of ``records`` draws at ``sample_rate``: at least 1, and never above ``records``.
 
-    It is what a party can move the model by, in clipping norms, whatever it sends: the coordinator lets no longer sum in.
+    It is what a party can move the model by, in clipping norms, since the coordinator refuses longer sums.
     """
     from scipy.stats import binom
 
@@ -54,9 +54,9 @@ _SHUFFLE = 20_200  # public: who gets which record of a public data set is no se
 
 
 def unequal_shares(records: Split, parties: int) -> dict[str, Split]:
-    """The records dealt out at random to ``party-1``, ``party-2``..., the k-th of whom gets k times as many as the first.
+    """The records shared out at random to ``party-1``, ``party-2``..., the k-th of whom gets k times as many as the first.
 
-    A stand-in for data that lie apart already, where nobody deals anything out: the dealing itself is not private.
+    For trials on one machine: real parties have their records already, and sharing out is not private.
     """
     if parties < 1 or parties * (parties + 1) // 2 > len(records):
         wanted = "1 or more, and few enough that each gets a record"
@@ -71,16 +71,13 @@ def unequal_shares(records: Split, parties: int) -> dict[str, Split]:
 
 
 def public_part(dataset: Dataset) -> Dataset:
-    """The data set with its test records, which are public, in the place of its training records.
-
-    The coordinator's code is written for a data set with both parts; this one lets it see nothing else, whatever it looks at.
-    """
+    """The data set with its public test records in the place of its training records, which the coordinator must not see."""
     return replace(dataset, train=dataset.test)
 
 
 _LONGEST_NAME = 64
-# Where the data lie and how fast a machine is are each one's own business.
-_OWN_BUSINESS = ("data", "performance")
+# Where the data lie and how fast a machine is may differ between parties.
+_MAY_DIFFER = ("data", "performance")
 
 
 @dataclass(frozen=True)
@@ -90,18 +87,13 @@ class DeclaredParty:
     name: str
     records: int
 
-    def as_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return {"name": self.name, "records": self.records}
-
 
 @dataclass(frozen=True)
 class Agreement:
     """Resolved settings and the parties, in the order in which their sums are added up.
 
-    Guarantees
-        The plan is the pooled run's of the same settings and as many records: rate, clipping norm, noise, divisor and steps
-        depend on no party, and neither does its epsilon.
+    The plan is the pooled run's of the same settings and as many records: rate, clipping norm, noise, divisor and steps
+    depend on no party, and neither does its epsilon.
     """
 
     config: ResolvedConfig
@@ -120,8 +112,8 @@ class Agreement:
     @cached_property
     def sha256(self) -> str:
         """Digest of all that must be the same for everybody."""
-        settings = {name: value for name, value in public_config(self.config).items() if name not in _OWN_BUSINESS}
-        agreed = {"settings": settings, "parties": [party.as_dict() for party in self.parties]}
+        settings = {name: value for name, value in public_config(self.config).items() if name not in _MAY_DIFFER}
+        agreed = {"settings": settings, "parties": [asdict(party) for party in self.parties]}
         return hashlib.sha256(canonical_json(agreed).encode()).hexdigest()
 
     def declared(self, name: str) -> DeclaredParty:
@@ -134,7 +126,7 @@ class Agreement:
             where="party",
             got=name,
             wanted=" or ".join(party.name for party in self.parties),
-            fix="use a name of the agreement, or agree on the parties anew",
+            fix="use a name of the agreement, or make a new agreement",
         )
 
 
@@ -165,7 +157,7 @@ def _check_parties(parties: Sequence[DeclaredParty]) -> None:
     if not names or len(set(names)) != len(names):
         got = ", ".join(names) or "nobody"
         raise ConfigError(
-            "the parties cannot be told apart", where="parties", got=got, wanted="one or more, of different names"
+            "the names of the parties are not unique", where="parties", got=got, wanted="one or more, of different names"
         )
     for party in parties:
         if not (party.name.isprintable() and 0 < len(party.name.strip()) <= _LONGEST_NAME):
@@ -176,7 +168,7 @@ def _check_parties(parties: Sequence[DeclaredParty]) -> None:
 
 
 def _check_settings(config: TrainConfig, public: Dataset) -> None:
-    """Refuses what would need the records of all parties in one place, or noise that nobody adds."""
+    """Refuses what would need the records of all parties in one place, or noise that no party adds."""
     if not find_recipe(config.recipe).counted(config.variant):
         raise ConfigError(
             "parties train together only under a plan",
@@ -202,7 +194,7 @@ def _check_settings(config: TrainConfig, public: Dataset) -> None:
 
 
 SECTION = "federation"
-_ASSUMPTIONS = (
+ASSUMPTIONS = (
     "The coordinator is trusted: it sees the clipped sum of every party in every round, adds the noise and keeps the key; "
     "there is no secure aggregation.",
     "Every party follows the plan for its own records: what a party reveals about them by itself, nobody else's noise covers.",
@@ -214,11 +206,11 @@ _ASSUMPTIONS = (
 
 def describe(agreement: Agreement) -> dict[str, Any]:
     """The section ``federation``: public names and declared sizes, and the digest of the agreement."""
-    return {"agreement_sha256": agreement.sha256, "parties": [party.as_dict() for party in agreement.parties]}
+    return {"agreement_sha256": agreement.sha256, "parties": [asdict(party) for party in agreement.parties]}
 
 
 def refuse_other_agreement(root: Path, agreement: Agreement) -> None:
-    """Refuses to go on with a run that has other settings or parties, or that was not federated at all."""
+    """Refuses to resume a run that has other settings or parties, or that was not federated at all."""
     stored = read_run_json(root).get(SECTION)
     if stored != describe(agreement):
         raise RunError(
@@ -228,13 +220,3 @@ def refuse_other_agreement(root: Path, agreement: Agreement) -> None:
             wanted="no federated run" if stored is None else f"agreement {stored.get('agreement_sha256', '')[:12]}",
             fix="resume with the same settings and parties, or start a new run",
         )
-
-
-def write_assumptions(root: Path) -> None:
-    """Adds to the promise of a complete run what it takes for granted because of the parties; repeated, it changes nothing."""
-    guarantees = read_run_json(root)["guarantees"]
-    privacy = guarantees["privacy"]
-    added = [text for text in _ASSUMPTIONS if privacy["assumptions"] and text not in privacy["assumptions"]]
-    if added:
-        privacy = {**privacy, "assumptions": [*privacy["assumptions"], *added]}
-        update_run_json(root, guarantees={**guarantees, "privacy": privacy})

@@ -1,4 +1,4 @@
-"""Flower as the way between coordinator and parties.
+"""Flower as the transport between coordinator and parties.
 
 Flower moves messages and knows nodes; what a message means, and whether it counts, is decided in the rest of this room.
 """
@@ -101,10 +101,9 @@ class Nodes(Protocol):
 class FlowerParties:
     """The parties behind Flower's nodes.
 
-    Guarantees
-        A node speaks for one party, the one that it named when it was first seen. Weights go to one node of each party: not to
-        a node that names nobody of the agreement, nor to a second one of a party while the first is connected. That nodes are
-        who they say is left to Flower's authentication.
+    A node speaks for one party, the one that it named when it was first seen. Weights go to one node of each party: not to
+    a node that names nobody of the agreement, nor to a second one of a party while the first is connected. That nodes are
+    who they say is left to Flower's authentication.
     """
 
     def __init__(self, grid: Nodes, agreement: Agreement, *, timeout: float = DEFAULT_TIMEOUT) -> None:
@@ -118,8 +117,8 @@ class FlowerParties:
     def wait(self) -> None:
         """Waits until every party has a node, at most for the timeout; who comes later takes part from then on.
 
-        A node that cannot say whose it is stands for a party that cannot begin: what it says instead is told with the first
-        round, and not waited for.
+        A node that cannot say whose it is stands for a party that cannot begin: it is not waited for, and its reason is noted
+        with the first round.
         """
         end = time.monotonic() + self._timeout
         self._meet()
@@ -152,7 +151,7 @@ class FlowerParties:
         """Forgets nodes that are gone and, while somebody is missing, asks the others who they are."""
         present = list(self._grid.get_node_ids())
         self._names = {node: name for node, name in self._names.items() if node in present}
-        # A node that never answers would cost every round the whole timeout: nobody is asked who is not needed.
+        # A node that never answers would cost every round the whole timeout: only those are asked who are needed.
         new = [node for node in present if node not in self._names] if self._missing else []
         self._nameless = {}
         for answer in self._send({node: RecordDict() for node in new}, MessageType.QUERY, group="names"):
@@ -168,7 +167,7 @@ class FlowerParties:
 
 
 class _Logged(Silent):
-    """For a coordinator that nobody watches: what is worth reading goes to the log."""
+    """For a coordinator without a terminal: messages go to the log."""
 
     def say(self, text: str) -> None:
         _LOGGER.warning("%s", text)
@@ -222,7 +221,7 @@ def client_app(make_party: Callable[[Context], NamedParty]) -> ClientApp:
             _LOGGER.warning("%s", error)
             return Message(Error(_REFUSED, error.what), reply_to=message)
         except Exception as error:
-            _LOGGER.exception("this party cannot answer; the coordinator is told the type of the error alone")
+            _LOGGER.exception("this party cannot answer; the coordinator gets the type of the error alone")
             return Message(Error(_REFUSED, f"the party failed: {type(error).__name__}"), reply_to=message)
 
     def train(message: Message, context: Context) -> Message:

@@ -1,7 +1,7 @@
 """All parties on one machine under Flower's simulation.
 
-The simulation runs the coordinator in a thread of its own and ends the nodes when its main thread is interrupted. Flower's own
-way to wait would then wait for nodes that are gone, for the whole timeout, and keep the process from ending.
+The simulation runs the coordinator in a thread and ends the nodes when its main thread is interrupted. Flower's own wait would
+then wait for nodes that are gone, for the whole timeout, and keep the process from ending.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _interruptible(server: ServerApp, stopped: Event) -> ServerApp:
 
 
 def simulated_client_app(agreement: Agreement, shares: Mapping[str, Split], public: Dataset) -> ClientApp:
-    """A ClientApp whose node tells by its partition number which party it is."""
+    """A ClientApp whose node knows by its partition number which party it is."""
     return client_app(_SimulatedParties(agreement, shares, public, uuid4().hex))
 
 

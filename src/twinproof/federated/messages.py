@@ -57,10 +57,10 @@ class Reply:
 
 
 class Parties(Protocol):
-    """The way to the parties. It waits as long as it was told to, and gives what has arrived by then, in any order."""
+    """The transport to the parties. It waits for its timeout, and gives what has arrived by then, in any order."""
 
     def ask(self, request: Request) -> Sequence[Reply]:
-        """Sends the request to all parties; one that does not answer in time is missing in the result."""
+        """Sends the request to all parties; a party that does not answer in time is missing in the result."""
 
 
 # Sums are float64: what rounding adds to a norm is far below this share of it.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -21,8 +21,8 @@ from twinproof.files import make_folder, write_json
 from twinproof.keys import KEY_BYTES, Key
 from twinproof.privacy.plan import ClipRule, clip_weights
 from twinproof.privacy.step_randomness import step_randomness
-from twinproof.recipes.noise_network import run_network
-from twinproof.recipes.own_network import Own, per_example_path
+from twinproof.recipes.gradients import per_example_path
+from twinproof.recipes.network import Own, run_network
 from twinproof.recipes.registry import find_recipe
 from twinproof.runs.layout import exclusive
 from twinproof.runs.private_files import create_private_folder
@@ -31,22 +31,16 @@ from twinproof.training.copies import MovedCopies
 from twinproof.training.distributed import weights_digest
 from twinproof.training.passes import Batching, DeviceRecords, layers_draw, pass_mode, physical_batch_size
 from twinproof.training.per_example.paths import trainable_parameters
-from twinproof.training.step_sums import ClippedPass, DeviceStepSums, HostStepSums, StepSums
+from twinproof.training.step_sums import ClippedPass, step_sums
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The last step that was answered, and the digest of the weights that it was answered for."""
-
-    step: Count
-    weights_sha256: str
-
-
-@dataclass(frozen=True)
-class _Stored(Answer):
-    """The file: whose records, and their answer."""
+    """The last step that was answered, the weights it was answered for, and whose records (a keyed digest)."""
 
     records: str
+    step: Count
+    weights_sha256: str
 
 
 class AnsweredSteps:
@@ -67,11 +61,11 @@ class AnsweredSteps:
         if folder is not None:
             make_folder(folder, "what the party has answered")
             create_private_folder(folder)
-            self._read()  # who cannot answer hears of it now
+            self._read()  # a party that cannot answer is refused now
 
     def take(self, step: int, weights_sha256: str) -> None:
         """Remembers that ``step`` is about to be answered; RunError where it must not be."""
-        taken = Answer(step, weights_sha256)
+        taken = Answer(self._records, step, weights_sha256)
         if self._path is None:
             self._refuse(taken, self._last)
             self._last = taken
@@ -82,24 +76,23 @@ class AnsweredSteps:
                 last = self._read()
                 self._refuse(taken, last)
                 if taken != last:
-                    write_json(self._path, {"records": self._records, "step": step, "weights_sha256": weights_sha256})
+                    write_json(self._path, asdict(taken))
         except OSError as error:
             raise self._refused("the party cannot write down what it answers", error, "a folder to write to") from error
 
     def _refuse(self, taken: Answer, last: Answer | None) -> None:
-        if last is None or taken.step > last.step or taken == last:
-            return
-        raise self._refused(
-            "a step is asked for again with other weights",
-            f"step {taken.step}",
-            f"step {last.step} with the same weights, or a later one",
-        )
+        if last is not None and taken.step <= last.step and taken != last:
+            raise self._refused(
+                "a step is asked for again with other weights",
+                f"step {taken.step}",
+                f"step {last.step} with the same weights, or a later one",
+            )
 
     def _read(self) -> Answer | None:
         if self._path is None or not self._path.is_file():
             return None
         try:
-            stored = read_json(self._path).typed(_Stored)
+            stored = read_json(self._path).typed(Answer)
         except (OSError, RunError) as error:
             raise self._refused("what this party has answered cannot be read", error, "the file that it wrote") from error
         if stored.records != self._records:
@@ -108,7 +101,7 @@ class AnsweredSteps:
                 "another fingerprint",
                 "the records and the key that it began with; or a new agreement",
             )
-        return Answer(stored.step, stored.weights_sha256)
+        return stored
 
     def _refused(self, what: str, got: object, wanted: str) -> RunError:
         return RunError(what, where=f"party {self._party}", got=got, wanted=wanted)
@@ -137,10 +130,8 @@ def party_sums(agreement: Agreement, model: nn.Module, records: DeviceRecords, p
         parameters=parameters,
         workers=mode.workers,
     )
-    work, batching = ClippedPass(path, weights), Batching(records, augmentation, rows, key, layers_draw(model))
-    found: StepSums = (
-        DeviceStepSums(work, batching, shapes) if mode.capture else HostStepSums(work, batching, shapes, workers=mode.workers)
-    )
+    batching = Batching(records, augmentation, rows, key, layers_draw(model))
+    found = step_sums(ClippedPass(path, weights), batching, shapes, mode)
 
     def sums(rows_drawn: Tensor, step: int) -> Mapping[str, Tensor]:
         if isinstance(path, MovedCopies):
@@ -161,7 +152,7 @@ def repeatable_key(seed: int, name: str) -> Key:
 
 
 class Party:
-    """One party's records, with a key that nobody else knows; without ``key`` a fresh one from the system.
+    """One party's records, with a secret key; without ``key`` a fresh one from the system.
 
     With a ``key`` of its own, which outlives its process, a party needs a ``memory``: a folder of its own that does too.
 
@@ -170,10 +161,10 @@ class Party:
           coordinator nor another party can tell which records a round used, and amplification by sampling holds for them.
         - One record moves the sums that leave by at most the clipping threshold in l2 norm: each gradient is clipped by its own
           norm, and bringing a long sum down to the cap is a projection onto a ball, which moves no two points apart.
-        - An answer of an honest party passes every check of the coordinator, whatever its records are: being refused says
+        - An answer of an honest party passes every check of the coordinator for any records: being refused says
           nothing about a record.
         - A step is answered for one set of weights only; asked again with the same ones, the answer is the same. With a
-          ``memory`` that holds for a party that is started anew, which then must have the same records.
+          ``memory`` that holds for a party that is started again, which then must have the same records.
         - Every number that is drawn belongs to the agreement: one key in two of them draws independently.
     """
 
@@ -195,7 +186,7 @@ class Party:
                 where=f"party {name}",
                 got=len(records),
                 wanted=f"at most {declared.records}",
-                fix="agree anew with the right number; it is public",
+                fix="make a new agreement with the right number; it is public",
             )
         if key is not None and memory is None and agreement.config.seed is None:
             raise ConfigError(
@@ -207,7 +198,7 @@ class Party:
             )
         if key is None and memory is not None:
             raise ConfigError(
-                "a memory without a key is of no use when the party is started anew",
+                "a memory without a key is of no use when the party is started again",
                 where=f"party {name}",
                 got="a memory, and no key",
                 wanted="a key of the party's own that outlives its process, or neither",

@@ -83,11 +83,11 @@ def refuse_cross_example_layers(model: nn.Module) -> None:
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Puts every module in eval mode and, whatever happens inside, each one back to the mode it had by itself."""
+    """Puts every module in eval mode, and afterwards (also after an error) back to the mode that it had."""
     before = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
         yield
     finally:
         for module, training in before:
-            module.training = training  # not train(), which would overrule modules that the owner froze one by one
+            module.training = training  # not train(), which would overrule modules that the owner froze

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,7 @@ from twinproof.errors import ConfigError
 from twinproof.layers.scattering import MAPS, STRIDE, Scattering
 
 Builder = Callable[[tuple[int, ...], int, int], nn.Module]
+_Build = TypeVar("_Build", bound=Builder)
 
 
 @dataclass(frozen=True)
@@ -33,8 +35,8 @@ class NetworkInfo:
 NETWORKS: dict[str, NetworkInfo] = {}
 
 
-def _network(name: str, summary: str) -> Callable[[Builder], Builder]:
-    def register(build: Builder) -> Builder:
+def _network(name: str, summary: str) -> Callable[[_Build], _Build]:
+    def register(build: _Build) -> _Build:
         NETWORKS[name] = NetworkInfo(build, summary)
         return build
 
@@ -182,7 +184,7 @@ class Attention(nn.Module):
         """(rows, patches, size) to the same shape.
 
         The softmax is written out: the fused kernels of torch add up their gradients in a varying order on a GPU, and a
-        record's gradient must keep every bit whatever stands beside it.
+        record's gradient must be the same to the bit beside any other records.
         """
         query, key, value = (
             layer(x).unflatten(2, (self.heads, -1)).transpose(1, 2) for layer in (self.query, self.key, self.value)

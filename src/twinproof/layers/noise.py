@@ -1,4 +1,4 @@
-"""Noise layers: their law, how their noise is spread over coordinates, and the layer itself."""
+"""Noise layers: the law of the noise, how it is spread over coordinates, and the layer itself."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class UniformSpread(Spread):
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__(shape)
-        # Not part of the state: it only tells on which device the layer lies.
+        # Not part of the state: it is there for its device.
         self.register_buffer("_ones", torch.ones(()), persistent=False)
         self._ones: Tensor
 
@@ -155,7 +155,7 @@ class RandomSpread(Spread):
         self.width = float(width)
         mean = ((1 - self.width) + (self.coordinates - 1) * (1 + self.width)) / self.coordinates
         self._lowest = float(np.float32(((1 - self.width) / mean) ** 0.5))
-        # Not part of the state: it only tells on which device the layer lies.
+        # Not part of the state: it is there for its device.
         self.register_buffer("_ones", torch.ones(()), persistent=False)
         self._ones: Tensor
 

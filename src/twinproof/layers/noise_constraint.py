@@ -1,8 +1,8 @@
 """Keeping a layer and the noise behind it in proportion while the weights are trained.
 
-An estimate, from below: certificates never rest on it. They take ``twinproof.privacy.operator_norm``, whose upper
-bound for linf inputs or l1 outputs is that of a relaxation, in which each coordinate is a vector instead of a number. So the
-ascent here climbs in the relaxation too, with vectors of a few entries, and comes within a few per cent of that bound; a
+The norm is estimated from below, and certificates do not rest on it: they take ``twinproof.privacy.operator_norm``. Its upper
+bound for linf inputs or l1 outputs is that of a relaxation, in which each coordinate is a vector instead of a number. The
+ascent here climbs in the same relaxation, with vectors of a few entries, and comes within a few per cent of that bound; a
 search among sign vectors stays 10 to 50 % below it.
 """
 

@@ -217,7 +217,7 @@ class RedistributionKind(StrEnum):
     """Where the redistribution vector r comes from: which share of the noise each output gets."""
 
     UNIFORM = "uniform"  # equal shares
-    RANDOM = "random"  # drawn anew with every noise
+    RANDOM = "random"  # drawn with every noise
     PUBLIC = "public"  # from gradients of public records
     TRAINING = "training"  # from gradients of the training records
     LEARNED = "learned"  # trained with the other weights

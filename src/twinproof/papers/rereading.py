@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from twinproof.certification.catalogue import find_bound
-from twinproof.certification.confidence import Evidence, RunnerUp, find_confidence
+from twinproof.certification.confidence import Evidence
 from twinproof.certification.method import Method
 from twinproof.certification.radius import Certified, RadiusRule
 from twinproof.certification.run import smoothed_for_run
@@ -106,14 +106,13 @@ def has_fixed_draws(network: nn.Module) -> bool:
 
 def recorded_rule(settings: CertificateSettings, bound: str) -> RadiusRule:
     """What ``bound`` makes of votes under the noise, the norm and the confidence that the certificates record."""
+    method = Method(settings.norm, settings.bound, settings.statistic, settings.confidence, settings.runner_up)
     return RadiusRule(
         bound=find_bound(bound, Law(settings.law)),
-        confidence=find_confidence(settings.confidence),
-        runner_up=RunnerUp(settings.runner_up),
         classes=settings.classes,
-        resolution=settings.resolution,
         sigma=settings.sigma,
         tau=settings.tau,
+        method=method,
         operator_norm=settings.operator_norm,
         slack=settings.slack,
         slackless_norm=settings.slackless_norm,

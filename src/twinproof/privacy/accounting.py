@@ -1,15 +1,14 @@
 """What a sequence of privacy-spending events costs, and the least noise for a target.
 
-Neighbours have the same number N of records, which is public, and differ in one, which one of them replaces by a null record.
-The accountants' add-or-remove-one proves this: a null record adds zero to every sum, drawn or not, and rate, divisor and noise
-depend on N alone. So each event has the laws that it has with and without that record, at the same rate and noise
+Neighbours have the same public number N of records and differ in one, which one of them replaces by a null record. A null
+record adds zero to every sum, and rate, divisor and noise depend on N alone, so the accountants' add-or-remove-one covers it
 (Kairouz et al. 2021, Definition 1.1; dp-accounting's ``REPLACE_SPECIAL``).
 
 All accounting is dp-accounting's. The reported epsilon is its privacy-loss-distribution (PLD) bound, which is pessimistic at
 every grid step; the Renyi (RDP) bound is computed beside it as a cross-check by other mathematics and other code.
 
-A run reports epsilon many times for one rate and one noise multiplier. What one step costs is most of the work and the same
-for all of them, so that it is kept; composition, which depends on the number of steps, is done each time.
+A run reports epsilon many times for one rate and one noise multiplier: the cost of a single step, which is most of the work,
+is cached, and the composition over steps is done each time.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ PLD_GRID = 1e-4
 MOST_STEPS = 1_000_000
 # Above this epsilon nobody is protected; a coarser (still pessimistic) grid keeps the computation from taking minutes.
 _FINE_GRID_UP_TO = 50.0
-# Above this one steps of the grid would overflow: the Renyi bound stands for the answer, which is of no use to anybody.
+# Above this one steps of the grid would overflow: the Renyi bound is the answer.
 _COUNTED_UP_TO = 1e8
 # Composition by FFT errs by up to 1e-13 in probability (seen at rate 1, where the exact answer is known); delta pays for it.
 _FFT_ERROR = 5e-13
@@ -256,7 +255,7 @@ def _narrow(cost: Callable[[float], float], target: float, low: float, high: flo
     """The safe end of a bracket as ``_bisect`` would shrink it to ``_WIDTH``, in about half as many evaluations.
 
     Between close multipliers epsilon is nearly a power of them, so the answer is interpolated and the bracket closed from
-    both sides around it; every third step halves, whatever the interpolation says.
+    both sides around it; every third step halves in any case.
     """
     side, count = 1, 0
     while high / low > 1 + _WIDTH:

@@ -1,7 +1,7 @@
 """Laplace noise on whole numbers, exactly, and the mechanism made of it.
 
-A table of probabilities, or a quantile in floats, is close to its law but not equal to it, and where it ends it tells
-neighbours apart: good for (epsilon, delta), not for pure epsilon. Here the law is exact, given ideal random bits.
+A table of probabilities, or a quantile in floats, is close to its law but not equal to it, and its end distinguishes
+neighbours: good for (epsilon, delta), not for pure epsilon. Here the law is exact, given ideal random bits.
 
 How. Laplace noise is the difference of two geometric numbers, P(n) proportional to q^n with q = exp(-1/scale). The binary
 digits of a geometric number are independent: digit j is 1 with probability 1 / (1 + exp(2^j / scale)); and what lies beyond the

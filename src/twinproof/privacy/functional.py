@@ -1,10 +1,10 @@
 """The functional mechanism: Laplace noise on the coefficients of a polynomial objective, once (docs/mechanisms.md).
 
-The coefficients of an objective are products of features. Whole numbers make their sums exact, whatever the order and however
-many records, so that what one record adds is known without any rounding.
+The objectives are Taylor polynomials around 0 of the cross-entropy of a sigmoid, softplus(z) - y z, with softplus(z) = ln 2 +
+z/2 + z^2/8 - z^4/192 + ... . How far they are from it: ``training.taylor_loss``.
 
-Both are Taylor polynomials around 0 of the cross-entropy of a sigmoid, softplus(z) - y z, with softplus(z) = ln 2 + z/2 + z^2/8
-- z^4/192 + ... . How far they are from it: ``training.taylor_loss``.
+Their coefficients are products of features. Features are stored as whole numbers, so that sums are exact in any order and the
+contribution of a record is known without rounding.
 
 One release of noisy coefficients is one Laplace mechanism on one vector. Its sensitivity is the sum over every coefficient of
 every class and every feature map that a record touches, because all of them leave together.
@@ -358,7 +358,7 @@ def fit_private_linear(
 
     ``features`` (records, features) must each be a function of their own record and of public things. ``ball``, ``label_share``
     and ``ridge`` are public: declared, never tuned on these records. Without ``ridge``: ``default_ridge``. An intercept is a
-    constant feature. ``key``: fresh from the system unless given; whoever knows it can subtract the noise.
+    constant feature. ``key``: fresh from the system unless given; with it the noise can be subtracted.
 
     Guarantees
         The weights are (``epsilon``, 0)-differentially private for one record more or less. Proof: ``release_sums`` is, and the

@@ -140,7 +140,7 @@ class Ledger:
         self._measured = len(self.entries)
         if size != self._bytes:
             raise RunError(
-                "the ledger was changed by somebody else meanwhile",
+                "the ledger was changed by another process",
                 where=str(self._path),
                 got=f"{size} bytes",
                 wanted=f"{self._bytes} bytes, as this process has it",

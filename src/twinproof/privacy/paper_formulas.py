@@ -1,10 +1,10 @@
 """Published formulas that do NOT hold, as they were printed or run; for comparison only.
 
 Status of all of them: refuted. Nothing that makes a promise may use this file; each function says where it fails, and the exact
-profile in tests/privacy/test_privacy_mechanism_paper.py says by how much.
+profile in tests/privacy/test_paper_formulas.py says by how much.
 
 Status of what rests on them: refuted. Nothing that makes a promise may use this file. Each function says what it forgets;
-tests/privacy/functional/test_functional_sensitivity.py exceeds it with actual records.
+tests/privacy/test_paper_formulas.py exceeds it with actual records.
 
 Phan et al. 2019 (heterogeneous Gaussian mechanism, Secure-SGD), equations 6 and after; Lecuyer et al. 2019 (PixelDP). With a
 redistribution r of K outputs, ``scale`` is sqrt(K r) as in ``operator_norm``; the papers divide by K r, its square.
@@ -51,7 +51,7 @@ def paper_heterogeneous_deviations(sigma: float, redistribution: Redistribution)
     """sigma K r, as in the authors' program: the theorem's variance sigma^2 K r wants sigma sqrt(K r), the root was forgotten.
 
     Refuted for every r that is not uniform: an output with K r < 1 has noise too small by the factor sqrt(K r). Sound instead:
-    ``HeterogeneousNoise.deviations``.
+    ``GaussianNoise.deviations``.
     """
     return sigma * redistribution.dimension * np.asarray(redistribution.shares, dtype=np.float64)
 

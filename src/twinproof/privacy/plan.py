@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import torch
@@ -41,11 +41,7 @@ class ClipRule(StrEnum):
 
 
 def clip_weights(squared_norms: Tensor, threshold: float, rule: ClipRule, r: float) -> Tensor:
-    """The factors by ``rule``, in float64; ``r`` (above 0) is the constant of the PSAC rules, which flat clipping has not.
-
-    Guarantees
-        The bound of the rule's own function, for every squared norm: NaN and infinities count nothing, zero stays zero.
-    """
+    """The factors by ``rule``, in float64; ``r`` (above 0) is the constant of the PSAC rules."""
     if rule is ClipRule.FLAT:
         return flat_clip_weights(squared_norms, threshold)
     return psac_weights(squared_norms, threshold, r, as_in_code=rule is ClipRule.PSAC_CODE)
@@ -192,24 +188,20 @@ class PrivateExecution:
     def release(self, draw: Draw, sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The private gradient: clipped sums plus noise on the grid, over the constant divisor (float64)."""
         self._check_draw(draw)
-        if sum(value.numel() for value in sums.values()) != self._parameters:
-            raise ConfigError(
-                "the sums do not cover the parameters that the plan was made for",
-                where=f"step {draw.step}",
-                got=sum(value.numel() for value in sums.values()),
-                wanted=f"{self._parameters} parameters",
-            )
+        if (found := sum(value.numel() for value in sums.values())) != self._parameters:
+            what, wanted = "the sums do not cover the parameters that the plan was made for", f"{self._parameters} parameters"
+            raise ConfigError(what, where=f"step {draw.step}", got=found, wanted=wanted)
         self._released.add(draw.step)
         del self._outstanding[draw.step]
         return self._noisy(draw.step, sums)
 
     def _check_draw(self, draw: Draw) -> None:
-        if getattr(draw, "_origin", None) is self and draw.step in self._released:
-            raise ConfigError(
-                "a step's noise would be used twice", where=f"step {draw.step}", got="a second release", wanted="one release"
-            )
+        own = getattr(draw, "_origin", None) is self
+        if own and draw.step in self._released:
+            where = f"step {draw.step}"
+            raise ConfigError("a step's noise would be used twice", where=where, got="a second release", wanted="one release")
         # Identity, not equality: a copy of a draw with other indices would carry a sample that nobody accounted for.
-        if getattr(draw, "_origin", None) is not self or self._outstanding.get(draw.step) is not draw:
+        if not own or self._outstanding.get(draw.step) is not draw:
             raise ConfigError(
                 "these records were not drawn by the plan",
                 where="sampler",
@@ -230,37 +222,18 @@ class PrivateExecution:
     def _announce(self, step: int) -> None:
         while self._reserved <= step:
             block = min(LEDGER_BLOCK, self.plan.steps - self._reserved)
-            self._ledger.append(
-                "poisson-gaussian",
-                {
-                    "sample_rate": self.plan.sample_rate,
-                    "noise_multiplier": self.plan.noise_multiplier,
-                    "first_step": self._reserved,
-                    "steps": block,
-                },
-            )
+            body = {"sample_rate": self.plan.sample_rate, "noise_multiplier": self.plan.noise_multiplier}
+            self._ledger.append("poisson-gaussian", {**body, "first_step": self._reserved, "steps": block})
             self._reserved += block
 
 
 def _check_same_plan(plan: Plan, ledger: Ledger) -> None:
     """Refuses a ledger whose announced steps are not this plan's: they would pass for steps that cost something else."""
-    for entry in ledger.entries:
-        if entry.kind != "poisson-gaussian":
-            continue
-        announced = (entry.body["sample_rate"], entry.body["noise_multiplier"])
-        if announced != (plan.sample_rate, plan.noise_multiplier):
-            raise ConfigError(
-                "the ledger has announced the steps of another plan",
-                where=f"ledger entry {entry.index}",
-                got=f"sample rate {announced[0]}, noise multiplier {announced[1]}",
-                wanted=f"sample rate {plan.sample_rate}, noise multiplier {plan.noise_multiplier}",
-                fix="start a new run for a new plan",
-            )
+    fix = "start a new run for a new plan"
+    for event in ledger.events():
+        if isinstance(event, PoissonGaussianEvent) and replace(event, steps=plan.steps) != plan.event:
+            what, where = "the ledger has announced the steps of another plan", "ledger"
+            raise ConfigError(what, where=where, got=event, wanted=str(plan.event), fix=fix)
     if ledger.reserved_steps > plan.steps:
-        raise ConfigError(
-            "the ledger has announced more steps than the plan has",
-            where="ledger",
-            got=ledger.reserved_steps,
-            wanted=f"at most {plan.steps}",
-            fix="start a new run for a new plan",
-        )
+        what, wanted = "the ledger has announced more steps than the plan has", f"at most {plan.steps}"
+        raise ConfigError(what, where="ledger", got=ledger.reserved_steps, wanted=wanted, fix=fix)

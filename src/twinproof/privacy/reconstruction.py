@@ -63,7 +63,7 @@ def release_reconstruction(
     """The noisy objective, up to its constant, for inputs (records, d) and hidden units (records, beta).
 
     Hidden units must be a function of the record itself and of public or already private parameters. The objective is linear
-    in theta and has no minimum of its own: whoever minimises it adds a public penalty.
+    in theta and has no minimum: add a public penalty to minimise it.
 
     Guarantees
         (``plan.epsilon``, 0)-private for one record more or less, whatever the records hold, for this one release: another

@@ -4,9 +4,9 @@ On a torus that is larger than the input by the kernel's reach, a convolution wi
 Fourier space. The layer is that matrix with rows (stride, border) and columns (zero padding) struck out, which cannot raise
 its norm. A stride folds the frequencies onto each other; treating them together keeps what the stride gains.
 
-Iterative methods find it from below, however well they converge, and a residual only says that some eigenvalue is near. So
-the answer of one of them is a guess t, slightly raised, and the proof is a Cholesky factorisation: t I - G has one only if no
-eigenvalue of G exceeds t.
+Iterative eigen-solvers approach the top eigenvalue from below, and a residual only says that some eigenvalue is near. So their
+answer is a guess t, slightly raised, and the proof is a Cholesky factorisation: t I - G has one only if no eigenvalue of the
+Gram matrix G exceeds t.
 
 For positive numbers y (one for each input) and z (one for each output) and every x with |x_i| <= 1, by Cauchy-Schwarz twice,
 

@@ -170,7 +170,7 @@ def check_settings(config: TrainConfig) -> None:
             "the noise is set twice",
             where="epsilon, noise_multiplier",
             got=f"epsilon = {config.epsilon}, noise_multiplier = {config.noise_multiplier}",
-            wanted="one of them: the other follows from it",
+            wanted="only one of them, because the other follows from it",
             fix="leave one out",
         )
     if config.variant is Variant.PUBLISHED and recipe.published is None:
@@ -236,7 +236,7 @@ def _check_noise(config: TrainConfig, recipe: Recipe) -> None:
             "sigma is set twice",
             where="sigma",
             got=f"sigma = {config.sigma}, and a noise layer",
-            wanted="the noise layer alone: sigma follows from attack_bound, epsilon_r and delta_r",
+            wanted="no sigma, because it follows from attack_bound, epsilon_r and delta_r",
             fix="leave sigma out and set noise_layer.attack_bound",
         )
     if (recipe.view is not None) != (config.noise_layer.place == BOTH_PLACES):
@@ -249,14 +249,14 @@ def _check_noise(config: TrainConfig, recipe: Recipe) -> None:
         )
     if config.copies < 1:
         raise ConfigError(
-            "a record would never be seen", where="copies", got=config.copies, wanted="at least 1 with a noise layer"
+            "the records would never be seen", where="copies", got=config.copies, wanted="at least 1 with a noise layer"
         )
     if config.averaging:
         raise ConfigError(
-            "an average of weights does not keep to the noise layer's rule",
+            "averaged weights do not fit the noise layer",
             where="averaging",
             got=f"averaging = {config.averaging}, and a noise layer",
-            wanted="0 with a noise layer: its noise is sized for the weights of the step, not for their average",
+            wanted="0 with a noise layer, whose noise is sized for the weights of the step and not for their average",
             fix="leave averaging out",
         )
     check_noise_layer(config.noise_layer, config.variant)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +34,19 @@ from twinproof.training.passes import DeviceRecords
 
 
 def finish_run(
-    root: Path, config: ResolvedConfig, dataset: Dataset, ledger: Ledger, model: nn.Module, *, created: str, seconds: float
+    root: Path,
+    config: ResolvedConfig,
+    dataset: Dataset,
+    ledger: Ledger,
+    model: nn.Module,
+    *,
+    seconds: float,
+    assumptions: tuple[str, ...] = (),
 ) -> None:
-    """Completes a run. Each step can be repeated: a kill in between is mended by resuming from the last checkpoint.
+    """Completes a run; if it is killed here, resuming from the last checkpoint repeats it.
 
-    Guarantees
-        No released file says when training ended: with ``created`` it would tell how long the steps took, and so how many
-        records they drew.
+    ``assumptions`` are added to those of a promise. No released file says when training ended: with ``created`` it would tell
+    how long the steps took, and so how many records they drew.
     """
     layout = RunLayout(root)
     weights = {name: value.detach().cpu().contiguous() for name, value in check_state_dict(model).items()}
@@ -59,11 +66,13 @@ def finish_run(
     device = next(model.parameters()).device
     test = DeviceRecords(dataset.test, dataset.levels, device)
     accuracy: Accuracy = clean_accuracy(model, test.inputs(slice(None)), test.labels)
+    privacy = privacy_guarantee(config, dataset, spent, own_network_assumptions(record))
+    if privacy.assumptions:
+        privacy = replace(privacy, assumptions=(*privacy.assumptions, *assumptions))
     record |= {
         "state": COMPLETE,
-        "created": created,
         "guarantees": {
-            "privacy": privacy_guarantee(config, dataset, spent, own_network_assumptions(record)).as_dict(),
+            "privacy": privacy.as_dict(),
             "robustness": not_yet_certified(config.sigma).as_dict(),
         },
         "privacy": _privacy_block(config, spent),

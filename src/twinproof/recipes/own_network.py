@@ -1,68 +1,45 @@
-"""A data set or network that the caller brings, and how such a network is trained privately."""
+"""An owner's own network in private training: tried first, watched at every step, checked before the release."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
 
+from twinproof.compute.ranks import ALONE, Ranks
+from twinproof.compute.threads import one_thread_inside
 from twinproof.data.record import Dataset
-from twinproof.errors import ConfigError, ModelError, RunError
+from twinproof.errors import ModelError, RunError
+from twinproof.keys import Key
 from twinproof.recipes.config import ResolvedConfig
+from twinproof.recipes.gradients import ChosenPath, PathKind, pass_records, path_of_kind, per_example_path
 from twinproof.recipes.guarantees import OWN_NETWORK_ASSUMPTIONS
+from twinproof.recipes.network import Own, initial_network
 from twinproof.recipes.registry import find_recipe
 from twinproof.runs.layout import read_run_json, write_run_json
-from twinproof.runs.run import own_network_name
 from twinproof.training.copies import MovedCopies
+from twinproof.training.loop import GradientSource
+from twinproof.training.own_network.state import TensorWatch, WatchedSource
 from twinproof.training.own_network.trial import Probe, Remembered, RowTrial, make_probe, try_forward, try_state
-from twinproof.training.own_network.watch import Workshop
-from twinproof.training.passes import DeviceRecords, pass_mode
-from twinproof.training.per_example.choose import choose_path, shifted_parameters
+from twinproof.training.own_network.watch import WatchedPath, Workshop
+from twinproof.training.passes import DeviceRecords, is_known, pass_mode
+from twinproof.training.per_example.choose import shifted_parameters
 from twinproof.training.per_example.fast import FastPath
-from twinproof.training.per_example.paths import NotMappable, PerExamplePath, SinglePath, SpacedPath, VmapPath
+from twinproof.training.per_example.paths import NotMappable, PerExamplePath
 
 _FIELD = "own_network"
-
-
-@dataclass(frozen=True)
-class Own:
-    """A data set and a network from the caller, or None for what the settings name."""
-
-    dataset: Dataset | None = None
-    network: nn.Module | None = None
-
-    def named(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """The settings with the names under which these are written down; a second source for the same thing is refused."""
-        named = dict(settings)
-        for key, mine in (("data", self.dataset), ("model", self.network)):
-            if mine is not None and settings.get(key) is not None:
-                raise ConfigError(
-                    f"{key} is given twice", where=key, got=f"{settings[key]!r}, and an object", wanted="one of the two"
-                )
-        if self.dataset is not None:
-            named["data"] = {"source": self.dataset.name}
-        if self.network is not None:
-            named["model"] = own_network_name(self.network)
-        return named
-
-    def network_copy(self, name: str) -> nn.Module:
-        """A copy of the caller's network, which stays as it is; refused if it is not the one that ``name`` says."""
-        if self.network is None or own_network_name(self.network) != name:
-            raise ConfigError(
-                "the run trains a network of your own",
-                where="network",
-                got="no network" if self.network is None else own_network_name(self.network),
-                wanted=name,
-                fix="give the module: train(..., network=...)",
-            )
-        return copy.deepcopy(self.network)
+GPU_ROUNDING, KEPT_STATE = "gpu-rounding", "kept-state"
+_CPU = torch.device("cpu")
+_SPACES = (4, 16)  # sixteen numbers of four bytes are as wide as any register of a CPU
+_MOST_ON_CPU = 256  # records of a GPU's pass that are tried on the CPU too
+_PUBLIC = 64  # public records that stand beside random ones in the trial
+_PACKAGE = "twinproof."
 
 
 def describe_own_network(codes: Iterable[str]) -> dict[str, Any]:
@@ -88,30 +65,11 @@ def own_network_assumptions(record: Mapping[str, Any]) -> tuple[str, ...] | None
 
 
 def note_own_network(root: Path, codes: Iterable[str]) -> None:
-    """Adds codes to those in ``run.json``: an assumption stays, whatever a later session can show."""
+    """Adds codes to those in ``run.json``: an assumption stays, also if a later session can do without."""
     record = read_run_json(root)
     entry = describe_own_network([*(own_network_assumptions(record) or ()), *codes])
     if record.get(_FIELD) != entry[_FIELD]:
         write_run_json(root, record | entry)
-
-
-GPU_ROUNDING, KEPT_STATE = "gpu-rounding", "kept-state"
-_CPU = torch.device("cpu")
-_SPACES = (4, 16)  # sixteen numbers of four bytes are as wide as any register of a CPU
-_MOST_ON_CPU = 256  # records of a GPU's pass that are tried on the CPU too
-_PUBLIC = 64  # public records that stand beside random ones in the trial
-
-
-@dataclass(frozen=True)
-class PathKind:
-    """Which path, on which layout of images, with how many rows for each record."""
-
-    name: Literal["fast", "vmap", "single"]
-    channels_last: bool = False
-    every: int = 1
-
-    def __str__(self) -> str:
-        return f"{self.name} path" + (f" with {self.every} rows for each record" if self.every > 1 else "")
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,44 +83,17 @@ class OwnTrial:
     remembered: Remembered
 
 
-def per_example_path(config: ResolvedConfig, model: nn.Module, dataset: Dataset) -> PerExamplePath:
-    """How the gradients of single records are computed: their copies moved first, where the recipe says so."""
-    recipe = find_recipe(config.recipe)
-    view = None if recipe.view is None else recipe.view(model)
-    path = choose_path(
-        model if view is None else view,
-        recipe.record_loss(config),
-        dataset.shape,
-        len(dataset.classes) + (0 if view is None else view.columns),
-        copies=recipe.augmentation(config).copies,
-        path=config.performance.path,
-    )
-    return _moving(config, model, path)
+def try_network(
+    config: ResolvedConfig, own: Own, dataset: Dataset, key: Key, device: torch.device, ranks: Ranks = ALONE
+) -> OwnTrial:
+    """The trial of the caller's network on ``device``; with several ``ranks`` at the size that this one would choose."""
+    fresh = _maker(config, own, dataset, key, device)
+    model = fresh()
+    return try_own_network(config, dataset, fresh, lambda path: pass_records(config, dataset, model, path, device, ranks))
 
 
-def own_path(config: ResolvedConfig, kind: PathKind, model: nn.Module) -> PerExamplePath:
-    """The path of this kind on ``model``."""
-    recipe = find_recipe(config.recipe)
-    seen = model if recipe.view is None else recipe.view(model)
-    loss = recipe.record_loss(config)
-    path: PerExamplePath
-    if kind.name == "fast":
-        path = FastPath(seen, loss, channels_last=kind.channels_last)
-    else:
-        path = VmapPath(seen, loss) if kind.name == "vmap" else SinglePath(seen, loss)
-    path = _moving(config, model, path)
-    return path if kind.every == 1 else SpacedPath(path, kind.every)
-
-
-def _moving(config: ResolvedConfig, model: nn.Module, path: PerExamplePath) -> PerExamplePath:
-    ascent = find_recipe(config.recipe).ascent
-    return path if ascent is None else ascent(config).on(model, path, originals=config.originals)
-
-
-def workshop(config: ResolvedConfig, found: OwnTrial, fresh: Callable[[], nn.Module]) -> Workshop:
-    """What a watch over the training compares with."""
-    build = partial(own_path, config, found.kind)
-    return Workshop(fresh, build, found.probe, found.remembered, exact=GPU_ROUNDING not in found.codes)
+def _maker(config: ResolvedConfig, own: Own, dataset: Dataset, key: Key, device: torch.device) -> Callable[[], nn.Module]:
+    return lambda: initial_network(config, own, dataset, key).to(device).train()
 
 
 def try_own_network(
@@ -170,10 +101,9 @@ def try_own_network(
 ) -> OwnTrial:
     """Tries a network on copies of it; ``fresh`` makes one, ``sized`` says how many records a pass of a path holds.
 
-    Guarantees
-        Whatever is returned was run at that pass size: one record gave the same bits in every row, beside random, public, equal
-        and empty rows, and in a fresh copy; random numbers belonged to single rows. ModelError names what does not hold,
-        and what writes to the model's tensors. ``codes`` names what could not be shown.
+    The path that is returned was run at that pass size: one record gave the same bits in every row, beside random, public,
+    equal and empty rows, and in a fresh copy; random numbers belonged to single rows. ModelError names what does not hold, and
+    what writes to the model's tensors. ``codes`` names what could not be shown.
     """
     try:
         first = _kind_of(per_example_path(config, fresh(), dataset))
@@ -186,7 +116,7 @@ def try_own_network(
     tried = 0
     for kind in kinds:
         used = fresh()
-        records = sized(own_path(config, kind, used))
+        records = sized(path_of_kind(config, kind, used))
         probe = _probe(config, used, dataset, records)
         with _threads(used):
             if records != tried:
@@ -200,7 +130,7 @@ def try_own_network(
         "it could not be shown that a record's gradient depends on that record alone",
         where="trial on random and public records, at the size of the run's passes",
         got="; ".join(dict.fromkeys(reasons)),
-        wanted="the same bits in every row, beside whatever records",
+        wanted="the same bits in every row, beside any records",
         fix="treat each row of the batch alone; or let the path be chosen (performance.path=auto)",
     )
 
@@ -210,7 +140,7 @@ def _shown(
 ) -> tuple[str, ...] | None:
     """The codes with which this kind of path may be used; None, and a reason more, if it may not."""
     with shifted_parameters(used):
-        reason = RowTrial(own_path(config, kind, used), probe).reason()
+        reason = RowTrial(path_of_kind(config, kind, used), probe).reason()
     if not reason:
         return ()
     reasons.append(f"{kind}: {reason}")
@@ -219,7 +149,7 @@ def _shown(
     for every in (1, *_SPACES):
         copy = fresh().to(_CPU)
         with shifted_parameters(copy):
-            path = own_path(config, replace(kind, every=every), copy)
+            path = path_of_kind(config, replace(kind, every=every), copy)
             if not RowTrial(path, probe.to(_CPU, _MOST_ON_CPU)).reason():
                 return (GPU_ROUNDING,)
     return None
@@ -232,7 +162,7 @@ def _state(
     if not exact:
         probe, used = probe.to(_CPU, _MOST_ON_CPU), used.to(_CPU)
     with shifted_parameters(used):
-        return try_state(lambda: fresh().to(probe.labels.device), partial(own_path, config, kind), probe, used)
+        return try_state(lambda: fresh().to(probe.labels.device), partial(path_of_kind, config, kind), probe, used)
 
 
 def _probe(config: ResolvedConfig, model: nn.Module, dataset: Dataset, records: int) -> Probe:
@@ -256,14 +186,87 @@ def _candidates(first: PathKind, asked: str) -> list[PathKind]:
     return [first, *vmap, *spaced, PathKind("single")]
 
 
-@contextmanager
-def _threads(model: nn.Module) -> Iterator[None]:
+def _threads(model: nn.Module) -> AbstractContextManager[None]:
     """As many threads inside each operation as passes will have: it decides in which order numbers are added."""
-    before = torch.get_num_threads()
-    device = next(model.parameters()).device
-    if pass_mode(model, device).workers > 1:
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+    several = pass_mode(model, next(model.parameters()).device).workers > 1
+    return one_thread_inside() if several else nullcontext()
+
+
+class OwnTraining:
+    """The watch over one session: what could not be shown is noted in ``run.json`` when it is seen.
+
+    A session that ends well has seen no tensor of the model change but by the plan's updates, at no step; and at steps 1, 2,
+    4, ... and at the end the gradients of a fresh copy with the same weights were the same.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        config: ResolvedConfig,
+        own: Own,
+        dataset: Dataset,
+        key: Key,
+        model: nn.Module,
+        ranks: Ranks,
+        tried: OwnTrial | None = None,
+    ) -> None:
+        device = next(model.parameters()).device
+        self._root, self._config, self._model, self._ranks = root, config, model, ranks
+        self._fresh = _maker(config, own, dataset, key, device)
+        found = tried or try_network(config, own, dataset, key, device, ranks)
+        records = ranks.smallest(found.records)
+        if records != found.records:
+            found = try_own_network(config, dataset, self._fresh, lambda _: records)
+        self._codes = set(found.codes)
+        path = path_of_kind(config, found.kind, model)
+        self._watched: WatchedPath | None = None
+        if not is_known(model):  # layers of torch or of this package keep nothing and are not compared with copies
+            build = partial(path_of_kind, config, found.kind)
+            shop = Workshop(self._fresh, build, found.probe, found.remembered, exact=GPU_ROUNDING not in found.codes)
+            path = self._watched = WatchedPath(path, model, shop, key, self._note)
+        self.chosen = ChosenPath(path, found.records)
+        self._tensors: TensorWatch | None = None
+        if ranks.is_first:
+            note_own_network(root, found.codes)
+
+    def begin(self, source: GradientSource, first: int) -> GradientSource:
+        """The source for the loop, once the model has the weights that step ``first`` begins with."""
+        self._tensors = TensorWatch(self._model, self._fresh(), _moved_by_package(self._model))
+        if self._watched is None:
+            return WatchedSource(source, self._tensors, lambda _: nullcontext())
+        self._watched.tensors = self._tensors
+        return WatchedSource(source, self._tensors, self._watched.around(first, self._config.steps))
+
+    def updated(self) -> None:
+        """To be called after each update, and after what the package does to the weights then."""
+        if self._tensors is not None:
+            self._tensors.updated()
+
+    def check(self) -> None:
+        """Ends in an error if something was seen; to be called before anything of a step is kept or shown."""
+        if self._tensors is not None:
+            self._tensors.check()
+
+    def finish(self) -> None:
+        """The last look, after the last step and before the weights are written."""
+        if self._watched is not None:
+            self._watched.finish()
+        if self._tensors is not None:
+            self._tensors.compare()
+        self.check()
+        self._ranks.agree("what could not be shown about the network", " ".join(sorted(self._codes)))
+
+    def _note(self, places: Sequence[str]) -> None:
+        if KEPT_STATE not in self._codes and self._ranks.is_first:
+            note_own_network(self._root, [KEPT_STATE])
+        self._codes.add(KEPT_STATE)
+
+
+def _moved_by_package(model: nn.Module) -> list[str]:
+    """Buffers of this package's own layers: the deviation of a noise layer follows the weights before it."""
+    return [
+        f"{path}.{name}" if path else name
+        for path, layer in model.named_modules()
+        if type(layer).__module__.startswith(_PACKAGE)
+        for name, _ in layer.named_buffers(recurse=False)
+    ]

@@ -1,11 +1,9 @@
 """PixelDP, HGM-PixelDP and Secure-SGD (HGM, AGM): noise behind the first layer.
 
-Not private in training: its (epsilon, delta) speak of the pixels of one input, never of the training records.
-
-Not private in training, so that the redistribution vector may be computed from the training records as they are.
-
-As published, r is computed from the training records and nothing pays for it. Here r is learned with the other weights, under
-the same private steps; ``redistribution=training`` estimates it privately and the ledger counts that.
+PixelDP and HGM-PixelDP do not train privately: their (epsilon, delta) are about the pixels of one input, not about the training
+records, so that HGM-PixelDP may compute the redistribution vector r from these as they are. Secure-SGD trains by DP-SGD. As
+published, it computes r from the training records and nothing pays for it. Here r is a weight, learned under the same private
+steps; ``redistribution=training`` estimates it by a mechanism that the ledger counts.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ def noisy_recipe(
     noise_layer: Mapping[str, Any],
     published: Mapping[str, Any] | None = None,
 ) -> Recipe:
-    """A recipe whose network has a noise layer with these settings; ``published`` holds what its published variant changes."""
+    """A recipe with a noise layer of these settings. ``published`` holds what its published variant changes."""
     return Recipe(
         name=name,
         summary=summary,
@@ -64,7 +62,6 @@ PIXELDP = noisy_recipe(
     },
 )
 
-
 HGM_PIXELDP = noisy_recipe(
     "hgm-pixeldp",
     summary="ordinary SGD on a network with Gaussian noise after its first layer, redistributed over its outputs",
@@ -73,7 +70,6 @@ HGM_PIXELDP = noisy_recipe(
     robustness="certified after training with its own noise (linf; any norm with --norm), with an epsilon_r above 1",
     noise_layer={**LINF, "mechanism": "heterogeneous", "weights": "measure", "redistribution": "training"},
 )
-
 
 SECURESGD = noisy_recipe(
     "securesgd",
@@ -84,7 +80,6 @@ SECURESGD = noisy_recipe(
     noise_layer={**LINF, "mechanism": "heterogeneous", "weights": "parseval", "redistribution": "learned"},
     published={"noise_layer": {"redistribution": "training"}},
 )
-
 
 SECURESGD_AGM = noisy_recipe(
     "securesgd-agm",

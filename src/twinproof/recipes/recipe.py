@@ -1,7 +1,6 @@
-"""What a recipe is: the slots of the training loop, filled, with the promise that follows.
+"""What a recipe is: what it fills into the training loop, and the guarantee that follows.
 
-Each recipe reads some of these fields; its defaults name them all. docs/recipes.md has the values of the papers, of their
-programs and of the systems that they adapt.
+docs/recipes.md compares the defaults with the values of the papers and of their programs.
 """
 
 from __future__ import annotations
@@ -198,8 +197,8 @@ class Recipe:
     ``printed`` is how the paper's own variant makes its gradients where no plan can count them.
 
     Guarantees
-        Whatever a recipe fills in sees one record at a time: a loss its copies' outputs and its label, an augmentation's rows
-        are made one by one, an ascent is mapped over records. Nothing here is ever handed two records to compare.
+        Everything that a recipe fills in sees one record at a time: a loss gets the outputs of its copies and its label, an
+        augmentation makes rows one by one, an ascent is mapped over records.
     """
 
     name: str

@@ -36,8 +36,8 @@ def spent_on_data(dataset: Dataset) -> list[Event]:
 def redistribution_plan(config: ResolvedConfig) -> Plan | None:
     """The mechanism by which a private recipe estimates r from its training records; None where it does not.
 
-    One step on all records, with the declared number of them as the divisor. The published variant takes r without any
-    mechanism; its privacy is refuted.
+    One step on all records, with their declared number as the divisor. The published variant uses no mechanism; its privacy is
+    refuted.
     """
     noise = config.noise_layer
     if noise is None or noise.redistribution is not RedistributionKind.TRAINING or config.variant is Variant.PUBLISHED:
@@ -215,8 +215,8 @@ def refuse_training_records(public: Split, training: Split, name: str) -> None:
     """Refuses public data that share more inputs with the training records than chance explains.
 
     Guarantees
-        What lies in both splits is at most a tenth of each, counted by equal stored inputs, whatever their labels. Whether
-        the rest is public is the owner's word; no look at the records could show it.
+        Accepted data have at most a tenth of their inputs in common with the training records, and the other way round, counted
+        by equal stored inputs. Whether the rest is public is the owner's word.
     """
     ours, theirs = _inputs(training), _inputs(public)
     known, members = set(ours), set(theirs)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from torch import nn
 
-from twinproof.compute.ranks import ALONE
 from twinproof.errors import ModelError
 from twinproof.keys import Key
 from twinproof.layers.fixed_draws import PSI, with_fixed_draws
 from twinproof.layers.noise import Law
 from twinproof.layers.noise_placement import split_at_two_noises, with_two_noises
 from twinproof.recipes.recipe import PrintedSettings, RegulariserConfig, reading
-from twinproof.training.distributed import SharedPlainGradients
 from twinproof.training.loop import GradientSource, PlainGradients
 from twinproof.training.published_stobatch.gradients import PrintedTraining, PublishedStoBatch, refuse_one_batch
 from twinproof.training.published_stobatch.paper_noise import paper_noise
@@ -30,8 +28,7 @@ def printed_source(settings: PrintedSettings, source: PlainGradients, model: nn.
     """The paper's steps on the records of ``source``, by as many ranks as it has."""
     ensemble, xi = ensemble_of(settings.regulariser), reading(settings.regulariser, "xi")
     training = PrintedTraining(settings.batch_size, xi, ensemble, trainers_of(settings))
-    ranks = source.ranks if isinstance(source, SharedPlainGradients) else ALONE
-    return PublishedStoBatch(training, source.records, model, key, ranks)
+    return PublishedStoBatch(training, source.records, model, key, source.ranks)
 
 
 def trainers_of(settings: PrintedSettings) -> LocalTrainers:

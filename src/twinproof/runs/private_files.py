@@ -19,7 +19,7 @@ from twinproof.runs.layout import StepLine
 from twinproof.runs.reading import Digest, Length, read_json, read_lines
 
 _KEY, _FINGERPRINT, _SOURCE, _DIAGNOSTICS = "key", "fingerprint.json", "source.json", "diagnostics.jsonl"
-_PASSES, _TIMES = "passes.json", "times.json"
+_TIMES, PASSES = "times.json", "passes.json"
 # What a start writes before ``run.json`` is there, in this order.
 WRITTEN_FIRST = (_SOURCE, _FINGERPRINT, _KEY)
 _LARGEST_KEY = 4096
@@ -99,13 +99,7 @@ def load_source(folder: Path) -> dict[str, Any] | None:
 
 def save_passes(folder: Path, passes: Mapping[str, Any]) -> None:
     """Keeps how the passes of a run's steps are computed, for as long as training lasts."""
-    write_json(folder / _PASSES, dict(passes))
-
-
-def load_passes(folder: Path) -> dict[str, Any] | None:
-    """What ``save_passes`` kept; None for a run that has not begun to draw."""
-    path = folder / _PASSES
-    return read_json(path).record if path.is_file() else None
+    write_json(folder / PASSES, dict(passes))
 
 
 def save_times(folder: Path, *, finished: str, seconds: float) -> None:
@@ -134,5 +128,5 @@ def rewind_diagnostics(folder: Path, steps: int) -> None:
 
 def forget_training_secrets(folder: Path, checkpoint: str) -> None:
     """Removes the noise key (whoever had it could subtract the noise), the checkpoint and what else only a resume needs."""
-    for name in (_KEY, _PASSES, checkpoint):
+    for name in (_KEY, PASSES, checkpoint):
         (folder / name).unlink(missing_ok=True)

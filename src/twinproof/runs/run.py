@@ -16,16 +16,11 @@ from twinproof.data.record import Dataset
 from twinproof.errors import RunError, UserError
 from twinproof.files import sha256_file
 from twinproof.guarantee import Guarantee, Kind, Status
-from twinproof.layers.fixed_draws import with_fixed_draws
-from twinproof.layers.networks import build_network
-from twinproof.layers.noise import Law, Place
-from twinproof.layers.noise_placement import BOTH_PLACES, NoiseForm, RedistributionKind, with_noise, with_two_noises
+from twinproof.layers.run_network import build_run_network
 from twinproof.runs.layout import COMPLETE, DATA, NETWORK, PROMISES, RunLayout, read_run_json, refuse_missing
 from twinproof.runs.private_files import load_seconds
 
 _OWN = "own:"
-# The variant in which noise at both places is drawn once as well, and kept with the weights.
-_PUBLISHED = "published"
 
 
 def own_network_name(network: nn.Module) -> str:
@@ -36,16 +31,6 @@ def own_network_name(network: nn.Module) -> str:
 def is_own_network(name: str) -> bool:
     """Whether a run's network is the caller's own, so that its code is not here."""
     return name.startswith(_OWN)
-
-
-def _noise_form(stored: dict[str, Any]) -> NoiseForm:
-    return NoiseForm(
-        Place(stored["place"]),
-        Law(stored["law"]),
-        RedistributionKind(stored["redistribution"]),
-        float(stored["floor"]),
-        float(stored["width"]),
-    )
 
 
 @dataclass(frozen=True)
@@ -148,20 +133,12 @@ class Run:
 
     def _untrained(self) -> nn.Module:
         config, data = self.record["config"], self.record["data"]
-        shape = tuple(data["shape"])
-        if is_own_network(config["model"]):
-            model = self._own_network(config["model"])
-        else:
-            model = build_network(config["model"], shape, len(data["classes"]), width=config["width"])
-        noise = config.get("noise_layer")
-        if noise is None:
-            return model
+        own = self._own_network(config["model"]) if is_own_network(config["model"]) else None
         try:
-            if noise["place"] == BOTH_PLACES:  # both deviations lie with the weights
-                noisy = with_two_noises(model, shape, float(config["sigma"]), float(config["sigma"]), Law(noise["law"]))
-                return with_fixed_draws(noisy, shape) if config.get("variant") == _PUBLISHED else noisy
-            return with_noise(model, shape, _noise_form(noise), float(config["sigma"]))
+            return build_run_network(config, tuple(data["shape"]), len(data["classes"]), own)
         except (UserError, KeyError, TypeError, ValueError) as error:
+            if config.get("noise_layer") is None:
+                raise
             raise RunError(
                 "the noise layer of this run cannot be built",
                 where=f"{self.layout.run_json}, config.noise_layer",

@@ -37,7 +37,7 @@ class MovedCopies(PerExamplePath):
 
     @abstractmethod
     def begin(self, step: int, key: Key | None = None) -> None:
-        """Told before each training step; ``key`` is the run's, for what is drawn once for a step."""
+        """Called before each training step; ``key`` is the run's, for what is drawn once for a step."""
 
     @abstractmethod
     def moved(self, inputs: Tensor, labels: Tensor) -> Tensor:
@@ -64,7 +64,7 @@ def moved_copies_in(path: PerExamplePath) -> MovedCopies | None:
 
 
 class WarmedUp(GradientSource):
-    """Gradients of a source whose path moves copies: tells the path each step before it is taken."""
+    """Gradients of a source whose path moves copies: the path begins each step first."""
 
     def __init__(self, source: GradientSource, path: MovedCopies, key: Key | None = None) -> None:
         self._source = source

@@ -10,7 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import torch
@@ -18,12 +18,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from twinproof.compute.devices import Captured
+from twinproof.compute.ranks import ALONE, Ranks
 from twinproof.errors import ConfigError
 from twinproof.privacy.plan import PrivateExecution
 from twinproof.privacy.step_randomness import step_randomness
-from twinproof.training.passes import ONE_BY_ONE, Batching, DeviceRecords, PassMode
+from twinproof.training.distributed import clipped_over_ranks, summed_by_name
+from twinproof.training.passes import ONE_BY_ONE, Batching, PassMode
 from twinproof.training.per_example.paths import PerExamplePath, RecordLoss
-from twinproof.training.step_sums import ClippedPass, DeviceStepSums, HostStepSums, StepSums
+from twinproof.training.step_sums import ClippedPass, step_sums
 
 # Steps whose draws a GPU may prepare together where no ledger sets the limit.
 _AHEAD = 100
@@ -67,7 +69,10 @@ class GradientSource(ABC):
 
 
 class PrivateGradients(GradientSource):
-    """Per-example gradients of all copies, averaged, clipped, summed in float64 and released through the plan."""
+    """Per-example gradients of all copies, averaged, clipped, summed in float64 and released through the plan.
+
+    All ``ranks`` hold the same key, draw the same records, add up their shares and the same noise, once, to the same sum.
+    """
 
     def __init__(
         self,
@@ -76,20 +81,20 @@ class PrivateGradients(GradientSource):
         batching: Batching,
         shapes: Mapping[str, Tensor],
         mode: PassMode = ONE_BY_ONE,
+        *,
+        ranks: Ranks = ALONE,
     ) -> None:
-        self._execution = execution
+        self._execution, self._ranks = execution, ranks
         self.pass_size = batching.physical_batch
         work = ClippedPass(path, execution.clip_weights)
-        self._sums: StepSums = (
-            DeviceStepSums(work, batching, shapes)
-            if mode.capture
-            else HostStepSums(work, batching, shapes, workers=mode.workers)
-        )
+        self._sums = step_sums(work, replace(batching, share=ranks.share), shapes, mode)
 
     def gradient(self, step: int) -> dict[str, Tensor]:
         """One step of DP-SGD: a Poisson draw, the clipped sum over it, noise, a constant divisor."""
         draw = self._execution.draw(step)
         found = self._sums.of(draw.indices, step)
+        if self._ranks is not ALONE:
+            found = clipped_over_ranks(found, self._ranks)
         self.last = StepDiagnostics(step, len(draw.indices), found.counts)
         return self._execution.release(draw, found.by_name)
 
@@ -97,20 +102,25 @@ class PrivateGradients(GradientSource):
 class PlainGradients(GradientSource):
     """The ordinary gradient of a Poisson batch: no clipping, no noise, no privacy."""
 
-    def __init__(self, model: nn.Module, loss: RecordLoss, batching: Batching, *, sample_rate: float, divisor: float) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: RecordLoss,
+        batching: Batching,
+        *,
+        sample_rate: float,
+        divisor: float,
+        ranks: Ranks = ALONE,
+    ) -> None:
         self._model = model
         self._loss = torch.func.vmap(loss, randomness="different")
-        self._batching = batching
-        records = batching.records
+        self._batching = replace(batching, share=ranks.share)
+        self.ranks = ranks
+        self.records = records = batching.records
         self._randomness = step_randomness(
             batching.key, records.device, records=len(records), sample_rate=sample_rate, parameters=0
         )
         self._divisor = divisor
-
-    @property
-    def records(self) -> DeviceRecords:
-        """All records, for who draws them otherwise."""
-        return self._batching.records
 
     def gradient(self, step: int) -> dict[str, Tensor]:
         """Sum of the drawn records' gradients over the expected batch size."""
@@ -125,7 +135,10 @@ class PlainGradients(GradientSource):
             for name, value in zip(sums, torch.autograd.grad(losses.sum(), list(parameters.values())), strict=True):
                 sums[name] += value / self._divisor
         self.last = StepDiagnostics(step, len(indices), torch.zeros(2, dtype=torch.int64))
-        return sums
+        if self.ranks is ALONE:
+            return sums
+        summed = summed_by_name(sums, self.ranks)
+        return {name: summed[name].to(value.dtype) for name, value in sums.items()}
 
 
 class Update:
@@ -168,9 +181,7 @@ class Schedule(StrEnum):
 def share_of_rate(schedule: Schedule, step: int, steps: int) -> float:
     """What is left of the learning rate in ``step`` of ``steps``: all of it in step 0, and more than nothing in the last.
 
-    Guarantees
-        It depends on public numbers only, never on a loss: a schedule that watches the training records would have to be
-        paid for.
+    It depends on public numbers only: a schedule that looks at a training loss would have to be paid for.
     """
     done = step / steps
     match schedule:
@@ -199,13 +210,15 @@ class WeightAverage:
     Guarantees
         - A function of the released iterates of the private steps and of nothing else: post-processing, which costs no
           privacy and changes no number of the plan.
-        - The training goes on from the last weights, to the same bits as without an average.
+        - Training continues from the last weights, to the same bits as without an average.
         - Average and step number are its whole state: a resumed run ends with the same bits.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         if not 0 <= decay < 1:
-            raise ConfigError("this is no moving average", where="averaging", got=decay, wanted="at least 0 and below 1")
+            raise ConfigError(
+                "the decay is too large or negative", where="averaging", got=decay, wanted="at least 0 and below 1"
+            )
         self._decay = decay
         named = {name: value for name, value in model.named_parameters() if value.requires_grad}
         self._names = list(named)
@@ -236,7 +249,7 @@ class WeightAverage:
         return dict(zip(self._names, self._average, strict=True))
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Goes on from a checkpoint's average; KeyError where a parameter is missing in it, and nothing changed."""
+        """Restores a checkpoint's average; KeyError where a parameter is missing in it, and nothing changed."""
         found = [state[name] for name in self._names]
         for value, stored in zip(self._average, found, strict=True):
             value.copy_(stored)
@@ -253,10 +266,9 @@ def run_loop(
     rate: Rate | None = None,
     average: WeightAverage | None = None,
 ) -> None:
-    """Takes the steps first..steps-1; ``after_step`` is told how many steps have been taken in all.
+    """Takes the steps first..steps-1; ``after_step`` is called with the number of steps taken in all.
 
-    ``rate`` gives each step's learning rate instead of the optimiser's; ``average`` takes in the weights after every step,
-    before ``after_step`` is told.
+    ``rate`` gives each step's learning rate instead of the optimiser's; ``average`` takes in the weights before that call.
     """
     update = Update(model, optimizer, scheduled=rate is not None)
     for step in range(first, steps):

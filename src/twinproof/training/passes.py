@@ -1,9 +1,5 @@
 """Records on the device in passes of one fixed size, and how passes may be run.
 
-Guarantees
-    No field here changes epsilon, delta, sensitivity or a radius. The plan and the guarantees are computed without looking at
-    this record (test: random settings, equal plans, equal guarantees).
-
 A Poisson draw has a random size. Cutting it into passes of one size keeps memory constant, lets the step be compiled or
 captured later, and makes a record's gradient independent of how many others were drawn beside it.
 """
@@ -23,6 +19,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
+from twinproof.compute.ranks import WHOLE, Share
 from twinproof.compute.seeds import own_generators, seed_default_generators, seed_generator
 from twinproof.data.record import Split
 from twinproof.errors import ConfigError
@@ -31,7 +28,11 @@ from twinproof.layers.noise import NoiseLayer, RandomSpread
 
 
 class Performance(BaseModel):
-    """Speed and memory settings."""
+    """Speed and memory settings.
+
+    Guarantees
+        No field changes epsilon, delta, sensitivity or a radius: the plan and the guarantees are computed without it.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -43,7 +44,7 @@ class Performance(BaseModel):
 
 
 # On a CPU: rows of a pass, few enough to stay near the core; what a pass costs besides its rows, in rows of a small network;
-# bytes of per-example gradients; and the fewest records that still make good matrix products, whatever a gradient takes.
+# bytes of per-example gradients; and the fewest records that still make good matrix products.
 _CPU_ROWS, _CPU_ROWS_LOST, _CPU_GRADIENT_BYTES, _CPU_FEWEST = 512, 24, 128 * 2**20, 8
 _MULTIPLE = 8
 
@@ -157,7 +158,7 @@ def _is_foreign(layer: nn.Module, name: str, value: object) -> bool:
 
 @dataclass(frozen=True)
 class Pass:
-    """``size`` rows of inputs in [0, 1] with labels; rows where ``present`` is False are zeros that stand for nobody."""
+    """``size`` rows of inputs in [0, 1] with labels; rows where ``present`` is False are zeros and no record."""
 
     inputs: Tensor
     labels: Tensor
@@ -192,7 +193,7 @@ class DeviceRecords:
         return self._stored[rows].to(self._dtype) / self._levels
 
     def take(self, rows: Tensor, present: Tensor) -> Pass:
-        """The records ``rows``; what stands where ``present`` is False is nobody's, whatever its row says."""
+        """The records ``rows``; zeros where ``present`` is False."""
         # Not even masked may anybody's record stand in a row that only fills the pass.
         inputs = self.inputs(rows)
         inputs = torch.where(present.view(-1, *(1 for _ in inputs.shape[1:])), inputs, 0)
@@ -289,7 +290,8 @@ class GaussianCopies(Augmentation):
 class Batching:
     """The records, how their copies are made, and how many records one pass holds.
 
-    ``layers_draw`` False says that no layer of the network draws numbers, so that none have to be seeded.
+    ``layers_draw`` False says that no layer of the network draws numbers, so that none have to be seeded. Passes are those of
+    one rank's ``share``, numbered from 0; their noise belongs to their numbers among the passes of all ranks.
     """
 
     records: DeviceRecords
@@ -297,14 +299,19 @@ class Batching:
     physical_batch: int
     key: Key
     layers_draw: bool = True
+    share: Share = WHOLE
+
+    def own(self, indices: Tensor) -> Tensor:
+        """Those of the drawn records ``indices`` that are in this rank's passes."""
+        return indices if self.share.world == 1 else self.share.own(indices, self.physical_batch)
 
     def passes(self, indices: Tensor) -> Iterator[Pass]:
-        """The records ``indices``, pass by pass."""
-        return self.records.passes(indices, self.physical_batch)
+        """This rank's passes over the drawn records ``indices``."""
+        return self.records.passes(self.own(indices), self.physical_batch)
 
     def seed_augmentation(self, generator: torch.Generator, step: int, number: int) -> None:
         """Puts ``generator`` where the noise of this step and pass alone begins."""
-        seed_generator(generator, self.key, "augmentation", step, number)
+        seed_generator(generator, self.key, "augmentation", step, self.share.number(number))
 
     def copies(self, inputs: Tensor, step: int, number: int) -> Tensor:
         """The copies of a pass."""
@@ -320,5 +327,5 @@ class Batching:
             return
         device = self.records.device
         with own_generators(device):
-            seed_default_generators(device, self.key, "layers", step, number)
+            seed_default_generators(device, self.key, "layers", step, self.share.number(number))
             yield

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from twinproof.compute.devices import Captured
-from twinproof.training.passes import Batching, Pass
+from twinproof.training.passes import Batching, Pass, PassMode
 from twinproof.training.per_example.paths import PerExamplePath
 
 Item = TypeVar("Item")
@@ -58,7 +58,7 @@ class StepSums(ABC):
 
     @abstractmethod
     def of(self, indices: Tensor, step: int) -> ClippedSums:
-        """The sums over the records ``indices``; they hold until the next call."""
+        """The sums over this rank's passes of the drawn records ``indices``; they hold until the next call."""
 
 
 class HostStepSums(StepSums):
@@ -107,8 +107,7 @@ class HostStepSums(StepSums):
 class DeviceStepSums(StepSums):
     """Passes as one recording on tensors that stay in place: which rows, how many of them count, and the seed of their noise.
 
-    Guarantees
-        The host waits for nothing: rows and counts lie on the device, and so do the sums.
+    The host waits for nothing: rows and counts lie on the device, and so do the sums.
     """
 
     def __init__(self, work: ClippedPass, batching: Batching, shapes: Mapping[str, Tensor]) -> None:
@@ -133,7 +132,7 @@ class DeviceStepSums(StepSums):
         """See :class:`StepSums`."""
         self._flat.zero_()
         self._total.counts.zero_()
-        size = self._batching.physical_batch
+        size, indices = self._batching.physical_batch, self._batching.own(indices)
         for number, start in enumerate(range(0, len(indices), size)):
             chunk = indices[start : start + size]
             self._rows[: len(chunk)].copy_(chunk)
@@ -149,6 +148,13 @@ class DeviceStepSums(StepSums):
         for name, value in part.by_name.items():
             self._total.by_name[name] += value
         self._total.counts.add_(part.counts)
+
+
+def step_sums(work: ClippedPass, batching: Batching, shapes: Mapping[str, Tensor], mode: PassMode) -> StepSums:
+    """The way to add up a step's gradients in this mode."""
+    if mode.capture:
+        return DeviceStepSums(work, batching, shapes)
+    return HostStepSums(work, batching, shapes, workers=mode.workers)
 
 
 def in_order(

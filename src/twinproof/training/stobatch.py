@@ -1,7 +1,7 @@
 """What StoBatch trains on: an ensemble of attacks, Taylor losses, and an auto-encoder of the first layer.
 
-I-FGSM, MIM and PGD in linf, against the class that the network itself predicts for the record, of a size that is drawn anew for
-each training step. The papers' batches hold one attack for each third of *other* records; here every record is attacked by all
+I-FGSM, MIM and PGD in linf, against the class that the network predicts for the record, of a size drawn for each training
+step. The papers' batches hold one attack for each third of *other* records; here every record is attacked by all
 of them, which makes the copies a function of that record.
 
 Around 0, softplus(z) = z/2 + ln(2 cosh(z/2)) = ln 2 + z/2 + z^2/8 - z^4/192 + ... . Coefficients of the same polynomials, for
@@ -45,8 +45,8 @@ ATTACKS = (Attack("ifgsm"), Attack("mim", decay=1.0), Attack("pgd", random_start
 """The ensemble of the paper, in the order of the adversarial copies."""
 
 _SIZE = "attack size"
-# Where nobody gives a key: sizes need not be secret, they have to be independent of the records.
-_ANYBODYS = Key.from_seed(0)
+# Where no key is given: sizes need not be secret, but independent of the records.
+_PUBLIC_KEY = Key.from_seed(0)
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Ensemble:
 
     def size_at(self, step: int, key: Key | None) -> float:
         """The size of training step ``step``: from the key's stream of its own, nothing that the records decide."""
-        word = int((key or _ANYBODYS).words(_SIZE, step, count=1)[0])
+        word = int((key or _PUBLIC_KEY).words(_SIZE, step, count=1)[0])
         return self.size * ((word + 1) / 2**64)
 
     def on(self, model: nn.Module, inner: PerExamplePath, *, originals: bool) -> AdversarialEnsemble:
@@ -81,7 +81,7 @@ class AdversarialEnsemble(MovedCopies):
 
     All copies it is given are the record itself, in [0, 1]; the last ``len(ATTACKS)`` are attacked. The network looks as in
     evaluation, with its noise layers silenced, as in the authors' program; the class to leave is the one that it then predicts
-    for the record. The paper predicts it anew at each step of an attack, which turns round one that has succeeded.
+    for the record. The paper predicts it again at each step of an attack, which undoes one that has succeeded.
 
     Guarantees
         A record's adversarial copies are a function of the network, that record, the step's size and numbers drawn for that
@@ -158,10 +158,9 @@ def taylor_cross_entropy(logits: Tensor, label: Tensor) -> Tensor:
     For each class ln 2 + (1/2 - y) z + z^2/8, with y = 1 for the label and 0 otherwise: a parabola with its minimum at
     z = 2 for the label and z = -2 for the others, so that logits do not grow without end.
 
-    Guarantees
-        Never below the exact loss softplus(z) - y z, and above it by at most z^4/192 for each class, whatever z is: 0.0053 at
-        |z| = 1, 0.0834 at |z| = 2. Proof: u - u^3/3 <= tanh u <= u for u >= 0, integrated, puts ln cosh u between
-        u^2/2 - u^4/12 and u^2/2; u = z/2.
+    Never below the exact loss softplus(z) - y z, and above it by at most z^4/192 for each class, for any z: 0.0053 at
+    |z| = 1, 0.0834 at |z| = 2. Proof: u - u^3/3 <= tanh u <= u for u >= 0, integrated, puts ln cosh u between
+    u^2/2 - u^4/12 and u^2/2; u = z/2.
     """
     classes = torch.arange(logits.shape[-1], device=logits.device)
     target = (classes == label).to(logits.dtype)
@@ -175,9 +174,8 @@ def balanced_cross_entropy(logits: Tensor, label: Tensor) -> Tensor:
     scores for all classes, is 1 - 2/M of its length. Clipped gradients go there first, and units saturate on the way. With
     the shift the common part is zero for balanced classes, and gradients begin with what tells the classes apart.
 
-    Guarantees
-        The same objective from another start: a network whose last biases are higher by 2 - 4/M has the same loss by
-        ``taylor_cross_entropy``, and gives the same class. M is public, and nothing else is looked at.
+    The same objective from another start: a network whose last biases are higher by 2 - 4/M has the same loss by
+    ``taylor_cross_entropy``, and gives the same class. M is public, and nothing else is looked at.
     """
     return taylor_cross_entropy(logits + (4 / logits.shape[-1] - 2), label)
 
@@ -189,9 +187,8 @@ def taylor_reconstruction(reconstruction: Tensor, inputs: Tensor) -> Tensor:
     else (a penalty, clipping, few steps). Inputs are in [0, 1], or in [-1, 1] as the paper has them, where x below 0 is no
     probability and the exact loss has no minimum either.
 
-    Guarantees
-        Never above the exact loss softplus(z) - x z, and below it by at most z^2/8 for each input, whatever z and x are: the
-        difference is ln cosh(z/2).
+    Never above the exact loss softplus(z) - x z, and below it by at most z^2/8 for each input, for any z and x: the
+    difference is ln cosh(z/2).
     """
     if reconstruction.shape != inputs.shape or inputs.ndim < 2:
         got = f"{tuple(reconstruction.shape)} for inputs {tuple(inputs.shape)}"
@@ -209,7 +206,7 @@ def taylor_reconstruction_rows(reconstruction: Tensor, inputs: Tensor) -> Tensor
     of any size.
 
     Guarantees
-        Never below ln 2 - 2 (x - 1/2)^2 averaged over inputs, whatever z is. Never below the exact loss softplus(z) - x z, and
+        Never below ln 2 - 2 (x - 1/2)^2 averaged over inputs, for any z. Never below the exact loss softplus(z) - x z, and
         above it by at most z^4/192 for each input (``taylor_cross_entropy``).
     """
     return (math.log(2) + (0.5 - inputs) * reconstruction + reconstruction.square() / 8).flatten(1).mean(1)
@@ -233,9 +230,8 @@ class ReconstructingView(nn.Module):
     transposed layer, theta (h + e2), and is compared with x (Eq. 5 of Phan et al. 2020). One draw of both noises serves the
     logits and the reconstruction.
 
-    Guarantees
-        The modules are those of ``network`` under the same names, so that gradients belong to its parameters; it is not
-        changed, and nothing is added to it. Rows do not meet.
+    The modules are those of ``network`` under the same names, so that gradients belong to its parameters; it is not
+    changed, and nothing is added to it. Rows do not meet.
     """
 
     columns = 1

@@ -82,7 +82,7 @@ def first_difference(one: Mapping[str, Tensor], other: Mapping[str, Tensor], row
 # Their code keeps nothing about records, and walking it would take long.
 _LIBRARIES = {"torch", "numpy", "twinproof", "scipy", *sys.stdlib_module_names}
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic, torch.dtype, torch.device, torch.Size, range)
-_MOST = 200_000  # values; what keeps more is told by their number
+_MOST = 200_000  # values that are looked at; of more only the number counts
 
 
 @dataclass(frozen=True)
@@ -276,7 +276,7 @@ class TensorWatch:
     itself moves after an update (the deviation of a noise layer).
 
     Guarantees
-        Between one update and the next no parameter or buffer changed by one bit, whatever wrote to it; at the end every
+        Between one update and the next no parameter or buffer changed by one bit; at the end every
         buffer and every frozen parameter has the bits that it began with, those of ``moves`` aside. On a GPU nothing waits:
         what was seen is read when ``check`` is called, which must be before anything is released.
     """
@@ -294,7 +294,7 @@ class TensorWatch:
         self._lazy = device.type == "cuda"
 
     def updated(self) -> None:
-        """Told when an update is done, and whatever this package does to the weights after it."""
+        """To be called after an update, and after what this package does to the weights then."""
         with torch.no_grad():
             for name in self._moving:
                 self._kept[name].copy_(self._tensors[name])

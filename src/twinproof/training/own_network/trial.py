@@ -281,7 +281,7 @@ def state_error(places: Sequence[str], got: str) -> ModelError:
 
 
 class RowTrial:
-    """Whether a path gives one record's gradient the same bits in every row, beside whatever records, on a probe's pass."""
+    """Whether a path gives one record's gradient the same bits in every row, beside any records, on a probe's pass."""
 
     def __init__(self, path: PerExamplePath, probe: Probe) -> None:
         self._path = path

@@ -48,9 +48,9 @@ class Workshop:
 
 
 class WatchedPath(PerExamplePath):
-    """The path of the network in training, compared with a fresh copy's where it was told to.
+    """The path of the network in training, compared with a fresh copy's at some steps (``around``).
 
-    ``note`` is told of places where the network keeps values between passes that no fresh copy has.
+    ``note`` is called with the places where the network keeps values between passes that no fresh copy has.
     """
 
     def __init__(

@@ -152,8 +152,7 @@ def float64_copy(model: nn.Module) -> nn.Module | None:
 
     A model that has nothing but float64 in it is its own copy.
 
-    Guarantees
-        The model is not touched: a copy that shares a module, a parameter or a buffer with it is not cast.
+    The model is not touched: a copy that shares a module, a parameter or a buffer with it is not cast.
     """
     if all(value.dtype == torch.float64 for value in _tensors(model) if value.is_floating_point()):
         return model

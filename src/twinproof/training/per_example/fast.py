@@ -193,8 +193,7 @@ def recording(layers: Mapping[str, nn.Module], rows: int, adjoints: Sequence[Adj
     share its hook: torch reads a layer's hooks in several steps, and one that vanishes in between would break the other
     thread's forward pass.
 
-    Guarantees
-        A recorder sees the forward passes of the thread that opened it and of no other. The hooks are gone after an error too.
+    A recorder sees the forward passes of the thread that opened it and of no other. The hooks are gone after an error too.
     """
     recorder = Recorder(layers, rows, adjoints)
     hooked: list[nn.Module] = []
@@ -239,12 +238,11 @@ class FastPath(PerExamplePath):
     ``channels_last`` a batch of images is laid out with its channels innermost, which convolutions on a CPU run faster; the
     model itself is not touched, and most of its tensors follow the layout of the input.
 
-    Guarantees
-        Right for models that pass the trial in :func:`choose_path`: no operation mixes rows of the batch, and each
-        parameter acts only through calls of its own layer, or of an ``Adjoint`` of it. The loss sees one record at a time (it
-        is mapped over records). Nothing that was collected outlives the call except what the result holds. Several threads
-        may call ``gradients`` at the same time: each gets the bits that it would get alone, unless a layer draws from torch's
-        global generator.
+    Right for models that pass the trial in :func:`choose_path`: no operation mixes rows of the batch, and each
+    parameter acts only through calls of its own layer, or of an ``Adjoint`` of it. The loss sees one record at a time (it
+    is mapped over records). Nothing that was collected outlives the call except what the result holds. Several threads
+    may call ``gradients`` at the same time: each gets the bits that it would get alone, unless a layer draws from torch's
+    global generator.
     """
 
     def __init__(self, model: nn.Module, loss: RecordLoss, *, channels_last: bool = False) -> None:

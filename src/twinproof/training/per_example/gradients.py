@@ -1,7 +1,7 @@
 """One parameter's gradients of m records, in the representation that is cheapest for the layer.
 
 The gradients of one pass of a large network take tens or hundreds of megabytes, and an allocator gives such sizes back to the
-system when they are freed. Getting them anew costs a page fault for each 4 KiB, more than the arithmetic that fills them.
+system when they are freed. Allocating them again costs a page fault for each 4 KiB, more than the arithmetic that fills them.
 
 Clipping needs two things of a batch of gradients: each record's norm, and a weighted sum over the records. A linear layer can
 give both from its inputs and errors without ever forming m matrices; a convolution usually forms them. What the training
@@ -15,7 +15,7 @@ Precision
 Guarantees
     For gradients in float32 or lower precision, ``squared_norms()`` is never below the exact squared norm of what
     ``weighted_sum`` adds up. Proof: a float64 sum of n terms errs by at most n * 2**-53 times the sum of their absolute
-    values, in whatever order it is taken; each representation adds more than that bound to its result.
+    values, in any order; each representation adds more than that bound to its result.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class _Slab:
         return self._borrower is None or self._borrower() is None
 
     def lend(self, count: int) -> Tensor:
-        """``count`` bytes. The tensor's storage, which all its views share, keeps the array alive, and the array tells us."""
+        """``count`` bytes. The tensor's storage, which all its views share, keeps the array alive."""
         array = self._bytes[:count]
         self._borrower = weakref.ref(array)
         return torch.from_numpy(array)
@@ -66,8 +66,7 @@ class _Slab:
 class Scratch:
     """Lends memory for large tensors on a CPU and keeps what comes back.
 
-    Guarantees
-        Two tensors that are alive at the same time never share memory, in whatever thread they were made.
+    Two tensors that are alive at the same time never share memory, also across threads.
     """
 
     def __init__(self) -> None:
@@ -85,7 +84,7 @@ class Scratch:
         return lent.view(dtype).view(tuple(shape))
 
     def release(self) -> None:
-        """Forgets the memory that nobody uses."""
+        """Frees the memory that is not in use."""
         with self._lock:
             self._slabs = [slab for slab in self._slabs if not slab.idle]
 
@@ -121,7 +120,7 @@ def row_squares(flat: Tensor) -> Tensor:
 
 
 def weighted_rows(flat: Tensor, weights: Tensor) -> Tensor:
-    """The sum over rows of weight times row, in float64; rows of weight 0 are left out, whatever they hold."""
+    """The sum over rows of weight times row, in float64; rows of weight 0 are left out, NaN too."""
     from twinproof.training.per_example import sum_kernels
 
     with torch.cuda.device(flat.device):
@@ -152,7 +151,7 @@ class PerExampleGradient(ABC):
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """The sum over records of weight times gradient, for weights (m,) float64: float64, in the parameter's shape.
 
-        A record of weight 0 adds exactly nothing, whatever its gradient holds: NaN and infinity too.
+        A record of weight 0 adds exactly nothing, even if its gradient is NaN or infinite.
         """
 
     @abstractmethod
@@ -304,7 +303,7 @@ class Rearranged(PerExampleGradient):
 
 
 def zero_gradient(parameter: Tensor, records: int) -> Instantiated:
-    """The gradient of a parameter that took no part; takes no memory whatever the number of records."""
+    """The gradient of a parameter that took no part; one number of memory for any number of records."""
     return Instantiated(parameter.new_zeros(()).expand(records, *parameter.shape))
 
 

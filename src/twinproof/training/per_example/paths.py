@@ -39,7 +39,7 @@ class RecordGradients:
     def weighted_sums(self, weights: Tensor) -> dict[str, Tensor]:
         """The sum over records of weight times gradient, by parameter name, for weights (m,) float64: in float64.
 
-        A record of weight 0 adds exactly nothing, whatever its gradient holds.
+        A record of weight 0 adds exactly nothing, even if its gradient is NaN.
         """
         found: dict[str, Tensor] = {}
         for group in self._groups:
@@ -56,7 +56,7 @@ class PerExamplePath(ABC):
 
     Guarantees
         A record's gradient is a function of the model, its own copies and its own label: at a fixed number of records it does
-        not change by one bit when the other records change, whatever they hold.
+        not change by one bit when the other records change, NaN included.
     """
 
     @abstractmethod
@@ -146,7 +146,7 @@ def _is_library(file: Path) -> bool:
 
 
 def changed_buffers(names: Iterable[str]) -> ModelError:
-    """The error for buffers that a forward pass changed."""
+    """The error for buffers that a forward pass changes."""
     return ModelError(
         "the forward pass changes a buffer, which would then hold values of the training records without noise",
         where=", ".join(sorted(names)),
@@ -194,9 +194,8 @@ class VmapPath(PerExamplePath):
 
     ``reason`` says why the fast path was not taken, where it was tried.
 
-    Guarantees
-        The mapped function is given one record, so that its gradient cannot depend on another one; randomness (dropout) is
-        drawn for each record anew.
+    The mapped function is given one record, so that its gradient cannot depend on another one; randomness (dropout) is
+    drawn for each record separately.
     """
 
     def __init__(self, model: nn.Module, loss: RecordLoss, *, reason: str = "") -> None:
@@ -259,9 +258,8 @@ class SpacedPath(PerExamplePath):
 class SinglePath(PerExamplePath):
     """Plain autograd, one record after the other: as slow as it sounds, and right for every module.
 
-    Guarantees
-        A forward pass sees the copies of one record and nothing else, so that no other record can act on its gradient, nor
-        the row that it stands in. Numbers drawn inside are drawn for that record.
+    A forward pass sees the copies of one record and nothing else, so that no other record can act on its gradient, nor
+    the row that it stands in. Numbers drawn inside are drawn for that record.
     """
 
     def __init__(self, model: nn.Module, loss: RecordLoss) -> None:
