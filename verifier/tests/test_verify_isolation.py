@@ -7,6 +7,7 @@ import json
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -66,3 +67,10 @@ print(*sorted(name for name in sys.modules if name.startswith("twinproof_verify"
 """
     made = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     assert len(made.stdout.split()) <= 15, made.stdout
+
+
+def test_library_and_verifier_are_of_one_version() -> None:
+    root = Path(__file__).parents[2]
+    library, verifier = (tomllib.loads((root / name / "pyproject.toml").read_text())["project"] for name in (".", "verifier"))
+    assert library["version"] == verifier["version"] == twinproof_verify.__version__
+    assert f"twinproof-verify=={verifier['version']}" in library["dependencies"]
