@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from synthetic_attacks import forge_json, write_attacked_run
+from synthetic_promise import in_format_2
 from synthetic_run import canonical, forge_ledger, forge_run, forge_settings, sha256, write_run
 from twinproof_verify import verify
 
@@ -91,3 +92,11 @@ def test_an_attack_from_elsewhere_is_known_by_its_plugin(tmp_path: Path) -> None
 def test_what_is_no_plugin_is_a_problem(root: Path, value: object) -> None:
     forge_run(lambda run: run.update(plugins=value))(root)
     assert any(what.startswith("plugins") for what in problems(root))
+
+
+def test_a_plugin_that_made_nothing_excuses_no_words(root: Path) -> None:
+    in_format_2(root)
+    forge_run(named("recipe", "theirs"))(root)
+    assert problems(root) == []
+    forge_run(lambda run: run["guarantees"]["privacy"].update(promise="All is well."))(root)
+    assert problems(root) == ["guarantees.privacy.promise does not follow from the settings of the run"]

@@ -236,11 +236,16 @@ def plugin_names(run: dict[str, Any], kind: str) -> tuple[str, ...]:
     return tuple(one.name for one in found if one is not None and one.kind == kind)
 
 
+def is_foreign(run: dict[str, Any]) -> bool:
+    """Whether the run's recipe comes from another package."""
+    return block(run, "config").get("recipe") in plugin_names(run, "recipe")
+
+
 def top_problems(run: dict[str, Any]) -> Iterator[Problem]:
     """The form of run.json; settings of a recipe from another package are its own."""
     yield from read(RunJson, run, RUN_JSON)[1]
     config = block(run, "config")
-    for section, names in () if config.get("recipe") in plugin_names(run, "recipe") else CONFIG.items():
+    for section, names in () if is_foreign(run) else CONFIG.items():
         for name in sorted(set(block(config, section) if section else config) - set(names.split())):
             where = f"config.{section}" if section else "config"
             yield Problem(RUN_JSON, f"{where} has a setting that does not exist", shown(name), names)
