@@ -20,7 +20,7 @@ from twinproof.auditing.run import refuted_promise
 from twinproof.auditing.verify import TRAINING, verify_run
 from twinproof.auditing.verify_promise import OWN_NETWORK_CODES, privacy_promise, promise_problems, robustness_promise
 from twinproof.auditing.verify_run_json import CONFIG
-from twinproof.certification.bounds.catalogue import _BOUNDS
+from twinproof.certification.bounds.catalogue import _BOUNDS, find_bound
 from twinproof.certification.bounds.confidence import RunnerUp
 from twinproof.certification.bounds.mean_confidence import CONFIDENCE_NAMES
 from twinproof.certification.method import Statistic
@@ -31,16 +31,16 @@ from twinproof.errors import RunError
 from twinproof.federated.record import _ASSUMPTIONS as OF_FEDERATIONS
 from twinproof.guarantee import Guarantee, guessing_words
 from twinproof.layers.models.with_noise import RedistributionKind
-from twinproof.layers.noise import BOTH_PLACES, Place
+from twinproof.layers.noise import BOTH_PLACES, Law, Place
 from twinproof.privacy.accounting import Spending
 from twinproof.privacy.sensitivity.bound import Norm
 from twinproof.recipes.config import TrainConfig, parse_train_config
 from twinproof.recipes.guarantees import OWN_NETWORK_ASSUMPTIONS, not_yet_certified, privacy_guarantee
-from twinproof.recipes.noise_layer import Variant
 from twinproof.recipes.registry import RECIPES
-from twinproof.recipes.trainers import TrainersConfig
+from twinproof.recipes.variant import variants_of
 from twinproof.runs.audits import Verdict
 from twinproof.runs.certificates import CertificateSettings, Look
+from twinproof_papers.published.stobatch import TrainersConfig
 
 SPENDINGS = (Spending(0.0, 0.0, 1e-5), Spending(2.999213, 3.2, 1e-4), Spending(8.0, 9.0, 1e-5), Spending(50.25, 60.0, 1e-9))
 
@@ -54,10 +54,10 @@ def words(promise: Guarantee) -> dict[str, Any]:
 
 def trained_settings() -> Iterator[TrainConfig]:
     """Every recipe in every variant, with every way of sharing out the noise, with and without a seed."""
-    for recipe, variant, seed in product(RECIPES.values(), Variant, (None, 7)):
-        if variant is Variant.PUBLISHED and recipe.published is None:
+    for recipe, variant, seed in product(RECIPES.values(), ("sound", "published"), (None, 7)):
+        if variant not in variants_of(recipe.name):
             continue
-        config = parse_train_config({"recipe": recipe.name, "data": {"source": "digits"}, "variant": str(variant)})
+        config = parse_train_config({"recipe": recipe.name, "data": {"source": "digits"}, "variant": variant})
         config = config.model_copy(update={"seed": seed})
         yield config
         for kind, public in product(RedistributionKind, (None, "other")) if config.noise_layer is not None else ():
@@ -103,7 +103,9 @@ def all_settings() -> Iterator[CertificateSettings]:
     values.pop("format")
     plain = CertificateSettings(**values)
     places = (*map(str, Place), BOTH_PLACES)
-    for bound, place, norm, statistic in product(_BOUNDS, places, Norm, Statistic):
+    for bound, place, norm, statistic in product(
+        (*_BOUNDS, *(find_bound("published", law) for law in Law)), places, Norm, Statistic
+    ):
         named = replace(plain, law=str(bound.law), bound=bound.name, place=place, norm=str(norm), statistic=str(statistic))
         for confidence, runner_up in product(CONFIDENCE_NAMES, RunnerUp):
             made = replace(named, confidence=confidence, runner_up=str(runner_up))

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from twinproof.cli.main import app, run
+from twinproof.cli.main import application, run
 
 QUICK = ["--data", "digits", "--set", "model=mlp", "--set", "steps=6", "--delta", "1e-4"]
 
@@ -63,7 +63,7 @@ VERBS = [
 
 
 def test_no_verb_is_forgotten_here() -> None:
-    known = {command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands}
+    known = {command.name or getattr(command.callback, "__name__", "") for command in application([]).registered_commands}
     assert known == set(VERBS)
 
 

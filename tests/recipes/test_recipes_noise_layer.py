@@ -10,22 +10,19 @@ from typing import Any
 import pytest
 from recipe_fixtures import on_one_thread as on_one_thread
 from recipe_fixtures import source as source
-from small_runs import blobs, run_json, tiny
+from small_runs import blobs, tiny
 from torch import nn
 
 from twinproof.cli.main import run as run_command
-from twinproof.cli.train import assignments
 from twinproof.data.load import load
 from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError, RunError, UserError
-from twinproof.layers.models.with_noise import RedistributionKind
 from twinproof.privacy.mechanisms.analytic_gaussian import analytic_gaussian_sigma
 from twinproof.privacy.mechanisms.classic_gaussian import classic_gaussian_sigma
 from twinproof.privacy.mechanisms.extended_gaussian import extended_gaussian_sigma
 from twinproof.privacy.mechanisms.gaussian import gaussian_delta
-from twinproof.privacy.mechanisms.paper_formulas import paper_classic_sigma, paper_extended_sigma
 from twinproof.recipes.config import parse_train_config
-from twinproof.recipes.noise_layer import NoiseLayerConfig, Variant, settled_noise
+from twinproof.recipes.noise_layer import NoiseLayerConfig, settled_noise
 from twinproof.recipes.registry import RECIPES
 from twinproof.recipes.resolve import DEFAULT_SIGMA, resolve
 from twinproof.recipes.train import train
@@ -82,7 +79,7 @@ SIGMAS: list[tuple[str, dict[str, Any], float]] = [
 def test_sigma_is_the_mechanisms_at_sensitivity_one_times_the_attack_bound(
     recipe: str, noise: dict[str, Any], wanted: float
 ) -> None:
-    settled, sigma = settled_noise(_noise(recipe, **noise), Variant.SOUND, MNIST)
+    settled, sigma = settled_noise(_noise(recipe, **noise), MNIST)
     assert sigma == pytest.approx(wanted, rel=1e-12)
     assert settled.attack_bound is not None
     assert settled.attack_bound > 0
@@ -92,34 +89,16 @@ def test_sigma_is_the_mechanisms_at_sensitivity_one_times_the_attack_bound(
 def test_the_layer_keeps_its_robustness_mechanisms_promise(recipe: str) -> None:
     """A layer of norm 1 moves by at most the attack bound: (epsilon_r, delta_r) by the exact profile; with less noise not."""
     noise = _noise(recipe)
-    settled, sigma = settled_noise(noise, Variant.SOUND, MNIST)
+    settled, sigma = settled_noise(noise, MNIST)
     assert settled.attack_bound is not None
     assert gaussian_delta(noise.epsilon_r, sigma, settled.attack_bound) <= noise.delta_r
-    tight = settled_noise(_noise("securesgd-agm"), Variant.SOUND, MNIST)
+    tight = settled_noise(_noise("securesgd-agm"), MNIST)
     assert gaussian_delta(4.0, tight[1] * 0.999, tight[0].attack_bound or 0) > 1e-5, "forgetting a part of sigma is seen"
 
 
 def test_the_bound_in_linf_shrinks_with_the_root_of_the_inputs_size() -> None:
-    small, large = (settled_noise(_noise("securesgd"), Variant.SOUND, shape)[1] for shape in ((1, 8, 8), MNIST))
+    small, large = (settled_noise(_noise("securesgd"), shape)[1] for shape in ((1, 8, 8), MNIST))
     assert small / large == pytest.approx(math.sqrt(784 / 64))
-
-
-def test_the_published_variant_uses_the_printed_formulas() -> None:
-    classic = settled_noise(_noise("pixeldp", epsilon_r=0.5), Variant.PUBLISHED, MNIST)[1]
-    assert classic == paper_classic_sigma(0.5, 0.05) * 0.1
-    config = parse_train_config(_settings("pixeldp", epsilon_r=4.0) | {"variant": "published"})
-    assert config.noise_layer is not None
-    assert config.noise_layer.epsilon_r == 4.0, "beyond the theorem, as in the program"
-    printed = settled_noise(_noise("hgm-pixeldp"), Variant.PUBLISHED, MNIST)[1]
-    assert printed == paper_extended_sigma(4.0, 1e-5) * (0.1 / 28)
-    assert printed < settled_noise(_noise("hgm-pixeldp"), Variant.SOUND, MNIST)[1]
-
-
-def test_published_secure_sgd_takes_r_from_the_training_records() -> None:
-    settings = _settings("securesgd", attack_bound=0.05) | {"variant": "published"}
-    noise = parse_train_config(settings).noise_layer
-    assert noise is not None
-    assert (noise.redistribution, noise.attack_bound) == (RedistributionKind.TRAINING, 0.05)
 
 
 def test_sigma_without_a_noise_layer_is_as_before() -> None:
@@ -190,20 +169,6 @@ def test_a_named_network_that_begins_otherwise_is_refused(tmp_path: Path) -> Non
     with pytest.raises(UserError, match=r"not linear|Sequential"):
         train(settings, tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-def test_the_command_takes_the_layers_settings(capsys: pytest.CaptureFixture[str], source: Path, tmp_path: Path) -> None:
-    sets = ["noise_layer.attack_bound=0.05", "variant=published", "steps=2", "batch_size=20", "data.ranges={'*'=[0.0,1.0]}"]
-    command = ["train", "--data", str(source), "--recipe", "hgm-pixeldp", "--out", str(tmp_path / "run"), "--json"]
-    command += [part for item in sets for part in ("--set", item)]
-    with pytest.raises(SystemExit) as ended:
-        run_command(command)
-    assert ended.value.code in (0, None)
-    assert json.loads(capsys.readouterr().out)["status"] == "none"
-    config = run_json(tmp_path / "run")["config"]
-    assert (config["noise_layer"]["attack_bound"], config["variant"]) == (0.05, "published")
-    assert config["sigma"] == paper_extended_sigma(4.0, 1e-5) * 0.05
-    assert assignments(sets[:2]) == {"noise_layer": {"attack_bound": 0.05}, "variant": "published"}
 
 
 def test_recipes_are_listed_with_their_variants(capsys: pytest.CaptureFixture[str]) -> None:

@@ -65,6 +65,7 @@ TOP = (
     Field("prior", is_object, "an object", optional=True),
     Field("own_network", is_object, "an object", optional=True),
     Field("federation", is_object, "an object", optional=True),
+    Field("plugins", lambda value: isinstance(value, list), "a list of plug-ins", optional=True),
     # What runs of earlier versions say besides.
     Field("finished", is_utc_time, "a UTC time", optional=True),
     Field("seconds", is_not_negative, "a number from 0", optional=True),

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from twinproof.certification.bounds.catalogue import BOUND_NAMES
+from twinproof.certification.bounds.catalogue import bound_names
 from twinproof.certification.bounds.confidence import RunnerUp
 from twinproof.certification.bounds.mean_confidence import CONFIDENCE_NAMES, find_confidence
 from twinproof.errors import ConfigError
+from twinproof.extensions import where_to_get
 from twinproof.privacy.sensitivity.bound import Norm
 
 
@@ -39,7 +40,7 @@ class Method:
     def __post_init__(self) -> None:
         for name, allowed in (
             ("norm", tuple(map(str, Norm))),
-            ("bound", BOUND_NAMES),
+            ("bound", bound_names()),
             ("statistic", tuple(map(str, Statistic))),
             ("confidence", CONFIDENCE_NAMES),
             ("runner_up", tuple(map(str, RunnerUp))),
@@ -50,6 +51,7 @@ class Method:
                     where=name,
                     got=getattr(self, name),
                     wanted=f"one of: {', '.join(allowed)}",
+                    fix=where_to_get(self.bound) or "" if name == "bound" else "",
                 )
         if self.statistic == Statistic.SCORES and find_confidence(self.confidence).votes_only:
             others = ", ".join(name for name in CONFIDENCE_NAMES if not find_confidence(name).votes_only)

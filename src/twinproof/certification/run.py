@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from twinproof.certification.base_classifier import BaseClassifier
+from twinproof.certification.bounds.catalogue import bound_plugin, find_bound
 from twinproof.certification.earlier_work import CERTIFICATE_FILES, COMPLETE, SAMPLING, earlier_form, is_recorded, take_up
 from twinproof.certification.method import Method
 from twinproof.certification.of_run import smoothed_for_run
@@ -24,6 +25,7 @@ from twinproof.data.fingerprint import fingerprint
 from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError, RunError, system_faults
 from twinproof.files import canonical_json
+from twinproof.layers.noise import Law
 from twinproof.progress import Progress, Silent
 from twinproof.randomness import Key
 from twinproof.runs.certificates import (
@@ -37,7 +39,7 @@ from twinproof.runs.certificates import (
 from twinproof.runs.environment import software_versions, utc_now
 from twinproof.runs.layout import read_run_json
 from twinproof.runs.lock import exclusive
-from twinproof.runs.record import update_run_json
+from twinproof.runs.record import plugins_entry, update_run_json
 from twinproof.runs.run import Run
 from twinproof.runs.run_model import GUARANTEES
 from twinproof.training.device import describe_device, resolve_device
@@ -268,4 +270,5 @@ def _writer(root: Path, settings: CertificateSettings, done: int) -> Iterator[Ce
 
 def _record(root: Path, settings: CertificateSettings) -> None:
     guarantees = {**read_run_json(root, GUARANTEES)["guarantees"], "robustness": certified_promise(settings).as_dict()}
-    update_run_json(root, files=CERTIFICATE_FILES, guarantees=guarantees)
+    plugin = bound_plugin(find_bound(settings.bound, Law(settings.law)))
+    update_run_json(root, files=CERTIFICATE_FILES, guarantees=guarantees, **plugins_entry(root, [plugin]))

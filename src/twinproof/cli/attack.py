@@ -56,7 +56,7 @@ def attack(
 
     Example: twinproof attack runs/mnist --norm l2 --size 0.5 --size 1 --restarts 5 --draws 32
     """
-    from twinproof.attacks.attack import METHODS
+    from twinproof.attacks.attack import attack_names
     from twinproof.certification.smoothed import Sampling
     from twinproof.evaluation.protocols import AttackPlan, Protocol
     from twinproof.evaluation.under_attack import attack_run, default_norm
@@ -69,7 +69,7 @@ def attack(
         plan = AttackPlan(
             norm=norm or default_norm(opened),
             sizes=tuple(size or ()),
-            attacks=_named(attacks, tuple(METHODS)) or AttackPlan.attacks,
+            attacks=_named(attacks, attack_names()) or AttackPlan.attacks,
             protocols=tuple(Protocol) if protocol == _BOTH else (protocol,),
             steps=steps,
             step_size=step_size,

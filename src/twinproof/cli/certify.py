@@ -22,7 +22,7 @@ def certify(
     bound: Annotated[
         str,
         typer.Option(
-            help="Robustness bound: tight, hgm, hgm-complement, pixeldp, composition or published (a paper's claim, refuted)."
+            help="Robustness bound: tight, hgm, hgm-complement, pixeldp, composition; published (twinproof-papers; refuted)."
         ),
     ] = "tight",
     statistic: Annotated[str, typer.Option(help="What is averaged over the noise: votes or scores.")] = "votes",

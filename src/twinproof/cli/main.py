@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from collections.abc import Sequence
 from contextlib import suppress
 
 # Before anything loads torch: threads that spin while they wait slow each other down by orders of magnitude on a busy machine.
@@ -17,35 +18,65 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import typer
 
-from twinproof.cli import attack, audit, calculators, certify, demo, federate, listings, report, reproduce, train, verify
+from twinproof.cli import attack, audit, calculators, certify, demo, federate, listings, report, train, verify
 from twinproof.cli.output import print_error, wants_json
 from twinproof.cli.ranks import leave
 from twinproof.errors import TwinproofError, UserError, fault_of
+from twinproof.extensions import Group, find, names, plugin_of, where_to_get
 
 # typer re-exports only the leaves of its error classes; their common base is what a mistyped command line raises.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 INTERRUPTED = 130  # what shells expect after Ctrl-C
 
-app = typer.Typer(
-    name="twinproof",
-    help="Train classifiers that are differentially private and certifiably robust at once, and check both proofs.",
-    epilog="Exit codes: 0 success, 1 a check failed, 2 a mistake in the call, 3 the system (disk, permission, memory), "
-    "130 interrupted.",
-    add_completion=False,
-    rich_markup_mode=None,
+_VERBS = (
+    *(demo.demo, train.train, certify.certify, attack.attack, audit.audit, verify.verify, report.report, federate.federate),
+    *(calculators.sigma, calculators.epsilon, listings.recipes, listings.data),
 )
-for verb in (demo.demo, train.train, certify.certify, attack.attack, audit.audit, verify.verify, report.report):
-    app.command()(verb)
-app.command()(reproduce.reproduce)
-app.command()(federate.federate)
-app.command("sigma")(calculators.sigma)
-app.command("epsilon")(calculators.epsilon)
-app.command("recipes")(listings.recipes)
-app.command("data")(listings.data)
+_OF_PAPERS = "reproduce"
+_ANY_ARGUMENTS = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
-@app.callback()
+def application(arguments: Sequence[str]) -> typer.Typer:
+    """The verbs of this package, and those that others register; of these one is loaded only if ``arguments`` name it."""
+    app = typer.Typer(
+        name="twinproof",
+        help="Train classifiers that are differentially private and certifiably robust at once, and check both proofs.",
+        epilog="Exit codes: 0 success, 1 a check failed, 2 a mistake in the call, 3 the system (disk, permission, memory), "
+        "130 interrupted.",
+        add_completion=False,
+        rich_markup_mode=None,
+    )
+    app.callback()(_main)
+    for verb in _VERBS:
+        app.command()(verb)
+    own = {verb.__name__ for verb in _VERBS}
+    others = names(Group.COMMANDS)
+    for name in dict.fromkeys([*others, _OF_PAPERS]):
+        if name in own:
+            continue
+        if name in arguments and (other := find(Group.COMMANDS, name)) is not None:
+            app.command(name)(other)
+            continue
+        plugin = plugin_of(Group.COMMANDS, name)
+        help_ = "" if plugin is None else f"From {plugin.package} {plugin.version}."
+        hidden = name not in others
+        app.command(name, help=help_, hidden=hidden, add_help_option=False, context_settings=_ANY_ARGUMENTS)(_missing)
+    return app
+
+
+def _missing(context: typer.Context) -> None:
+    """Stands for a verb that is not installed, or that could not be loaded."""
+    name = str(context.info_name)
+    raise UserError(
+        f"the verb {name} is not installed" if name == _OF_PAPERS else f"the verb {name} cannot be loaded",
+        where="command line",
+        got=name,
+        wanted=", ".join(verb.__name__ for verb in _VERBS),
+        fix=where_to_get(name) or "repair or remove the package that it comes from",
+    )
+
+
 def _main() -> None:
     """Every verb takes --json. Start with: twinproof demo."""
 
@@ -56,7 +87,7 @@ def run(arguments: list[str] | None = None) -> None:
     warnings.showwarning = lambda message, *_: typer.echo(f"warning: {message}", err=True)
     arguments = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
     try:
-        code = app(arguments, standalone_mode=False)
+        code = application(arguments)(arguments, standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):  # before RuntimeError, which Abort is
         code = INTERRUPTED
     except (TwinproofError, OSError, MemoryError, RuntimeError) as error:

@@ -137,13 +137,15 @@ def _interval(result: CertifiedRun) -> str:
 def _how(result: CertifiedRun) -> list[tuple[str, str]]:
     """How radii were made, in which form the network ran, and what shared noise means for the certificates."""
     settings = result.settings
+    from twinproof.evaluation.refuted_bounds import already_refuted
+
     evidence = f"{settings.statistic}, {settings.confidence}, {settings.runner_up}"
     rows = [
         ("radii", f"{settings.norm}, bound {settings.bound} ({evidence})"),
         ("smoothing", f"{settings.law} noise at {settings.place}, operator norm {format_up(settings.operator_norm)}"),
         ("network as run", f"{settings.form}; {settings.arithmetic}"),
     ]
-    if settings.bound == "published":
+    if already_refuted(settings):
         rows.append(("warning", "this bound is refuted: its radii are what a paper claims, and promise nothing"))
     if settings.shared_noise:
         rows.append(("noise", "shared by all inputs: each certificate alone holds as it says, but they may fail together"))

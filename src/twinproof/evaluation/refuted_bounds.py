@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from twinproof.certification.bounds import find_bound
+from twinproof.certification.bounds import find_bound, status_of
 from twinproof.errors import ConfigError
 from twinproof.guarantee import Status
 from twinproof.layers.noise import Law
@@ -16,6 +16,6 @@ def already_refuted(settings: CertificateSettings | AttackSettings) -> bool:
     It is the bound that decides, and not the status in ``run.json``: that may be refuted by an audit, which is a surprise.
     """
     try:
-        return find_bound(settings.bound, Law(settings.law)).status is Status.REFUTED
+        return status_of(find_bound(settings.bound, Law(settings.law))) is Status.REFUTED
     except (ConfigError, ValueError):
         return False  # a bound or a law that nobody knows: `verify` names it, and nothing is expected of it

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from twinproof.attacks.attack import METHODS
 from twinproof.attacks.resumable import attack_in_folder
 from twinproof.attacks.threat import Threat
 from twinproof.certification.base_classifier import BaseClassifier
@@ -31,6 +32,7 @@ from twinproof.evaluation.crossing import CertifiedLine, line_of
 from twinproof.evaluation.judge import Judge, Subjects, entry_key
 from twinproof.evaluation.protocols import CLEAN, AttackPlan, Entry
 from twinproof.evaluation.stored_levels import stored_inside
+from twinproof.extensions import Group, plugin_of
 from twinproof.files import canonical_json
 from twinproof.progress import Progress, Silent
 from twinproof.randomness import Key
@@ -54,7 +56,7 @@ from twinproof.runs.attacks import (
 from twinproof.runs.certificates import CertificateSettings, read_certificates, read_settings
 from twinproof.runs.environment import software_versions, utc_now
 from twinproof.runs.lock import exclusive
-from twinproof.runs.record import COMPLETE, update_run_json
+from twinproof.runs.record import COMPLETE, plugins_entry, update_run_json
 from twinproof.runs.run import Run
 from twinproof.training.device import describe_device, resolve_device
 from twinproof.training.distributed.ranks import ALONE, Ranks
@@ -313,7 +315,8 @@ def _made(run: Run, dataset: Dataset, attacker: _Attacker, began: float, progres
     kind = dataset.test.inputs.dtype
     attacked = {entry.name: crafted[entry][0].cpu().numpy().astype(kind) for entry in attacker.plan.entries}
     write_attacks(run.root, AttackRecord(settings, results), lines, attacked)
-    update_run_json(run.root, files=ATTACK_FILES)
+    plugins = [plugin_of(Group.ATTACKS, name) for name in attacker.plan.attacks if name not in METHODS]
+    update_run_json(run.root, files=ATTACK_FILES, **plugins_entry(run.root, plugins))
     work.remove()
     return AttackedRun(settings, results, lines)
 

@@ -26,6 +26,7 @@ from twinproof.privacy.plan import PrivateExecution
 from twinproof.progress import Progress, Silent
 from twinproof.randomness import Key
 from twinproof.recipes.finish import finish_run
+from twinproof.recipes.gradients import run_plugins
 from twinproof.recipes.guarantees import not_yet_certified
 from twinproof.recipes.noise_network import constraint_of, initial_network
 from twinproof.recipes.optimizer import optimizer_of
@@ -135,6 +136,7 @@ def _start_job(root: Path, agreement: Agreement, public: Dataset, fewest: int) -
         "versions": software_versions(),
         "device": f"{describe_device(_CPU)}, {len(agreement.parties)} parties",
         **describe_prior(config),
+        **run_plugins(config, initial_network(config, Own(), public, key)),
     }
     write_run_json(root, record)
     return _Job(root, agreement, public, key, ledger, created, fewest)

@@ -10,6 +10,7 @@ from torch import nn
 
 from twinproof.data.record import Dataset
 from twinproof.evaluation.accuracy import Accuracy, clean_accuracy
+from twinproof.extensions import Plugin
 from twinproof.files import sha256_file, write_atomic
 from twinproof.privacy.accounting import Spending, spending
 from twinproof.privacy.ledger import Ledger
@@ -58,7 +59,9 @@ def finish_run(
         "state": COMPLETE,
         "created": created,
         "guarantees": {
-            "privacy": privacy_guarantee(config, dataset, spent, own_network_assumptions(record)).as_dict(),
+            "privacy": privacy_guarantee(
+                config, dataset, spent, own_network_assumptions(record), [Plugin(**one) for one in record.get("plugins", [])]
+            ).as_dict(),
             "robustness": not_yet_certified(config.sigma).as_dict(),
         },
         "privacy": _privacy_block(config, spent),

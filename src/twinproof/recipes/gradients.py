@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -13,7 +14,7 @@ from twinproof.privacy.plan import PrivateExecution
 from twinproof.randomness import Key
 from twinproof.recipes.config import ResolvedConfig
 from twinproof.recipes.own_path import OwnTrial, own_path, per_example_path
-from twinproof.recipes.registry import find_recipe
+from twinproof.recipes.registry import find_recipe, recipe_plugins
 from twinproof.recipes.resolve import plan_of
 from twinproof.training.batching import Batching
 from twinproof.training.device_memory import records_that_fit
@@ -23,6 +24,7 @@ from twinproof.training.gradient_source import GradientSource, PlainGradients, P
 from twinproof.training.moved_copies import WarmedUp, moved_copies_in
 from twinproof.training.pass_mode import layers_draw, pass_mode
 from twinproof.training.per_example.path import PerExamplePath, trainable_parameters
+from twinproof.training.per_example.registry import rule_plugins
 from twinproof.training.performance import physical_batch_size
 from twinproof.training.records import DeviceRecords
 from twinproof.training.step_sums import ClippedPass
@@ -61,8 +63,8 @@ def gradient_source(
             if ranks is ALONE
             else SharedPlainGradients(model, loss, batching, **declared, ranks=ranks)
         )
-        as_printed = recipe.printed if recipe.private else None
-        return plain if as_printed is None else as_printed.source(config, plain, model, key)
+        variant = recipe.variant(config.variant) if recipe.private else None
+        return plain if variant is None or variant.source is None else variant.source(config, plain, model, key)
     shapes = {name: value.detach() for name, value in trainable_parameters(model).items()}
     parameters = sum(value.numel() for value in shapes.values())
     execution = PrivateExecution(plan_of(config), key, ledger, records=len(records), parameters=parameters, device=device)
@@ -118,3 +120,9 @@ def _limit(work: ClippedPass, shape: tuple[int, ...], copies: int, device: torch
     if device.type == "cpu":
         return _MOST_ROWS
     return min(_MOST_ROWS, copies * records_that_fit(work, shape, copies, device))
+
+
+def run_plugins(config: ResolvedConfig, model: nn.Module) -> dict[str, Any]:
+    """The entry of ``run.json`` for what the training uses from outside of this package; empty where it uses nothing."""
+    used = [*recipe_plugins(config.recipe, config.variant), *rule_plugins(model)]
+    return {"plugins": [plugin.as_dict() for plugin in used]} if used else {}

@@ -11,16 +11,13 @@ from twinproof.layers.models.registry import build_network
 from twinproof.layers.models.with_noise import with_noise, with_two_noises
 from twinproof.layers.noise import BOTH_PLACES
 from twinproof.layers.noise.constraint import Constraint
-from twinproof.layers.noise.fixed_draws import FixedDrawsConstraint
 from twinproof.layers.noise.two_noises_constraint import TwoNoisesConstraint
 from twinproof.randomness import Key
 from twinproof.recipes.config import ResolvedConfig
-from twinproof.recipes.noise_layer import Variant
 from twinproof.recipes.own import Own
-from twinproof.recipes.stobatch_printed import printed_network
+from twinproof.recipes.registry import find_recipe
+from twinproof.recipes.variant import Holds
 from twinproof.runs.run import is_own_network
-
-Holds = Constraint | TwoNoisesConstraint | FixedDrawsConstraint
 
 
 def run_network(config: ResolvedConfig, own: Own, dataset: Dataset) -> nn.Module:
@@ -31,10 +28,14 @@ def run_network(config: ResolvedConfig, own: Own, dataset: Dataset) -> nn.Module
         network = build_network(config.model, dataset.shape, len(dataset.classes), width=config.width)
     if config.prior is Prior.FIGURES:
         start_from_prior(network, config.sigma)
+    variant = find_recipe(config.recipe).variant(config.variant)
+    if variant is not None and variant.network is not None:
+        made = variant.network(network, dataset.shape)
+        if variant.prepare is not None:
+            variant.prepare(made, config)
+        return made
     if config.noise_layer is None:
         return network
-    if config.noise_layer.place == BOTH_PLACES and config.variant is Variant.PUBLISHED:
-        return printed_network(network, dataset.shape, config)
     if config.noise_layer.place == BOTH_PLACES:  # scales in proportion to the layer are set by the constraint
         return with_two_noises(network, dataset.shape, config.sigma, config.sigma, config.noise_layer.law)
     return with_noise(network, dataset.shape, config.noise_layer.form, config.sigma)
@@ -54,12 +55,12 @@ def constraint_of(config: ResolvedConfig, shape: tuple[int, ...]) -> Holds | Non
         The released weights went through it, so that it is post-processing of the private steps and costs no privacy. No
         certificate rests on it: certification measures the final layer itself.
     """
-    noise = config.noise_layer
+    variant, noise = find_recipe(config.recipe).variant(config.variant), config.noise_layer
+    if variant is not None and variant.constraint is not None:
+        return variant.constraint()
     if noise is None:
         return None
     if noise.place != BOTH_PLACES:
         return Constraint(noise.weights, noise.norm, noise.law, config.sigma, shape)
-    if config.variant is Variant.PUBLISHED:
-        return FixedDrawsConstraint()
     hidden = Constraint(noise.weights, noise.norm, noise.law, config.sigma * noise.hidden_share, shape)
     return TwoNoisesConstraint(config.sigma, hidden)

@@ -22,9 +22,8 @@ def noisy_recipe(
     private: bool,
     robustness: str,
     noise_layer: Mapping[str, Any],
-    published: Mapping[str, Any] | None = None,
 ) -> Recipe:
-    """A recipe whose network has a noise layer with these settings; ``published`` holds what its published variant changes."""
+    """A recipe whose network has a noise layer with these settings."""
     return Recipe(
         name=name,
         summary=summary,
@@ -35,5 +34,4 @@ def noisy_recipe(
         loss=mean_cross_entropy,
         augmentation=lambda settings: Repeats(settings.copies),
         defaults={"learning_rate": 0.5 if private else 0.1, "copies": 4, "noise_layer": dict(noise_layer)},
-        published=published or {},
     )

@@ -1,20 +1,16 @@
-"""The optimiser of a run: SGD with momentum, or Adam where a paper's own variant is trained as its authors did."""
+"""The optimiser of a run: SGD with momentum, unless its variant has another."""
 
 from __future__ import annotations
 
-import torch
-from torch import nn
+from torch import nn, optim
 
 from twinproof.recipes.config import ResolvedConfig
-from twinproof.recipes.noise_layer import Variant
 from twinproof.recipes.registry import find_recipe
 
 
-def optimizer_of(config: ResolvedConfig, model: nn.Module) -> torch.optim.Optimizer:
+def optimizer_of(config: ResolvedConfig, model: nn.Module) -> optim.Optimizer:
     """What moves the weights of ``model``; its state is the checkpoint's."""
-    printed = find_recipe(config.recipe).printed if config.variant is Variant.PUBLISHED else None
-    if printed is None:
-        return torch.optim.SGD(model.parameters(), lr=config.learning_rate, momentum=config.momentum)
-    # On a GPU the update is a recording, which cannot count steps on the host.
-    recorded = next(model.parameters()).is_cuda
-    return torch.optim.Adam(model.parameters(), lr=config.learning_rate, capturable=recorded)
+    variant = find_recipe(config.recipe).variant(config.variant)
+    if variant is not None and variant.optimizer is not None:
+        return variant.optimizer(model, config.learning_rate)
+    return optim.SGD(model.parameters(), lr=config.learning_rate, momentum=config.momentum)

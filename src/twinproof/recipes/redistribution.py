@@ -30,7 +30,6 @@ from twinproof.privacy.ledger import Ledger
 from twinproof.privacy.plan import Plan
 from twinproof.randomness import Key
 from twinproof.recipes.config import ResolvedConfig
-from twinproof.recipes.noise_layer import Variant
 from twinproof.recipes.overlap import refuse_training_records
 from twinproof.recipes.registry import find_recipe
 from twinproof.recipes.resolve import REDISTRIBUTION, redistribution_plan
@@ -96,8 +95,9 @@ def refuse_network(config: ResolvedConfig, network: nn.Module) -> None:
     split = split_at_noise(network) if recipe.shares is Shares.RELEVANCE else None
     if split is not None and isinstance(split.noise.spread, FixedSpread):
         layers_with_rules(split.after)
-    if recipe.printed is not None and config.variant is Variant.PUBLISHED:
-        recipe.printed.check(network)
+    variant = recipe.variant(config.variant)
+    if variant is not None and variant.check is not None:
+        variant.check(network)
 
 
 def redistribute(

@@ -11,8 +11,8 @@ from twinproof.layers.models.with_noise import RedistributionKind
 from twinproof.privacy.accounting import Event, GaussianEvent, check_steps
 from twinproof.privacy.calibration import calibrate_noise_multiplier
 from twinproof.privacy.plan import Plan
-from twinproof.recipes.config import ResolvedConfig, TrainConfig, check_settings
-from twinproof.recipes.noise_layer import Variant, settled_noise
+from twinproof.recipes.config import ResolvedConfig, TrainConfig, check_settings, with_section
+from twinproof.recipes.noise_layer import settled_noise
 from twinproof.recipes.registry import find_recipe
 
 DEFAULT_EPSILON = 3.0
@@ -34,13 +34,15 @@ def spent_on_data(dataset: Dataset) -> list[Event]:
 def redistribution_plan(config: ResolvedConfig) -> Plan | None:
     """The mechanism by which a private recipe estimates r from its training records; None where it does not.
 
-    One step on all records, with the declared number of them as the divisor. The published variant takes r without any
-    mechanism; its privacy is refuted.
+    One step on all records, with the declared number of them as the divisor. A variant with ``unpaid_shares`` takes r without
+    any mechanism; its privacy is refuted.
     """
     noise = config.noise_layer
-    if noise is None or noise.redistribution is not RedistributionKind.TRAINING or config.variant is Variant.PUBLISHED:
+    recipe = find_recipe(config.recipe)
+    if noise is None or noise.redistribution is not RedistributionKind.TRAINING or not recipe.private:
         return None
-    if not find_recipe(config.recipe).private:
+    variant = recipe.variant(config.variant)
+    if variant is not None and variant.unpaid_shares:
         return None
     return Plan(
         sample_rate=1.0,
@@ -76,7 +78,9 @@ def resolve(config: TrainConfig, dataset: Dataset) -> ResolvedConfig:
     model = config.model or recipe.network_for(config.variant, dataset.shape)
     noise_layer, sigma = None, config.sigma or DEFAULT_SIGMA
     if config.noise_layer is not None:
-        noise_layer, sigma = settled_noise(config.noise_layer, config.variant, dataset.shape)
+        variant = recipe.variant(config.variant)
+        deviations = None if variant is None else variant.deviations
+        noise_layer, sigma = settled_noise(config.noise_layer, dataset.shape, deviations)
     settled = {
         "noise_layer": noise_layer,
         "sigma": sigma,
@@ -94,7 +98,8 @@ def resolve(config: TrainConfig, dataset: Dataset) -> ResolvedConfig:
             _refuse_plan(config)
         if config.noise_multiplier is None:
             settled["epsilon"] = config.epsilon if config.epsilon is not None else DEFAULT_EPSILON
-    resolved = ResolvedConfig.model_validate({**config.model_dump(), **settled})
+    schema = with_section(ResolvedConfig, config.recipe, config.variant)
+    resolved = schema.model_validate({**config.model_dump(), **settled})
     if resolved.epsilon is None or not recipe.counted(config.variant):
         return resolved
     multiplier = calibrate_noise_multiplier(
@@ -141,7 +146,7 @@ def _refuse_plan(config: TrainConfig) -> None:
     """Refuses the noise of DP-SGD for a variant that takes no such steps."""
     if config.noise_multiplier is not None:
         raise ConfigError(
-            "the published variant of this recipe takes no DP-SGD steps",
+            f"the {config.variant} variant of this recipe takes no DP-SGD steps",
             where="noise_multiplier",
             got=f"{config.noise_multiplier}, with {config.recipe}",
             wanted="epsilon: what the paper would claim, by which it sizes its own noise",

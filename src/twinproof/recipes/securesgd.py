@@ -15,5 +15,4 @@ SECURESGD = noisy_recipe(
     private=True,
     robustness="certified after training with its own noise (linf; any norm with --norm)",
     noise_layer={**LINF, "mechanism": "heterogeneous", "weights": "parseval", "redistribution": "learned"},
-    published={"noise_layer": {"redistribution": "training"}},
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from twinproof.progress import Progress, Silent
 from twinproof.randomness import Key
 from twinproof.recipes.config import ResolvedConfig, TrainConfig, parse_train_config
 from twinproof.recipes.finish import finish_run
-from twinproof.recipes.gradients import gradient_source
+from twinproof.recipes.gradients import gradient_source, run_plugins
 from twinproof.recipes.guarantees import not_yet_certified
 from twinproof.recipes.noise_network import constraint_of, initial_network, run_network
 from twinproof.recipes.optimizer import optimizer_of
@@ -187,6 +187,7 @@ class _Prepared:
     key: Key
     device: str
     tried: OwnTrial | None = None  # an own network that is trained privately
+    plugins: dict[str, Any] = field(default_factory=dict)  # the entry of run.json
 
 
 def _prepare(root: Path, config: TrainConfig, own: Own, data_root: Path | None, ranks: Ranks) -> _Prepared:
@@ -206,7 +207,8 @@ def _prepare(root: Path, config: TrainConfig, own: Own, data_root: Path | None, 
         plan_of(resolved)
         if own.network is not None:  # ours pass the trial of the per-example path; it can take many seconds
             tried = try_network(resolved, own, dataset, key, device, ranks)
-    return _Prepared(root, resolved, own, dataset, public, key, describe_device(device), tried)
+    plugins = run_plugins(resolved, network)
+    return _Prepared(root, resolved, own, dataset, public, key, describe_device(device), tried, plugins)
 
 
 def _start_job(prepared: _Prepared, ranks: Ranks) -> Job:
@@ -240,6 +242,7 @@ def _start_job(prepared: _Prepared, ranks: Ranks) -> Job:
             "versions": software_versions(),
             "device": prepared.device if ranks.world == 1 else f"{prepared.device}, {ranks.world} ranks",
             **describe_prior(resolved),
+            **prepared.plugins,
             **({} if prepared.tried is None else describe_own_network(prepared.tried.codes)),
         },
     )

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from twinproof.extensions import Plugin
 from twinproof.files import canonical_json, sha256_file, write_json
 from twinproof.runs.layout import FORMAT, RunLayout, read_run_json
 
@@ -21,6 +22,13 @@ def config_digest(config: dict[str, Any]) -> str:
 def write_run_json(root: Path, record: dict[str, Any]) -> None:
     """Replaces ``run.json`` in one step. A ``record`` that was read keeps the format it has, a new one gets today's."""
     write_json(RunLayout(root).run_json, {"format": FORMAT, **record})
+
+
+def plugins_entry(root: Path, plugins: Iterable[Plugin | None]) -> dict[str, Any]:
+    """The entry ``plugins`` with these added: what the run uses from outside of this package; nothing where it uses nothing."""
+    known: list[dict[str, str]] = read_run_json(root).get("plugins", [])
+    added = [plugin.as_dict() for plugin in plugins if plugin is not None]
+    return {"plugins": known + [one for one in added if one not in known]} if known or added else {}
 
 
 def file_digests(root: Path, names: Iterable[str]) -> dict[str, dict[str, str]]:

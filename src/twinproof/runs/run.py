@@ -14,20 +14,18 @@ from torch import nn
 
 from twinproof.data.record import Dataset
 from twinproof.errors import RunError, UserError
+from twinproof.extensions import Group, find, where_to_get
 from twinproof.files import sha256_file
 from twinproof.guarantee import Guarantee, Kind, Status
 from twinproof.layers.models.registry import build_network
 from twinproof.layers.models.with_noise import NoiseForm, RedistributionKind, with_noise, with_two_noises
 from twinproof.layers.noise import BOTH_PLACES, Law, Place
-from twinproof.layers.noise.fixed_draws import with_fixed_draws
 from twinproof.runs.layout import RunLayout, read_run_json, refuse_missing
 from twinproof.runs.private_files import load_seconds
 from twinproof.runs.record import COMPLETE
 from twinproof.runs.run_model import DATA, NETWORK, PROMISES
 
 _OWN = "own:"
-# The variant in which noise at both places is drawn once as well, and kept with the weights.
-_PUBLISHED = "published"
 
 
 def own_network_name(network: nn.Module) -> str:
@@ -126,7 +124,8 @@ class Run:
         try:
             model.load_state_dict(load_file(self.layout.model))
         except (SafetensorError, RuntimeError) as error:
-            raise RunError("the weights do not fit the network", where=str(self.layout.model), got=error) from error
+            fix = where_to_get(str(self.record["config"].get("variant"))) or ""
+            raise RunError("the weights do not fit the network", where=str(self.layout.model), got=error, fix=fix) from error
         return model.to(device).eval()
 
     def refuse_other_data(self, dataset: Dataset) -> None:
@@ -156,12 +155,16 @@ class Run:
         else:
             model = build_network(config["model"], shape, len(data["classes"]), width=config["width"])
         noise = config.get("noise_layer")
-        if noise is None:
+        variant = find(Group.VARIANTS, f"{self.record.get('recipe')}.{config.get('variant')}")
+        adds = getattr(variant, "network", None)
+        if noise is None and adds is None:
             return model
         try:
+            if adds is not None:
+                made: nn.Module = adds(model, shape)
+                return made
             if noise["place"] == BOTH_PLACES:  # both deviations lie with the weights
-                noisy = with_two_noises(model, shape, float(config["sigma"]), float(config["sigma"]), Law(noise["law"]))
-                return with_fixed_draws(noisy, shape) if config.get("variant") == _PUBLISHED else noisy
+                return with_two_noises(model, shape, float(config["sigma"]), float(config["sigma"]), Law(noise["law"]))
             return with_noise(model, shape, _noise_form(noise), float(config["sigma"]))
         except (UserError, KeyError, TypeError, ValueError) as error:
             raise RunError(

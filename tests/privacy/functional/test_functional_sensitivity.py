@@ -11,7 +11,6 @@ from torch import Tensor
 
 from twinproof.errors import ConfigError
 from twinproof.privacy.functional.feature_ball import LEVELS, FeatureBall
-from twinproof.privacy.functional.paper_sensitivity import paper_delta_l2, paper_delta_r
 from twinproof.privacy.functional.polynomials import output_polynomial, reconstruction_polynomial
 from twinproof.privacy.functional.sensitivity import (
     class_sums_sensitivity,
@@ -21,6 +20,7 @@ from twinproof.privacy.functional.sensitivity import (
     reconstruction_sensitivity,
 )
 from twinproof.privacy.sensitivity.bound import Norm
+from twinproof_papers.published.formulas import paper_delta_l2, paper_delta_r
 
 CLASSES = 3
 BALLS = [FeatureBall(norm, radius, features) for norm in Norm for radius, features in ((1.0, 6), (2.5, 1), (0.5, 9))]

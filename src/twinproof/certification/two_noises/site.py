@@ -12,7 +12,6 @@ from twinproof.certification.layer_norm_bound import NormBound
 from twinproof.certification.noise_site import NoiseSite
 from twinproof.certification.short_numbers import few_digits_above
 from twinproof.certification.taken_apart import refuse_hidden_work
-from twinproof.certification.two_noises.appendix_n import stated_over_drawn
 from twinproof.certification.two_noises.noisy_layer import NoisyLayer
 from twinproof.certification.two_noises.rates import Rates, rates
 from twinproof.certification.two_noises.sensitivities import incoming_sums
@@ -20,6 +19,7 @@ from twinproof.certification.unwhitened import Unwhitened
 from twinproof.certification.whitened_layer import refuse_zeros
 from twinproof.errors import ConfigError, ModelError
 from twinproof.layers.noise import BOTH_PLACES, Law, NoiseSplit, TwoNoisesSplit
+from twinproof.layers.noise.fixed_draws import stated_over_drawn
 from twinproof.privacy.sensitivity.layer_map import layer_map
 
 # Products and quotients of scales are each right to 2^-53 of their value; far below this share.

@@ -1,0 +1,1 @@
+"""The tables and figures of the papers, with the numbers that are printed in them."""
