@@ -21,11 +21,10 @@ from typing import Any
 
 from twinproof.errors import CheckFailed, ConfigError, DataError, UserError
 from twinproof.files import canonical_json
-from twinproof_papers.catalogue.experiments import find_experiment
+from twinproof_papers.catalogue import find_experiment
 from twinproof_papers.cell import CELLS, CellStore, Measured, made_in
 from twinproof_papers.cell import FILE as TIMINGS
-from twinproof_papers.experiment import Experiment
-from twinproof_papers.options import Options
+from twinproof_papers.experiment import Experiment, Options
 from twinproof_papers.reproduce import REPRODUCTIONS, Reproduction, selected
 from twinproof_papers.results_file import FORMAT, read_cells, results_record
 

@@ -94,11 +94,8 @@ def scripts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _forget() -> None:
-    from twinproof.certification.bounds import catalogue
-
     extensions._installed.cache_clear()
     extensions._loaded.cache_clear()
-    catalogue._from_outside.cache_clear()
 
 
 @pytest.mark.usefixtures("liar")

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from twinproof_papers.cell import Cell, Measured
+from twinproof_papers.experiment import in_paper_scale
 from twinproof_papers.methods import METHODS, MethodOfPaper, promised
-from twinproof_papers.options import in_paper_scale
 from twinproof_papers.rereading import PUBLISHED, bounds_for
 from twinproof_papers.under_attack import UnderAttack
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,8 +22,8 @@ from twinproof_papers import making as measuring
 from twinproof_papers import smoothing as smoothing_numbers
 from twinproof_papers.cell import RUN_AGAIN, Cell, CellStore, Measured
 from twinproof_papers.example_metrics.measure import ExampleMeasurement
+from twinproof_papers.experiment import Options
 from twinproof_papers.making import make_cells, measure
-from twinproof_papers.options import Options
 from twinproof_papers.smoothing import Smoothing, sigma_name
 
 SMOOTHING = Smoothing((0.25, 0.5), limit=6, n0=10, n=60, fgsm_sizes=(0.01,))
@@ -119,14 +118,6 @@ def test_a_run_that_is_there_is_taken(store: CellStore) -> None:
     check_one_model(store, done)
 
 
-def test_certificates_of_some_images_are_not_those_of_all(store: CellStore) -> None:
-    """Planted: any number of certificates will do where all images were asked for."""
-    root = store.run_folder(CELL)
-    assert SMOOTHING.is_whole(root)
-    assert not replace(SMOOTHING, limit=None).is_whole(root)
-    assert not replace(SMOOTHING, limit=5).is_whole(root)
-
-
 def test_a_run_that_is_gone_is_made_again_and_told_once(store: CellStore) -> None:
     before, settings = kept(store), read_run_json(store.run_folder(CELL))["config"]
     lost = lose(store)
@@ -138,13 +129,6 @@ def test_a_run_that_is_gone_is_made_again_and_told_once(store: CellStore) -> Non
     assert len(lines) == 1
     assert CELL.name in lines[0]
     check_one_model(store, done)
-
-
-def test_with_a_seed_it_is_the_same_model(store: CellStore) -> None:
-    lost = lose(store, SEEDED)
-    done, _ = made(store, SEEDED)
-    assert Run.open(store.run_folder(SEEDED)).model_sha256 == lost
-    assert done.made[RUN_AGAIN] == "made again from the same seed"
 
 
 @pytest.mark.parametrize("left", [(), (0.5,)], ids=["nothing left", "a copy left"])
@@ -218,26 +202,3 @@ def test_making_again_goes_on_where_it_was_stopped(store: CellStore, stop: Calla
     assert kept(store) == before
     assert len(lines) == 1, "told although the run was there when the second call came"
     check_one_model(store, done)
-
-
-def test_numbers_that_are_measured_anew_are_those_of_the_run_there(store: CellStore, dataset: Dataset) -> None:
-    """Then nothing was made again any more: the note goes with the numbers that it was about."""
-    lose(store)
-    made(store)
-    assert store.has_run_again(CELL)
-    (store.root / base_of(CELL).name / "cell.json").unlink()
-    base = measure(base_of(CELL), store, dataset, device="cpu")
-    assert not store.has_run_again(CELL)
-    assert RUN_AGAIN not in base.made
-    assert base.numbers["clean"] == json.loads(kept(store))["numbers"]["clean"]
-
-
-def test_half_a_copy_is_made_again(store: CellStore) -> None:
-    folder = folders(store)[0.5]
-    shutil.rmtree(folder)
-    half = folder.with_name(folder.name + ".part")
-    half.mkdir()
-    (half / "left over").write_text("by a kill")
-    made(store)
-    assert not half.exists()
-    assert not (folder / "left over").exists()

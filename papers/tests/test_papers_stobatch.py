@@ -17,14 +17,13 @@ from twinproof.guarantee import Status
 from twinproof.recipes.config import parse_train_config
 from twinproof.recipes.registry import find_recipe
 from twinproof_papers import stobatch as stobatch_mnist
-from twinproof_papers.catalogue.experiments import EXPERIMENTS
+from twinproof_papers.catalogue import EXPERIMENTS
 from twinproof_papers.cell import Cell, Measured
 from twinproof_papers.comparison import compare, markdown
 from twinproof_papers.drawing import write_picture
+from twinproof_papers.experiment import Options
 from twinproof_papers.findings import Findings
-from twinproof_papers.making import by_repetition
 from twinproof_papers.methods import METHODS, MNIST, cells_of, promised
-from twinproof_papers.options import Options
 from twinproof_papers.reproduce import REPRODUCTIONS
 
 EFFORT = Options(seeds=3)
@@ -56,24 +55,6 @@ def done(name: str) -> list[Measured]:
 
 def found(name: str) -> Findings:
     return REPRODUCTIONS[name].findings(done(name))
-
-
-def test_one_seed_is_29_models_and_figures_share_them() -> None:
-    cells = {name: {cell.name for cell in REPRODUCTIONS[name].cells(Options(seeds=1))} for name in (*FIGURES, "hgm-fig5")}
-    first = cells["stobatch-fig2"]
-    assert len(first) == 28
-    assert cells["stobatch-fig4"] < first
-    assert cells["stobatch-mnist"] < first
-    assert cells["hgm-fig5"] < first
-    (other,) = cells["stobatch-fig6"] - first
-    assert other in {cell.name for cell in REPRODUCTIONS["hgm-fig3"].cells(Options(seeds=1))}
-
-
-def test_the_longest_trainings_of_a_repetition_are_begun_first() -> None:
-    begun = by_repetition(REPRODUCTIONS["stobatch-fig2"].cells(EFFORT))
-    for repetition in range(3):
-        assert {cell.repetition for cell in begun[28 * repetition : 28 * (repetition + 1)]} == {repetition}
-        assert {cell.training["recipe"] for cell in begun[28 * repetition :][:8]} == {"stobatch"}
 
 
 def test_the_published_variant_is_trained_as_the_paper_says() -> None:

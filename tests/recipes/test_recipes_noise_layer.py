@@ -124,7 +124,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     (_settings("pixeldp") | {"noise_layer": None}, r"noise layer disagree(.|\n)*no noise layer, with pixeldp"),
     (_settings("dpsgd", attack_bound=0.1), r"noise layer disagree(.|\n)*a noise layer, with dpsgd"),
     (_settings("dpsgd") | {"variant": "published"}, r"no published variant(.|\n)*pixeldp or hgm-pixeldp"),
-    (_settings("pixeldp") | {"variant": "proven"}, r"variant(.|\n)*'sound' or 'published'"),
+    (_settings("pixeldp") | {"variant": "proven"}, r"there is no (.|\n)*sound or published"),
     (_settings("securesgd", redistribution="public", public_data="nowhere"), r"no data set has this name"),
     (_settings("securesgd", redistribution="public", public_data="breast-cancer"), r"public data do not fit(.|\n)*test set"),
     (_settings("securesgd", redistribution="training", r_clip=1e-40), r"noise_layer\.r_clip(.|\n)*greater than or equal"),

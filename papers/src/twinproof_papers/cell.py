@@ -36,9 +36,8 @@ Numbers = dict[str, Any]
 class Measurement(Protocol):
     """One kind of measurement with its settings; a frozen dataclass.
 
-    Guarantees
-        An implementation's ``numbers`` depends on the run, the data, these settings and fresh randomness, and on nothing else,
-        and holds ``clean``. Killed at any moment and called again on the same run, it ends as if it had never been killed.
+    An implementation's ``numbers`` depends on the run, the data, these settings and fresh randomness, and on nothing else,
+    and holds ``clean``. Killed at any moment and called again on the same run, it ends as if it had never been killed.
     """
 
     @property
@@ -69,9 +68,8 @@ FIRST_PRIOR = "d67589bc92a269ea452aca5a1d9c88cc736ea792f79b45443b5df1f25caff108"
 def prior_entry(config: TrainConfig) -> dict[str, Any]:
     """What the settings of a cell say of the shipped weights, as run.json says it; nothing where they play no part.
 
-    Guarantees
-        Two cells that start from different learned weights have different settings, and so different names. Settings do not
-        change with the shipped file where a cell starts at random, nor while the file is the first one.
+    Two cells that start from different learned weights have different settings, and so different names. Settings do not
+    change with the shipped file where a cell starts at random, nor while the file is the first one.
     """
     if not may_start_from_prior(config):
         return {}
@@ -165,9 +163,8 @@ class Measured:
 class CellStore:
     """A folder of cells.
 
-    Guarantees
-        A cell counts as finished only if its file was written whole and holds the very settings that are asked for now: a
-        result is never reused under other settings, whatever its folder is called.
+    A cell counts as finished only if its file was written whole and holds the very settings that are asked for now: a
+    result is never reused under other settings, whatever its folder is called.
     """
 
     root: Path
@@ -271,9 +268,8 @@ class Call:
 def made_in(root: Path, cells: Collection[Cell]) -> list[dict[str, Any]]:
     """The calls that made ``cells``, in order: wall-clock seconds up to the last cell of each, and how many it made.
 
-    Guarantees
-        Each cell counts in ``cells_here`` of one call at most: the last that made it. Calls that made none of them are not
-        listed. ``seconds`` and ``cells`` speak of the whole call, other experiments' cells included.
+    Each cell counts in ``cells_here`` of one call at most: the last that made it. Calls that made none of them are not
+    listed. ``seconds`` and ``cells`` speak of the whole call, other experiments' cells included.
     """
     lines = list(_lines(root / FILE))
     last = {line["cell"]: line["call"] for line in lines}

@@ -16,9 +16,10 @@ from twinproof_papers import gather
 from twinproof_papers.cell import Cell, Measured
 from twinproof_papers.comparison import ADAPTIVE, ATTACK_NAMES, EPSILON_AXIS, SIZE_AXIS
 from twinproof_papers.conventional import Lineup, Sampled, sampled_under
+from twinproof_papers.drawing import draw_panels
+from twinproof_papers.experiment import Options
 from twinproof_papers.findings import Findings, Line, Panel
 from twinproof_papers.methods import METHODS, MNIST, Setup, cells_of, check_bounds, check_promises
-from twinproof_papers.options import Options
 from twinproof_papers.rereading import HGM, PIXELDP, PUBLISHED, TIGHT
 
 if TYPE_CHECKING:
@@ -74,8 +75,6 @@ class CertifiedUnderAttack:
 
     def figure(self, findings: Findings, caption: str) -> Figure:
         """Lines with bands."""
-        from twinproof_papers.drawing import draw_panels
-
         return draw_panels(findings.panels, caption, columns=3)
 
 
@@ -167,8 +166,6 @@ class SecureSgdMnist:
 
     def figure(self, findings: Findings, caption: str) -> Figure:
         """Lines with bands."""
-        from twinproof_papers.drawing import draw_panels
-
         return draw_panels(findings.panels, caption, columns=4)
 
 

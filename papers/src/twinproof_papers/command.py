@@ -53,7 +53,7 @@ def reproduce(
             raise ConfigError(
                 "nothing to reproduce was named", where="NAME", got="no name", wanted="a table or figure", fix="see --list"
             )
-        from twinproof_papers.options import Options
+        from twinproof_papers.experiment import Options
         from twinproof_papers.reproduce import reproduce as make
 
         options = Options(seeds, limit, epochs, quick, device or "auto", data_root, processes, rows)
@@ -65,9 +65,9 @@ def reproduce(
 
 def _tell_list(data_root: Path | None, *, as_json: bool) -> None:
     from twinproof.cli.output import print_json
-    from twinproof_papers.catalogue.experiments import EXPERIMENTS
+    from twinproof_papers.catalogue import all_experiments
 
-    entries = [experiment.as_dict(data_root) for experiment in EXPERIMENTS.values()]
+    entries = [experiment.as_dict(data_root) for experiment in all_experiments().values()]
     if as_json:
         print_json({"experiments": entries})
         return

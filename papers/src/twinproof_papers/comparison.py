@@ -149,10 +149,9 @@ def published_text(value: float | None) -> str:
 def difference_text(ours: Estimate | None, published: float | None, unit: str = "%") -> str:
     """Our mean minus the published number, with its sign.
 
-    Guarantees
-        It is the difference of the two numbers as ``estimate_text`` and ``published_text`` show them, so that a reader who
-        subtracts finds the same; where a paper prints more digits than we show, it is rounded down. As a mean radius is shown
-        rounded down, no difference of radii is above the true one.
+    It is the difference of the two numbers as ``estimate_text`` and ``published_text`` show them, so that a reader who
+    subtracts finds the same; where a paper prints more digits than we show, it is rounded down. As a mean radius is shown
+    rounded down, no difference of radii is above the true one.
     """
     if ours is None or published is None:
         return "-"

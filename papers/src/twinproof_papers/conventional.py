@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 from twinproof_papers import gather
 from twinproof_papers.cell import Cell, Measured
 from twinproof_papers.comparison import ADAPTIVE, ANSWERS, ATTACK_NAMES, EPSILON_AXIS, REFUTED_LINES, SIZE_AXIS, level_table
+from twinproof_papers.drawing import draw_panels
+from twinproof_papers.experiment import Options
 from twinproof_papers.findings import Findings, Line, Panel, TTest, paired_test, welch_test
 from twinproof_papers.methods import METHODS, Setup, cells_of, check_promises
-from twinproof_papers.options import Options
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -147,8 +148,6 @@ class ConventionalUnderAttack:
 
     def figure(self, findings: Findings, caption: str) -> Figure:
         """Lines with bands."""
-        from twinproof_papers.drawing import draw_panels
-
         return draw_panels(findings.panels, caption, columns=4, names_above=len(self.lineup.lines) > 3)
 
     def _levels(self, done: Sequence[Measured], budgets: Sequence[float]) -> dict[str, Sequence[float]]:
@@ -244,8 +243,6 @@ class ConventionalAgainstSize:
 
     def figure(self, findings: Findings, caption: str) -> Figure:
         """Lines with bands."""
-        from twinproof_papers.drawing import draw_panels
-
         return draw_panels(findings.panels, caption, columns=4, names_above=True)
 
     def _panel(self, done: Sequence[Measured], attack: str) -> Panel:

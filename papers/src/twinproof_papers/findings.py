@@ -13,6 +13,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from scipy.stats import t as student
+from scipy.stats import ttest_ind, ttest_rel
 
 from twinproof.errors import ConfigError, DataError
 from twinproof_papers.cell import Numbers
@@ -35,12 +36,7 @@ class Estimate:
 
 
 def over_repetitions(values: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
-    """The mean of one number for each repetition, with the two-sided Student interval.
-
-    Guarantees
-        For independent normal repetitions the interval holds the true mean with probability ``confidence``, however few they
-        are (from two on). It is not rounded and not cut to [0, 1]. One repetition has no interval.
-    """
+    """The mean of one number for each repetition, with the two-sided Student interval."""
     if not values:
         raise DataError("a mean needs at least one repetition", got=0, wanted="one number for each repetition")
     if not 0 < confidence < 1:
@@ -82,15 +78,11 @@ def welch_test(first: str, second: str, left: Sequence[float], right: Sequence[f
     """Welch's test of two groups of independent repetitions, whose variances may differ."""
     if not left or not right:
         raise DataError("a test needs two groups", got=f"{len(left)} and {len(right)} numbers", wanted="at least one in each")
-    gap = fmean(left) - fmean(right)
-    if min(len(left), len(right)) < 2:
-        return TTest(first, second, WELCH, gap, None, None, None, len(left), len(right))
-    parts = [stdev(group) ** 2 / len(group) for group in (left, right)]
-    spread = sum(parts)
-    if spread == 0:
-        return TTest(first, second, WELCH, gap, None, None, None, len(left), len(right))
-    weights = [part**2 / (len(group) - 1) for part, group in zip(parts, (left, right), strict=True)]
-    return _tested(first, second, WELCH, gap, gap / math.sqrt(spread), spread**2 / sum(weights), len(left), len(right))
+    counts, gap = (len(left), len(right)), fmean(left) - fmean(right)
+    if min(counts) < 2 or stdev(left) == stdev(right) == 0:
+        return TTest(first, second, WELCH, gap, None, None, None, *counts)
+    found = ttest_ind(left, right, equal_var=False)
+    return TTest(first, second, WELCH, gap, float(found.statistic), float(found.df), float(found.pvalue), *counts)
 
 
 def paired_test(first: str, second: str, left: Sequence[float], right: Sequence[float]) -> TTest:
@@ -103,17 +95,12 @@ def paired_test(first: str, second: str, left: Sequence[float], right: Sequence[
         raise DataError(
             "a paired test needs pairs", got=f"{len(left)} and {len(right)} numbers", wanted="equally many, above 0"
         )
-    pairs = [one - other for one, other in zip(left, right, strict=True)]
-    gap, count = fmean(pairs), len(pairs)
-    spread = stdev(pairs) / math.sqrt(count) if count > 1 else 0.0
-    if spread == 0:
-        return TTest(first, second, PAIRED, gap, None, None, None, count, count)
-    return _tested(first, second, PAIRED, gap, gap / spread, count - 1.0, count, count)
-
-
-def _tested(first: str, second: str, kind: str, gap: float, statistic: float, degrees: float, left: int, right: int) -> TTest:
-    p = 2.0 * float(student.sf(abs(statistic), degrees))
-    return TTest(first, second, kind, gap, statistic, degrees, p, left, right)
+    pairs, count = [one - other for one, other in zip(left, right, strict=True)], len(left)
+    if count < 2 or stdev(pairs) == 0:
+        return TTest(first, second, PAIRED, fmean(pairs), None, None, None, count, count)
+    found = ttest_rel(left, right)
+    statistic, p = float(found.statistic), float(found.pvalue)
+    return TTest(first, second, PAIRED, fmean(pairs), statistic, count - 1.0, p, count, count)
 
 
 _LEAST_SHARE = 0.2  # of the x-axis that a cropped panel shows at least

@@ -7,7 +7,7 @@ from statistics import fmean
 
 from twinproof.errors import DataError
 from twinproof_papers.cell import Measured
-from twinproof_papers.options import in_input_units, in_paper_scale
+from twinproof_papers.experiment import in_input_units, in_paper_scale
 from twinproof_papers.under_attack import UnderAttack
 
 Reading = Callable[[Measured], float]

@@ -24,7 +24,7 @@ from twinproof.training.device import describe_device, resolve_device
 from twinproof.training.distributed.rank_error import RankError
 from twinproof.training.distributed.ranks import ALONE, Ranks
 from twinproof_papers.cell import RUN_AGAIN, Call, Cell, CellStore, Failure, Measured, Outcome, is_trained
-from twinproof_papers.options import Options
+from twinproof_papers.experiment import Options
 
 _AT_THE_END = 10**9
 
@@ -32,10 +32,9 @@ _AT_THE_END = 10**9
 def measure(cell: Cell, store: CellStore, dataset: Dataset, *, device: str = "auto") -> Measured:
     """Trains and measures the model of ``cell`` in its folder, and keeps the numbers.
 
-    Guarantees
-        - Killed at any moment and called again, it goes on where it stopped. Nothing is kept before everything is measured.
-        - A measurement that comes after another one finds all that the other one leaves in a run, of one model. The other
-          one's kept numbers are never touched; where its run is not there any more, ``made`` says which run was measured.
+    - Killed at any moment and called again, it goes on where it stopped. Nothing is kept before everything is measured.
+    - A measurement that comes after another one finds all that the other one leaves in a run, of one model. The other
+      one's kept numbers are never touched; where its run is not there any more, ``made`` says which run was measured.
     """
     began = time.monotonic()
     provide_base(cell, store, dataset, device=device)
@@ -62,9 +61,8 @@ def measure(cell: Cell, store: CellStore, dataset: Dataset, *, device: str = "au
 def provide_base(cell: Cell, store: CellStore, dataset: Dataset, *, device: str) -> None:
     """The run that ``cell`` goes on with, as measuring its base leaves it: from the disk, or made (again); else nothing.
 
-    Guarantees
-        What the base kept stays as it is. A run that is there is never trained again: what is missing of the base's
-        measurement is made on it. One that is gone is made again under the base's settings, and that is noted before.
+    What the base kept stays as it is. A run that is there is never trained again: what is missing of the base's
+    measurement is made on it. One that is gone is made again under the base's settings, and that is noted before.
     """
     base, basis = cell.base, cell.measurement.after
     if base is None or basis is None:
@@ -118,12 +116,11 @@ def make_cells(
 
     With several ``ranks`` all call this alike and get the same answer; each makes whole cells, one at a time.
 
-    Guarantees
-        - A finished cell is never made twice, nor reused under other settings, however many repetitions were asked for then.
-        - A repetition is begun when all cells of the one before have been begun: a call that is cut off leaves whole ones.
-        - A cell that fails takes no other with it: all others are made and kept, and the RunError at the end names it. A
-          fault of the disk stops the work with a ``SystemFault``: it would fail every cell.
-        - A rank that is lost stops the others; every finished cell is kept, and those under way go on where they stopped.
+    - A finished cell is never made twice, nor reused under other settings, however many repetitions were asked for then.
+    - A repetition is begun when all cells of the one before have been begun: a call that is cut off leaves whole ones.
+    - A cell that fails takes no other with it: all others are made and kept, and the RunError at the end names it. A
+      fault of the disk stops the work with a ``SystemFault``: it would fail every cell.
+    - A rank that is lost stops the others; every finished cell is kept, and those under way go on where they stopped.
     """
     progress = progress or Silent()
     check_options(options, ranks)
@@ -229,10 +226,6 @@ def shared_outcomes(
     """The outcome of each cell, on every rank: of its own as they become ready, of the others' by the end.
 
     Rank 0 sees cells of the others earlier, between its own, so that it can tell how far the work is.
-
-    Guarantees
-        - Models are begun in the order of ``cells``, each by one rank alone: whoever is free takes the next.
-        - A cell is kept by the rank that made it, as soon as it is ready: a rank that is lost takes no finished cell along.
     """
     models = by_run(cells, store)
     ranks.agree("the models to make", hashlib.sha256("\n".join(cell.name for cell in cells).encode()).hexdigest())

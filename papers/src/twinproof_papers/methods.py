@@ -16,7 +16,7 @@ from twinproof.guarantee import Status
 from twinproof.recipes.registry import find_recipe
 from twinproof.recipes.variant import PUBLISHED
 from twinproof_papers.cell import Cell, Measured
-from twinproof_papers.options import Options
+from twinproof_papers.experiment import Options
 from twinproof_papers.under_attack import UnderAttack
 
 QUICK_DATA = "digits"
@@ -230,9 +230,8 @@ def promised(method: MethodOfPaper) -> Status:
 def check_promises(done: Sequence[Measured]) -> None:
     """Refuses cells whose runs have another privacy status than their label says.
 
-    Guarantees
-        A line or row that is not labelled "no privacy" and belongs to a private method comes from runs whose epsilon is proven
-        and printed; one that is labelled so from runs that promise none and print none.
+    A line or row that is not labelled "no privacy" and belongs to a private method comes from runs whose epsilon is proven
+    and printed; one that is labelled so from runs that promise none and print none.
     """
     for one in done:
         status, epsilon = str(one.numbers["privacy_status"]), one.numbers["epsilon"]

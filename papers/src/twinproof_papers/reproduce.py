@@ -12,7 +12,7 @@ from twinproof.files import make_folder, write_atomic
 from twinproof.progress import Progress, Silent
 from twinproof.training.device import resolve_device
 from twinproof.training.distributed.ranks import ALONE, Ranks
-from twinproof_papers.catalogue.experiments import find_experiment
+from twinproof_papers.catalogue import find_experiment
 from twinproof_papers.cell import CELLS, Cell, CellStore, Measured, made_in
 from twinproof_papers.certified_under_attack import CertifiedUnderAttack, SecureSgdMnist
 from twinproof_papers.comparison import Row, compare, markdown
@@ -31,11 +31,10 @@ from twinproof_papers.dpcert.methods import MNIST as DPCERT_MNIST
 from twinproof_papers.dpcert.metrics import MetricAgainstRadius, MetricHistograms, MetricSplits
 from twinproof_papers.dpcert.tables import CLIPPING_NORMS, LEARNING_RATES, Sensitivity, Table2
 from twinproof_papers.drawing import write_picture
-from twinproof_papers.experiment import Experiment
+from twinproof_papers.experiment import Experiment, Options
 from twinproof_papers.findings import Findings, trainings_words
 from twinproof_papers.making import make_cells
 from twinproof_papers.methods import CIFAR10, CIFAR10_NOT_PRIVATE, FEW_SIZES, MNIST, MNIST_NOT_PRIVATE, QUICK_DATA
-from twinproof_papers.options import Options
 from twinproof_papers.results_file import FILE, devices, results_record, results_text
 from twinproof_papers.sigma_curves import SigmaCurves
 from twinproof_papers.stobatch import StoBatchCertified, StoBatchMnist
@@ -126,11 +125,6 @@ def reproduce(
 
     With several ``ranks`` (docs/distributed.md) all call this alike and see one folder ``out``; they share out the cells, and
     rank 0 writes the results.
-
-    Guarantees
-        - Cells are made as ``make_cells`` promises; interrupted ones go on where they stopped.
-        - Results, picture and page are functions of the cells and of the times noted beside them: making them again changes
-          nothing.
     """
     options, progress = options or Options(), progress or Silent()
     experiment = find_experiment(name)
@@ -171,7 +165,7 @@ def _runnable(experiment: Experiment, options: Options) -> Reproduction:
             wanted="its official files below the data folder",
             fix="give --data-root, or look first with --quick",
         )
-    return REPRODUCTIONS[experiment.name]
+    return REPRODUCTIONS[experiment.name] if experiment.reproduction is None else experiment.reproduction()
 
 
 def selected(reproduction: Reproduction, experiment: Experiment, methods: tuple[str, ...]) -> Reproduction:

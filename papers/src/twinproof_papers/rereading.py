@@ -47,12 +47,7 @@ def bounds_for(place: str, law: str, *, fixed_draws: bool) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Rereading:
-    """Reads radii off votes: one rule for each bound, all for the noise that was drawn.
-
-    Guarantees
-        Radii are those that certifying with that bound would give for these votes. ``published`` is refuted and is here for
-        comparison (``bounds_for``): ``status`` says so, and is that of the bound itself.
-    """
+    """Reads radii off votes: one rule for each bound, all for the noise that was drawn."""
 
     recorded: str
     rules: Mapping[str, RadiusRule]

@@ -18,9 +18,8 @@ from twinproof.runs.environment import software_versions, utc_now
 from twinproof.training.device import describe_device, resolve_device
 from twinproof_papers.cell import CELLS, CellStore, Measured
 from twinproof_papers.comparison import compare
-from twinproof_papers.experiment import Experiment
+from twinproof_papers.experiment import Experiment, Options
 from twinproof_papers.findings import Findings
-from twinproof_papers.options import Options
 
 Record = dict[str, Any]
 
@@ -42,11 +41,7 @@ def common(records: Sequence[Mapping[str, Any]]) -> Record:
 
 
 def without(record: Mapping[str, Any], shared: Mapping[str, Any]) -> Record:
-    """``record`` less what is in ``shared``.
-
-    Guarantees
-        ``merged(shared, without(record, shared)) == record`` for every record that ``shared`` is ``common`` to.
-    """
+    """``record`` less what is in ``shared``."""
     left: Record = {}
     for key, value in record.items():
         if key not in shared:

@@ -19,8 +19,8 @@ from twinproof.privacy.mechanisms.heterogeneous_gaussian import HeterogeneousGau
 from twinproof.privacy.mechanisms.redistribution import Redistribution
 from twinproof_papers.cell import Cell, Measured
 from twinproof_papers.drawing import BROKEN, RULE
+from twinproof_papers.experiment import Options
 from twinproof_papers.findings import Findings, Line, Panel
-from twinproof_papers.options import Options
 from twinproof_papers.published.formulas import paper_classic_sigma
 
 if TYPE_CHECKING:

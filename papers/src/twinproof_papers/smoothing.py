@@ -144,12 +144,7 @@ _LATER = (*CERTIFICATE_FILES, *ATTACK_FILES, AUDIT_JSON, "report.html", "report.
 
 
 def certified_copies(run: Run, sigmas: tuple[float, ...]) -> dict[float, Run]:
-    """A run for each sigma, certified or not: the first is ``run`` itself, the others are copies beside it.
-
-    Guarantees
-        Every copy has the weights of ``run`` and no certificates of another sigma: one that has is made again, in one step and
-        without what was made of ``run`` after its training.
-    """
+    """A run for each sigma, certified or not: the first is ``run`` itself, the others are copies beside it."""
     copies = {sigmas[0]: run}
     for sigma in sigmas[1:]:
         folder = copy_folder(run.root, sigma)

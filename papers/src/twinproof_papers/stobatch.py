@@ -21,9 +21,10 @@ from twinproof_papers.comparison import (
     published_text,
 )
 from twinproof_papers.conventional import Lineup, Sampled
+from twinproof_papers.drawing import draw_panels
+from twinproof_papers.experiment import Options
 from twinproof_papers.findings import Findings, Line, Panel, Table, over_repetitions
 from twinproof_papers.methods import METHODS, MNIST, MNIST_NOT_PRIVATE, cells_of, check_bounds, check_promises, promised
-from twinproof_papers.options import Options
 from twinproof_papers.rereading import COMPOSITION, PIXELDP, PUBLISHED, TIGHT
 
 if TYPE_CHECKING:
@@ -102,8 +103,6 @@ class StoBatchCertified:
 
     def figure(self, findings: Findings, caption: str) -> Figure:
         """Lines with bands."""
-        from twinproof_papers.drawing import draw_panels
-
         return draw_panels(findings.panels, caption, columns=3, names_above=True)
 
 
@@ -265,8 +264,6 @@ class StoBatchMnist:
 
     def figure(self, findings: Findings, caption: str) -> Figure:
         """Lines with bands."""
-        from twinproof_papers.drawing import draw_panels
-
         return draw_panels(findings.panels, caption, columns=3, names_below=True)
 
 

@@ -33,7 +33,7 @@ from twinproof.runs.attacks import AttackLine
 from twinproof.runs.run import Run
 from twinproof.training.device import resolve_device
 from twinproof_papers.cell import Numbers
-from twinproof_papers.options import in_input_units
+from twinproof_papers.experiment import in_input_units
 from twinproof_papers.rereading import PUBLISHED, Rereading
 
 ATTACKS = ("fgsm", "ifgsm", "mim", "pgd")

@@ -3,37 +3,34 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from synthetic_smoothing import certified, falling
 
-from crowded_text import too_long
 from twinproof.errors import ConfigError, DataError
-from twinproof_papers.catalogue.experiments import EXPERIMENTS
-from twinproof_papers.cell import Cell
+from twinproof_papers import making as measuring
+from twinproof_papers.catalogue import EXPERIMENTS
 from twinproof_papers.comparison import compare, estimate_text, markdown
 from twinproof_papers.dpcert.curves import CertifiedCurves, binned
 from twinproof_papers.dpcert.methods import (
     METHODS,
     MNIST,
     PUBLISHED_METHODS,
-    SIGMAS,
     Model,
     accuracy,
     cells_of,
     certified_at,
-    fgsm_at,
     mean_radius,
     repetitions,
     values,
 )
 from twinproof_papers.drawing import write_picture
-from twinproof_papers.findings import Estimate, Findings, Table, over_repetitions, trainings_words
-from twinproof_papers.options import Options
-from twinproof_papers.reproduce import REPRODUCTIONS, Selectable
-from twinproof_papers.smoothing import FGSM_SIZES
+from twinproof_papers.experiment import Options
+from twinproof_papers.findings import Findings, over_repetitions
+from twinproof_papers.reproduce import PAGE, PICTURE, REPRODUCTIONS, Selectable, reproduce
+from twinproof_papers.results_file import FILE as RESULTS
 
 EFFORT = Options(seeds=3)
 # One of each kind of picture.
@@ -79,14 +76,6 @@ def test_the_page_of_table_2_has_its_rows_in_the_papers_order() -> None:
     assert "cifar10, " not in page, "the plain list gives way to the tables"
 
 
-def test_the_house_recipe_meets_the_best_published_private_row() -> None:
-    *_, house, _ = found("dpcert-table2").tables
-    assert len(house.rows) == 2 * len(SIGMAS) * 3
-    first = next(row for row in house.rows if row[:3] == ("mnist", "0.25", "average certified radius"))
-    assert first[3] == "0.742 (DP-SmoothAdv)"
-    assert first[5] == f"{0.63 * 1.25 - 0.742:+.3f}"
-
-
 def test_rows_that_were_not_made_are_left_open() -> None:
     made = REPRODUCTIONS["dpcert-table2"]
     assert isinstance(made, Selectable)
@@ -113,40 +102,6 @@ def test_rows_are_chosen_by_name() -> None:
         made.only(("dpsgd", "dp-gausian"))
     with pytest.raises(ConfigError, match="no such row"):
         made.only(("dp-gaussian-psac",))
-
-
-def test_a_quick_look_is_compared_with_nothing() -> None:
-    quick = Options(seeds=1, quick=True)
-    findings = found("dpcert-table2", quick)
-    assert all(row.ours is None for row in compare(EXPERIMENTS["dpcert-table2"], findings))
-    assert findings.tables[0].title == "digits"
-
-
-@pytest.mark.parametrize("name", ["dpcert-table3", "dpcert-table4"])
-def test_settings_are_compared_value_by_value(name: str) -> None:
-    def by_setting(cell: Cell, measure: str, sigma: float, place: float) -> float:
-        return float(cell.training["learning_rate"]) / 10 if name.endswith("3") else float(cell.training["clip_norm"])
-
-    made = REPRODUCTIONS[name]
-    rows = compare(EXPERIMENTS[name], made.findings(certified(made.cells(EFFORT), by_setting)))
-    for row in rows:
-        if row.published.key.startswith("cifar10"):
-            assert row.ours is None
-        else:
-            assert row.ours is not None
-            value = float(row.published.key.split()[-1])
-            assert row.ours.mean == pytest.approx(10 * value if name.endswith("3") else 100 * value)
-
-
-@pytest.mark.parametrize("name", [*NAMES, "dpcert-fig8", "dpcert-fig9", "dpcert-fig12"])
-def test_titles_and_names_of_axes_stay_in_the_picture_and_apart(name: str) -> None:
-    """Planted: a title as long as the data, the sigma and the metric together, which Figure 12 once had."""
-    made = REPRODUCTIONS[name]
-    findings = found(name)
-    assert too_long(made.figure(findings, "a caption")) == []
-    *others, last = findings.panels
-    planted = replace(last, title="fashion-mnist, sigma 0.25: local Lipschitz constant" * (1 if len(others) > 1 else 2))
-    assert planted.title in too_long(made.figure(replace(findings, panels=(*others, planted)), "a caption"))
 
 
 def test_curves_are_those_of_their_own_method_data_and_sigma() -> None:
@@ -203,17 +158,6 @@ def _lines_of(name: str) -> list[tuple[str, float, str, Model]]:
     ]
 
 
-def test_what_fgsm_leaves_is_told_for_every_model_once() -> None:
-    (table,) = found("dpcert-fig16").tables
-    assert len(table.rows) == 2 * (3 + 6 * len(SIGMAS))
-    done = certified(REPRODUCTIONS["dpcert-fig16"].cells(EFFORT), falling)
-    for source, sigma, label, *shown in table.rows:
-        (method,) = (method.name for method in METHODS.values() if method.label == label)
-        assert (sigma == "-") is (not METHODS[method].augmented)
-        model = Model(method, source, 0.25 if sigma == "-" else float(sigma))
-        assert shown == [estimate_text(over_repetitions(values(done, model, fgsm_at(size)))) for size in FGSM_SIZES]
-
-
 def test_figure_15_tells_whom_noise_leaves_right() -> None:
     (table,) = found("dpcert-fig15").tables
     done = certified(REPRODUCTIONS["dpcert-fig15"].cells(EFFORT), falling)
@@ -224,31 +168,6 @@ def test_figure_15_tells_whom_noise_leaves_right() -> None:
         )
         assert wrong == estimate_text(over_repetitions([100 - value for value in right]))
         assert shown == [estimate_text(over_repetitions(each)) for each in beyond]
-
-
-def test_tables_3_and_4_show_what_is_published() -> None:
-    first, second = found("dpcert-table3").panels
-    assert [line.samples for line in first.printed] == [((97.71,), (98.13,), (97.78,))]
-    assert [line.samples for line in second.printed] == [((83.47,), (84.76,), (83.96,))]
-    assert found("dpcert-table4", Options(seeds=1, quick=True)).panels[0].printed == ()
-
-
-@pytest.mark.parametrize(("seeds", "header"), [(1, "accuracy, %"), (3, "accuracy, % (95 % interval)")])
-def test_one_training_has_no_interval(seeds: int, header: str) -> None:
-    assert found("dpcert-table2", Options(seeds=seeds)).tables[0].header[2] == header
-    assert trainings_words(seeds) == (
-        "One training, no interval" if seeds == 1 else "Means of 3 trainings with 95 % t-intervals over them"
-    )
-
-
-def test_figure_4_shows_combinations_and_copies() -> None:
-    left, right = found("dpcert-fig4").panels
-    assert [line.label for line in right.lines] == ["K = 0 (one noisy copy, no original)", *(f"K = {n}" for n in (2, 4, 6, 8))]
-    added = ("", " + consistency", " + PSAC")
-    assert [line.label for line in left.lines] == [
-        f"{base}{more}" for base in ("DP-Gaussian", "DP-SmoothAdv") for more in added
-    ]
-    assert all("fashion-mnist" in panel.title and "sigma 0.5" in panel.title for panel in (left, right))
 
 
 def test_each_image_is_in_one_bin_of_radii() -> None:
@@ -263,15 +182,6 @@ def test_each_image_is_in_one_bin_of_radii() -> None:
     at = {place: certified_at(0.5, place)(done[0]) for place in places}
     planted = sum(at[low] - at[high] for low, high in zip(places, places[2:], strict=False)) + at[places[-1]]
     assert planted + (100 - at[0.0]) > 100 + 1
-
-
-def test_fgsm_is_read_at_its_size() -> None:
-    made = REPRODUCTIONS["dpcert-fig16"]
-    panels = made.findings(certified(made.cells(Options(seeds=1)), falling)).panels
-    assert len(panels) == 6
-    line = next(line for line in panels[0].lines if line.label == "DPSGD")
-    assert line.places == (0.0005, 0.01, 0.1, 0.5, 1.0)
-    assert [sample[0] for sample in line.samples] == pytest.approx([100 * (0.52 - 0.3 * size) for size in line.places])
 
 
 def test_repetitions_are_never_mixed() -> None:
@@ -289,15 +199,6 @@ def test_repetitions_are_never_mixed() -> None:
     assert values(done[::-1], Model("dp-gaussian", "mnist", 0.5, {"copies": 4}), accuracy) == pytest.approx((40, 41, 42))
 
 
-def test_places_that_were_not_measured_are_refused() -> None:
-    with pytest.raises(DataError, match="nothing was measured there"):
-        certified_at(0.25, 0.33)
-    with pytest.raises(DataError, match="nothing was measured there"):
-        fgsm_at(0.2)
-    (done,) = certified(cells_of("dp-gaussian", MNIST, Options(seeds=1), sigma=0.5), falling)
-    assert mean_radius(0.5)(done) == pytest.approx(0.72 * 1.5)
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_pictures_and_pages(name: str, tmp_path: Path) -> None:
     findings, made = found(name), REPRODUCTIONS[name]
@@ -312,18 +213,35 @@ def test_pictures_and_pages(name: str, tmp_path: Path) -> None:
     assert all(note in page for note in findings.notes)
 
 
-@pytest.mark.parametrize(
-    ("estimate", "unit", "text"),
-    [
-        (Estimate(0.7359, 0.7349, 0.7369, 3), "radius", "0.735 (0.734 to 0.737)"),
-        (Estimate(0.7359, None, None, 1), "radius", "0.735"),
-        (Estimate(97.756, 97.0, 98.0, 3), "%", "97.76 (97.00 to 98.00)"),
-    ],
-)
-def test_mean_radii_are_rounded_down(estimate: Estimate, unit: str, text: str) -> None:
-    assert estimate_text(estimate, unit) == text
+EFFORT_whole = Options(seeds=1, limit=6, epochs=1, quick=True, device="cpu")
 
 
-def test_a_table_with_gaps_is_refused() -> None:
-    with pytest.raises(DataError, match="gaps"):
-        Table("a", ("one", "two"), (("1",),))
+def _refuse(*_: Any, **__: Any) -> Any:
+    raise AssertionError("nothing was to be trained")
+
+
+@pytest.mark.slow
+def test_table_2_and_the_figures_of_its_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = reproduce("dpcert-table2", tmp_path, EFFORT_whole)
+    record = json.loads((tmp_path / "dpcert-table2" / RESULTS).read_text())
+    assert len(record["cells"]) == 3 + 3 * 6
+    for cell in record["cells"]:
+        private = cell["method"] not in ("regular", "gaussian")
+        assert cell["numbers"]["privacy_status"] == ("proven" if private else "none")
+        assert not private or 0 < cell["numbers"]["epsilon"] <= 3
+        assert all(0 <= sigma["acr"] <= sigma["largest_radius"] for sigma in cell["numbers"]["smoothed"].values())
+    assert [table["title"] for table in record["tables"]] == [table.title for table in made.findings.tables]
+    monkeypatch.setattr(measuring, "measure", _refuse)
+    for name in ("dpcert-table2", "dpcert-fig7", "dpcert-fig15", "dpcert-fig16"):
+        again = reproduce(name, tmp_path, EFFORT_whole)
+        assert (again.folder / PICTURE).is_file()
+        assert (again.folder / PAGE).is_file()
+
+
+@pytest.mark.slow
+def test_the_figures_of_single_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = reproduce("dpcert-fig5", tmp_path, EFFORT_whole)
+    assert len(first.findings.panels) == 6
+    monkeypatch.setattr(measuring, "measure", _refuse)
+    for number in (6, 17, 18, 19):
+        assert reproduce(f"dpcert-fig{number}", tmp_path, EFFORT_whole).findings.panels

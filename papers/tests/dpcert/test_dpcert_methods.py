@@ -3,65 +3,41 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 from synthetic_smoothing import smoothing_of
 
+from twinproof.attacks.threat import Threat
+from twinproof.auditing.verify import verify_run
+from twinproof.certification.run import certify_run
 from twinproof.data.load import load
+from twinproof.errors import RunError
 from twinproof.recipes.config import parse_train_config
 from twinproof.recipes.registry import RECIPES
 from twinproof.recipes.resolve import resolve
-from twinproof_papers.cell import CellStore
+from twinproof.recipes.train import train
+from twinproof.runs.certificates import read_certificates, read_settings
+from twinproof.runs.run import Run
+from twinproof_papers import smoothing as counting
+from twinproof_papers.cell import CellStore, Measured
 from twinproof_papers.dpcert.methods import (
     FASHION_MNIST,
     METHODS,
     MNIST,
-    PUBLISHED_METHODS,
     SIGMAS,
-    Setup,
     cells_of,
     models_of,
     setups_of,
 )
-from twinproof_papers.options import Options
+from twinproof_papers.experiment import Options
+from twinproof_papers.making import make_cells
 from twinproof_papers.reproduce import REPRODUCTIONS
+from twinproof_papers.smoothing import Smoothing, radii_of
 
 ONE = Options(seeds=1)
-
-
-@pytest.mark.parametrize(
-    ("setup", "method", "wanted"),
-    [
-        (
-            MNIST,
-            "dpsgd",
-            {"learning_rate": 0.5, "batch_size": 512, "epochs": 40, "clip_norm": 0.1, "momentum": 0.9, "copies": 0},
-        ),
-        (MNIST, "dp-gaussian", {"learning_rate": 0.5, "batch_size": 512, "epochs": 40, "clip_norm": 0.1, "copies": 2}),
-        (FASHION_MNIST, "dp-macer", {"learning_rate": 4.0, "batch_size": 2048, "epochs": 40, "clip_norm": 0.1, "copies": 2}),
-        (FASHION_MNIST, "psac", {"learning_rate": 4.0, "batch_size": 2048, "clip_rule": "psac-paper", "clip_r": 0.01}),
-        (MNIST, "regular", {"learning_rate": 0.01, "batch_size": 512, "epochs": 40, "momentum": 0.9, "epsilon": None}),
-        (MNIST, "dp-gaussian-replaced", {"copies": 1, "originals": False}),
-        (
-            FASHION_MNIST,
-            "dp-smoothadv-consistency",
-            {"recipe": "dpcert-smoothadv", "copies": 2, "batch_size": 2048, "clip_rule": "flat"},
-        ),
-        (
-            MNIST,
-            "gaussian",
-            {"model": "gelu-cnn", "width": 2, "prior": "figures", "batch_size": 512, "epochs": 60, "averaging": 0.999}
-            | {"learning_rate": 0.05, "schedule": "cosine", "epsilon": None, "sigma": 0.5},
-        ),
-        (MNIST, "dp-smoothadv-psac", {"clip_rule": "psac-paper", "copies": 2, "recipe": "dpcert-smoothadv"}),
-    ],
-)
-def test_settings_of_the_authors(setup: Setup, method: str, wanted: dict[str, Any]) -> None:
-    (cell,) = cells_of(method, setup, ONE, sigma=0.5)
-    resolved = cell.settings["training"]
-    assert {name: resolved[name] for name in wanted} == wanted
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -72,16 +48,6 @@ def test_every_method_is_accepted_has_its_budget_and_no_seed(method: str) -> Non
         assert (config.epsilon, config.noise_multiplier) == ((3.0 if METHODS[method].private else None), None)
         assert config.delta == 1e-5
         assert RECIPES[config.recipe].private == METHODS[method].private
-
-
-def test_smoothadv_with_consistency_has_the_authors_weights_and_the_recipes_attack() -> None:
-    (cell,) = cells_of("dp-smoothadv-consistency", MNIST, ONE, sigma=0.5)
-    (plain,) = cells_of("dp-smoothadv", MNIST, ONE, sigma=0.5)
-    both, alone = (parse_train_config(one.training).regulariser for one in (cell, plain))
-    assert both is not None
-    assert alone is not None
-    assert (both.weight, both.eta, alone.weight, alone.eta) == (0.5, 0.5, 0, 0)
-    assert (both.radius, both.attack_steps) == (alone.radius, alone.attack_steps) == (0.25, 2)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -114,33 +80,6 @@ def test_a_model_is_certified_under_the_noise_that_it_saw_or_under_all(method: s
         assert [plan.sigmas for plan in plans] == [SIGMAS], "one model, three sets of certificates"
 
 
-@pytest.mark.parametrize("sigma", SIGMAS)
-def test_the_house_recipe_decides_its_own_settings(sigma: float) -> None:
-    """A cell is known by its settings, so that its network and copies are named; all but the term at 0.25 are the recipe's."""
-    (cell,) = cells_of("twinproof", MNIST, ONE, sigma=sigma)
-    named = {"model": "gelu-cnn", "width": 2, "prior": "figures", "copies": 8}
-    if sigma == 0.25:
-        named |= {"copies": 4, "regulariser": {"weight": 5.0, "eta": 0.5}}
-    asked = {"data": {"source": "mnist"}, "recipe": "twinproof", "epsilon": 3.0, "delta": 1e-5, "sigma": sigma}
-    assert cell.training == asked | named
-    assert parse_train_config(asked).copies == 8
-    (shorter,) = cells_of("twinproof", MNIST, Options(seeds=1, epochs=2), sigma=sigma)
-    assert shorter.training == cell.training | {"epochs": 2}
-
-
-def test_table_2_is_thirty_models_and_forty_two_certifications() -> None:
-    published = {method.name for method in PUBLISHED_METHODS}
-    cells = REPRODUCTIONS["dpcert-table2"].cells(ONE)
-    ours = [cell for cell in cells if cell.method in published]
-    assert len(ours) == 30
-    assert sum(len(smoothing_of(cell).sigmas) for cell in ours) == 42
-    lengths = [len(smoothing_of(cell).sigmas) for cell in cells]
-    assert lengths == sorted(lengths, reverse=True), "long ones first, so that none is left alone at the end"
-    trained = [cell.method for cell in cells if METHODS[cell.method].augmented]
-    assert set(trained[: 3 * 2 * 3]) == {"dp-smoothadv", "twinproof", "gaussian"}
-    assert len({cell.name for cell in REPRODUCTIONS["dpcert-table2"].cells(Options(seeds=3))}) == 3 * len(cells)
-
-
 @pytest.mark.parametrize(
     ("name", "new"),
     [
@@ -171,14 +110,6 @@ def test_metrics_are_measured_on_the_runs_of_table_2(number: int, tmp_path: Path
         assert store.run_folder(cell) == store.run_folder(table[cell.base.name])
 
 
-@pytest.mark.parametrize("name", [name for name in REPRODUCTIONS if name.startswith("dpcert-")])
-def test_a_quick_look_needs_embedded_data_only(name: str) -> None:
-    cells = REPRODUCTIONS[name].cells(Options(seeds=1, quick=True))
-    assert {cell.training["data"]["source"] for cell in cells} == {"digits"}
-    assert len({cell.name for cell in cells}) == len(cells)
-    assert all(smoothing_of(cell).limit == 40 for cell in cells)
-
-
 def test_the_script_makes_everything_and_each_where_it_finds_most() -> None:
     text = (Path(__file__).resolve().parents[3] / "benchmarks" / "reproduce_dpcert.sh").read_text()
     lines = re.findall(r"^  (dpcert-\w+) +# (\d+)(?:, and (\d+) measured)?", text, re.MULTILINE)
@@ -190,3 +121,91 @@ def test_the_script_makes_everything_and_each_where_it_finds_most() -> None:
         assert sum(cell.base is not None for cell in cells.values()) == int(measured or 0), name
         assert all(cell.base is None or cell.base.name in seen for cell in cells.values()), "no model is trained for a metric"
         seen |= set(cells)
+
+
+EFFORT = Options(seeds=1, limit=10, epochs=2, quick=True, device="cpu")
+(QUICK,) = setups_of((MNIST,), EFFORT)
+(CELL,) = cells_of("regular", QUICK, EFFORT)
+FOLDERS = {0.25: "run", 0.5: "run-sigma-0.5", 1.0: "run-sigma-1"}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> CellStore:
+    return CellStore(tmp_path_factory.mktemp("cells"))
+
+
+@pytest.fixture(scope="module")
+def done(store: CellStore) -> Measured:
+    """Killed while the second sigma was certified, and called again."""
+
+    def killed(run: Run, *given: Any, **named: Any) -> Any:
+        if run.root.name == FOLDERS[0.5]:
+            raise KeyboardInterrupt
+        return certify_run(run, *given, **named)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(counting, "certify_run", killed)
+        with pytest.raises(KeyboardInterrupt):
+            make_cells([CELL], store, EFFORT)
+    assert store.finished(CELL) is None
+    (measured,) = make_cells([CELL], store, EFFORT)
+    return measured
+
+
+def test_each_sigma_has_a_complete_run_of_the_same_model(store: CellStore, done: Measured) -> None:
+    runs = {sigma: Run.open(store.run_folder(CELL).with_name(name)) for sigma, name in FOLDERS.items()}
+    assert len({run.model_sha256 for run in runs.values()}) == 1
+    for sigma, run in runs.items():
+        settings = read_settings(run.root)
+        assert settings is not None
+        assert (settings.sigma, settings.norm, settings.state, settings.n0, settings.n) == (sigma, "l2", "complete", 20, 200)
+        assert settings.bound == "tight"
+    assert verify_run(runs[1.0].root).ok
+
+
+def test_numbers_follow_from_the_certificates(store: CellStore, done: Measured) -> None:
+    for sigma, name in FOLDERS.items():
+        certificates = read_certificates(store.run_folder(CELL).with_name(name))
+        numbers = done.numbers["smoothed"][f"{sigma:g}"]
+        radii = [one.radius for one in certificates if one.prediction == one.label]
+        assert numbers["acr"] == pytest.approx(sum(radii) / 10, abs=2e-6)
+        shares = [sum(radius >= place for radius in radii) / 10 for place in radii_of(sigma)]
+        assert numbers["certified"] == pytest.approx(shares)
+    assert done.numbers["clean"] == Run.open(store.run_folder(CELL)).record["accuracy"]["value"]
+
+
+@pytest.mark.parametrize("planted", [False, True])
+def test_fgsm_falls_with_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planted: bool) -> None:
+    """Of a model with a fixed seed; planted: a step of no size, whatever is asked for."""
+    dataset = load("digits")
+    settings = {
+        "recipe": "regular",
+        "model": "mlp",
+        "steps": 200,
+        "learning_rate": 0.5,
+        "seed": 1,
+        "performance": {"device": "cpu"},
+    }
+    run = train(settings, tmp_path / "run", dataset=dataset)
+    if planted:
+        monkeypatch.setattr(counting, "Threat", lambda norm, size: Threat(norm, 1e-6))
+    plan = Smoothing((0.25,), limit=100, fgsm_sizes=(0.0005, 0.1, 0.5))
+    small, middle, large = counting.fgsm_accuracy(run, dataset, plan, device="cpu")
+    assert small > 0.8
+    assert (small - 0.2 > middle > large) is not planted
+
+
+def test_a_copy_made_after_certifying_is_refused(store: CellStore, done: Measured, tmp_path: Path) -> None:
+    """Planted: the copy is taken from a run that has certificates, with them: its set would be that of another sigma."""
+    shutil.copytree(store.run_folder(CELL), tmp_path / "late")
+    late = Run.open(tmp_path / "late")
+    with pytest.raises(RunError, match="other settings"):
+        certify_run(late, load("digits"), sigma=0.5, limit=10, device="cpu")
+
+
+def test_certified_accuracy_is_read_at_the_radius_of_table_2() -> None:
+    for sigma in (0.25, 0.5, 1.0):
+        radii = radii_of(sigma)
+        assert 0.25 in radii
+        assert radii[0] == 0
+        assert radii[-1] == 4 * sigma

@@ -13,10 +13,10 @@ from synthetic_smoothing import IMAGES, certified, falling, measured_in_full, me
 from twinproof.runs.certificates import read_certificates
 from twinproof_papers.cell import CellStore
 from twinproof_papers.dpcert.methods import METHODS, MNIST, cells_of, setups_of
-from twinproof_papers.dpcert.metrics import EVERY, short_histogram
+from twinproof_papers.dpcert.metrics import EVERY
+from twinproof_papers.experiment import Options
 from twinproof_papers.findings import Findings
 from twinproof_papers.making import make_cells
-from twinproof_papers.options import Options
 from twinproof_papers.reproduce import REPRODUCTIONS
 from twinproof_papers.smoothing import sigma_name
 
@@ -50,17 +50,6 @@ def test_bins_lie_where_the_values_are() -> None:
         assert sample[0] == pytest.approx(100 * inside.mean())
     planted = [(exponents >= place - 0.3) & (exponents < place - 0.1) for place in line.places]
     assert any(abs(sample[0] - 100 * inside.mean()) > 1 for inside, sample in zip(planted, line.samples, strict=True))
-
-
-def test_the_table_has_the_median_of_each_model() -> None:
-    (table,) = found("dpcert-fig5").tables
-    assert [row[0] for row in table.rows] == [METHODS[method].label for method in EVERY]
-    (row,) = (row for row in table.rows if row[0] == METHODS["dpsgd"].label)
-    cells = cells_of("dpsgd", MNIST, EFFORT)
-    medians = [float(np.median(metric_values_of(cell, "gradient_norm"))) for cell in cells]
-    assert float(row[1]) == pytest.approx(float(np.mean(medians)), rel=0.01)
-    assert medians[0] != pytest.approx(medians[1], rel=0.01), "of all trainings, not of the first"
-    assert {row[-1] for row in table.rows} == {"1"}, "the worst training"
 
 
 def test_figure_6_is_the_logarithm_of_group_means_at_its_own_sigma() -> None:
@@ -124,19 +113,6 @@ def _counted(values: Any) -> dict[int, int]:
     return dict(zip(bins.tolist(), counts.tolist(), strict=True))
 
 
-@pytest.mark.parametrize(
-    ("histogram", "short"),
-    [
-        ({"counts": [0, 3, 0, 1, 0]}, {"first": -9, "counts": [3, 0, 1]}),
-        ({"counts": [0, 0, 0, 0, 0], "not_positive": 4}, {"first": 0, "counts": [], "not_positive": 4}),
-        ({"counts": [1, 0, 0, 0, 0], "below": 2, "above": 1}, {"first": -10, "counts": [1], "below": 2, "above": 1}),
-    ],
-)
-def test_only_empty_ends_are_cut_off(histogram: dict[str, Any], short: dict[str, Any]) -> None:
-    edges = [10 ** (number / 10) for number in range(-10, -4)]
-    assert short_histogram({"edges": edges, "not_positive": 0, "below": 0, "above": 0, **histogram}) == short
-
-
 def test_metrics_that_no_figure_shows_keep_their_summary() -> None:
     made = REPRODUCTIONS["dpcert-fig11"]
     (one, *_) = done = measured_in_full(made.cells(Options(seeds=1)))
@@ -144,13 +120,6 @@ def test_metrics_that_no_figure_shows_keep_their_summary() -> None:
     assert set(numbers["metrics"]["another 1"]) == {"mean", "median", "smallest", "largest", "histogram"}
     assert set(numbers["radius"]["1"]["another 1"]) == {"spearman"}
     assert set(numbers["radius"]["1"]["gradient_norm"]) == {"spearman", "groups", "splits"}
-
-
-def test_panels_of_one_metric_can_be_compared() -> None:
-    for name, columns in (("dpcert-fig5", 3), ("dpcert-fig17", 1)):
-        panels = found(name).panels
-        for column in range(columns):
-            assert len({line.places for panel in panels[column::columns] for line in panel.lines}) == 1
 
 
 def test_a_model_is_measured_after_it_was_certified(tmp_path: Path) -> None:

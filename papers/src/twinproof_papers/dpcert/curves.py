@@ -33,8 +33,9 @@ from twinproof_papers.dpcert.methods import (
     sources_of,
     values,
 )
+from twinproof_papers.drawing import draw_panels
+from twinproof_papers.experiment import Options
 from twinproof_papers.findings import Findings, Line, Panel, Table
-from twinproof_papers.options import Options
 from twinproof_papers.smoothing import FGSM_SIZES, radii_of
 
 if TYPE_CHECKING:
@@ -106,8 +107,6 @@ class CertifiedCurves:
 
     def figure(self, findings: Findings, caption: str) -> Figure:
         """A row for each data set; groups have names of their own, which then stand under their panels."""
-        from twinproof_papers.drawing import draw_panels
-
         columns = len(self.groups) * len(self.sigmas)
         alone = len(self.groups) == 1
         return draw_panels(findings.panels, caption, columns=columns, names_above=alone, names_below=not alone)
@@ -232,17 +231,11 @@ class RadiusDistribution:
 
     def figure(self, findings: Findings, caption: str) -> Figure:
         """One panel."""
-        from twinproof_papers.drawing import draw_panels
-
         return draw_panels(findings.panels, caption, columns=1, names_above=True)
 
 
 def binned(sigma: float) -> dict[float, Reading]:
-    """By the lower end of its bin, the share of images in it; the first stands for those without a right answer.
-
-    Guarantees
-        Each image is in one bin: the shares add up to 100.
-    """
+    """By the lower end of its bin, the share of images in it; the first stands for those without a right answer."""
     radii = radii_of(sigma)
     edges = radii[::_STEPS_PER_BIN]
     shares: dict[float, Reading] = {-edges[1]: lambda one: 100 - certified_at(sigma, 0.0)(one)}
@@ -286,8 +279,6 @@ class Fgsm:
 
     def figure(self, findings: Findings, caption: str) -> Figure:
         """A row for each data set."""
-        from twinproof_papers.drawing import draw_panels
-
         return draw_panels(findings.panels, caption, columns=len(SIGMAS), names_above=True)
 
     def _numbers(self, done: Sequence[Measured]) -> Table:

@@ -15,8 +15,8 @@ from typing import Any
 from twinproof.errors import DataError
 from twinproof_papers.cell import Cell, Measured
 from twinproof_papers.example_metrics.measure import ExampleMeasurement
+from twinproof_papers.experiment import Options
 from twinproof_papers.methods import QUICK_DATA
-from twinproof_papers.options import Options
 from twinproof_papers.smoothing import FGSM_SIZES, Smoothing, radii_of, sigma_name
 
 EPSILON = 3.0

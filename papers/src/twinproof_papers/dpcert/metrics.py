@@ -25,8 +25,9 @@ from twinproof_papers.dpcert.methods import (
     setups_of,
     sources_of,
 )
+from twinproof_papers.drawing import draw_panels
+from twinproof_papers.experiment import Options
 from twinproof_papers.findings import Findings, Line, Panel, Table
-from twinproof_papers.options import Options
 from twinproof_papers.smoothing import sigma_name
 
 if TYPE_CHECKING:
@@ -38,11 +39,7 @@ _OUTSIDE = ("not_positive", "below", "above")
 
 
 def short_numbers(done: Sequence[Measured], sigma: float, shown: Sequence[str]) -> dict[str, Numbers]:
-    """By name of the cell, its numbers at ``sigma``; metrics that are not ``shown`` without their relation to the radius.
-
-    Guarantees
-        Counts of images are exact. From the numbers of a metric that is shown follows every point that a figure draws of it.
-    """
+    """By name of the cell, its numbers at ``sigma``; metrics that are not ``shown`` without their relation to the radius."""
     return {one.cell.name: _short_numbers(one.numbers, sigma_name(sigma), shown) for one in done}
 
 
@@ -77,8 +74,7 @@ def _split(found: Mapping[str, Any]) -> Numbers:
 def short_histogram(histogram: Mapping[str, Any]) -> Numbers:
     """``first`` and ``counts`` of the bins from the first to the last that is not empty, and what lies outside, if any does.
 
-    Guarantees
-        Bin number k holds the values from 10^(k / 10) to 10^((k + 1) / 10); bin ``first`` is the first of ``counts``.
+    Bin number k holds the values from 10^(k / 10) to 10^((k + 1) / 10); bin ``first`` is the first of ``counts``.
     """
     counts: list[int] = list(histogram["counts"])
     filled = [place for place, count in enumerate(counts) if count]
@@ -136,10 +132,6 @@ def histogram_lines(
     """A line for each of ``methods``: the share of all its images in each fifth of a decade; places are powers of ten.
 
     ``models`` are those of ``models_at``; ``read`` gives a histogram of ``metric``, of all images or of some.
-
-    Guarantees
-        Lines of one metric have the same places, whatever methods and images they are of, so that a place means the same bin
-        and panels can be compared; what has no logarithm is in none of them.
     """
     known = {number for each in models.values() for one in each for number in _shares(one, whole(metric))}
     numbers = range(min(known, default=0), max(known, default=0) + 1)
@@ -198,8 +190,6 @@ class _MetricFigure:
 
     def figure(self, findings: Findings, caption: str) -> Figure:
         """Three panels in a row."""
-        from twinproof_papers.drawing import draw_panels
-
         return draw_panels(findings.panels, caption, columns=3, names_above=True)
 
 

@@ -39,8 +39,9 @@ from twinproof_papers.dpcert.methods import (
     sources_of,
     values,
 )
+from twinproof_papers.drawing import draw_panels
+from twinproof_papers.experiment import Options
 from twinproof_papers.findings import Estimate, Findings, Line, Panel, Table
-from twinproof_papers.options import Options
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -94,9 +95,8 @@ def _compared(source: str, sigma: float, measure: str, unit: str, ours: Ours) ->
 def share_of_gap(house: float, upper: Estimate, best: float, unit: str) -> float | None:
     """How much of the way from ``best`` to ``upper`` has been gone, in per cent; None where there is hardly any way to go.
 
-    Guarantees
-        0 at ``best``, 100 at the mean of ``upper``; negative for a house recipe below the published row, and never cut. None
-        where the way may be shorter than ``LEAST_GAP``: there a share would tell of chance, not of the recipe.
+    0 at ``best``, 100 at the mean of ``upper``; negative for a house recipe below the published row, and never cut. None
+    where the way may be shorter than ``LEAST_GAP``: there a share would tell of chance, not of the recipe.
     """
     surely = upper.mean if upper.low is None else upper.low
     # To nine digits: 0.747 - 0.742 is not quite 0.005.
@@ -236,8 +236,6 @@ class Table2:
 
     def figure(self, findings: Findings, caption: str) -> Figure:
         """The curves behind the table, as in Figure 7: a row for each data set."""
-        from twinproof_papers.drawing import draw_panels
-
         return draw_panels(findings.panels, caption, columns=len(SIGMAS), names_above=True)
 
 
@@ -309,8 +307,6 @@ class Sensitivity:
 
     def figure(self, findings: Findings, caption: str) -> Figure:
         """A panel for each data set."""
-        from twinproof_papers.drawing import draw_panels
-
         return draw_panels(findings.panels, caption, columns=len(findings.panels), names_above=True)
 
     def _key(self, source: str, value: float) -> str:

@@ -22,12 +22,7 @@ from twinproof_papers.example_metrics.subject import (
 
 
 def input_gradient_norms(model: nn.Module, inputs: Tensor, labels: Tensor, *, batch_size: int | None = None) -> Tensor:
-    """The l2 norm over all coordinates of d CE(x, y) / dx at each clean input: (examples,), float64, on the CPU.
-
-    Guarantees
-        Each number is a function of its own input and label: the batch is one backward pass through the sum of the losses,
-        whose gradient at a row is that row's own. Noise layers are silent, the model runs in eval mode and is left as found.
-    """
+    """The l2 norm over all coordinates of d CE(x, y) / dx at each clean input: (examples,), float64, on the CPU."""
     device = check_subject(model, inputs, batch_size)
     norms = []
     with measuring(model, device), torch.enable_grad():
@@ -88,10 +83,9 @@ def largest_eigenvalues(
 ) -> Eigenvalues:
     """Of A_i = ``operator_of(rows)`` (positive semi-definite), the largest eigenvalue minus ``shift`` (rows,).
 
-    Guarantees
-        The value is v'Av - shift of a unit vector v: never above the largest eigenvalue of A - shift (but for rounding). Some
-        eigenvalue lies within ``residual`` of it (the residual bound of symmetric matrices). That it is the largest one is
-        what the iteration tends to and cannot prove. A row's result does not depend on the other rows.
+    The value is v'Av - shift of a unit vector v: never above the largest eigenvalue of A - shift (but for rounding). Some
+    eigenvalue lies within ``residual`` of it (the residual bound of symmetric matrices). That it is the largest one is
+    what the iteration tends to and cannot prove. A row's result does not depend on the other rows.
     """
     vectors = start.clone()
     value, residual = torch.zeros_like(shift), torch.full_like(shift, math.inf)
@@ -150,9 +144,6 @@ def input_hessian_norms(
     """Of d^2 CE(x, y) / dx^2 at each clean input, by products with vectors: no Hessian is ever written out. On the CPU.
 
     The kinks of ReLU and max-pooling have no curvature here, as in every automatic derivative.
-
-    Guarantees
-        Those of ``hessian_norms_of``. Noise layers are silent, the model runs in eval mode and is left as found.
     """
     device = check_subject(model, inputs, batch_size)
     chosen = settings or Iteration()
@@ -167,13 +158,12 @@ def input_hessian_norms(
 def hessian_norms_of(losses: RowLosses, inputs: Tensor, labels: Tensor, settings: Iteration) -> HessianNorms:
     """The same for any losses that are twice differentiable, all rows at once.
 
-    Guarantees
-        - Per row: |largest| <= spectral <= the true spectral norm, and largest <= the true largest eigenvalue, but for the
-          rounding of the products. Both come from unit vectors (|H v| and v'H v), so that no iteration can overstate them.
-        - Some eigenvalue lies within each residual of its value, in magnitude for the spectral norm. Proof for that one: H^2
-          has an eigenvalue m with |m - s^2| <= R, s = |H v| and R = |H^2 v - s^2 v|, and |sqrt(m) - s| (sqrt(m) + s) =
-          |m - s^2| gives |sqrt(m) - s| <= R / s, which is the residual reported.
-        - A row's numbers do not depend on the other rows.
+    - Per row: |largest| <= spectral <= the true spectral norm, and largest <= the true largest eigenvalue, but for the
+      rounding of the products. Both come from unit vectors (|H v| and v'H v), so that no iteration can overstate them.
+    - Some eigenvalue lies within each residual of its value, in magnitude for the spectral norm. Proof for that one: H^2
+      has an eigenvalue m with |m - s^2| <= R, s = |H v| and R = |H^2 v - s^2 v|, and |sqrt(m) - s| (sqrt(m) + s) =
+      |m - s^2| gives |sqrt(m) - s| <= R / s, which is the residual reported.
+    - A row's numbers do not depend on the other rows.
     """
     start = start_vectors(inputs, settings.seed)
     none = torch.zeros(len(inputs), dtype=torch.float64, device=inputs.device)

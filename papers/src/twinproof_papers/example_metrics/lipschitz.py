@@ -64,12 +64,11 @@ def local_lipschitz(
 ) -> LipschitzEstimates:
     """The three estimates at each input; ``features`` is the network (logits) or its ``penultimate`` layer.
 
-    Guarantees
-        - Every point that is compared lies in the box around its input and in [0, 1] (but for rounding): ``search`` is never
-          above the true constant there, and never below the exact ratio at the end of ``loop``.
-        - A number depends on its own input, its place among the inputs and the seed, not on the other inputs or the batches -
-          but for the rounding of the network's arithmetic, which ``code`` magnifies.
-        - Noise layers are silent, the network runs in eval mode and is left as found.
+    - Every point that is compared lies in the box around its input and in [0, 1] (but for rounding): ``search`` is never
+      above the true constant there, and never below the exact ratio at the end of ``loop``.
+    - A number depends on its own input, its place among the inputs and the seed, not on the other inputs or the batches -
+      but for the rounding of the network's arithmetic, which ``code`` magnifies.
+    - Noise layers are silent, the network runs in eval mode and is left as found.
     """
     chosen = settings or LipschitzSettings()
     device = check_subject(features, inputs, batch_size)

@@ -74,9 +74,8 @@ def measure_examples(
     The penultimate layer is measured where it can be found (``penultimate``), else its fields are None. ``batch_size`` None
     is what suits the device (``rows_at_once``).
 
-    Guarantees
-        A number is a function of its own example and its place: batches change it by the rounding of the network's arithmetic
-        alone. That is a few digits behind the fifth in float32, but for the descending ``_code`` loops, which magnify it.
+    A number is a function of its own example and its place: batches change it by the rounding of the network's arithmetic
+    alone. That is a few digits behind the fifth in float32, but for the descending ``_code`` loops, which magnify it.
     """
     chosen, teller = settings or MetricSettings(), progress or Silent()
     teller.start("metrics", _STAGES)
@@ -115,12 +114,7 @@ def measure_run(
     batch_size: int | None = None,
     progress: Progress | None = None,
 ) -> MeasuredRun:
-    """Measures the first ``limit`` test inputs of ``run`` (None: all), and relates them to its certificates, if it has any.
-
-    Guarantees
-        Only the test set, which is declared public, is looked at, and nothing is written. Certificates of other weights are
-        refused.
-    """
+    """Measures the first ``limit`` test inputs of ``run`` (None: all), and relates them to its certificates, if it has any."""
     if limit is not None and limit < 1:
         raise ConfigError("there is nothing to measure", where="limit", got=limit, wanted="at least 1 input")
     run.refuse_other_data(dataset)

@@ -94,8 +94,7 @@ _SMALLEST, _LARGEST = 1e-300, 1e300
 class LogHistogram:
     """Counts between growing ``edges`` (the last bin holds its upper edge too), and of what lies outside of them.
 
-    Guarantees
-        Every value is counted exactly once: ``total`` is their number. What has no logarithm is in ``not_positive``.
+    Every value is counted exactly once: ``total`` is their number. What has no logarithm is in ``not_positive``.
     """
 
     edges: tuple[float, ...]

@@ -72,10 +72,9 @@ def check_subject(model: nn.Module, inputs: Tensor, batch_size: int | None) -> t
 def true_class_losses(scores: Tensor, labels: Tensor) -> Tensor:
     """The cross-entropy of each row by itself, (rows,) in float64: -log softmax(scores)[label].
 
-    Guarantees
-        Value, slope and curvature keep their leading digits however sure the network is of the true class. The textbook form
-        has the slope p - 1 there, which is a rounded zero from p = 1 - 1e-16 on (and in float32 from 1 - 6e-8 on); here it is
-        the sigmoid of minus the margin, a small number by itself. Metrics are shown on a logarithmic scale, where that matters.
+    Value, slope and curvature keep their leading digits however sure the network is of the true class. The textbook form
+    has the slope p - 1 there, which is a rounded zero from p = 1 - 1e-16 on (and in float32 from 1 - 6e-8 on); here it is
+    the sigmoid of minus the margin, a small number by itself. Metrics are shown on a logarithmic scale, where that matters.
     """
     wide = scores.double()
     chosen = labels[:, None]
@@ -160,12 +159,7 @@ def _kept_bytes(model: nn.Module, rows: Tensor) -> int:
 
 
 def penultimate(model: nn.Module) -> nn.Sequential:
-    """All of a Sequential but its last linear layer: what it gives is what that layer is given.
-
-    Guarantees
-        The modules are the network's own, in their order, and the network is not changed. A network that does not end with
-        a linear layer, or hides its layers, is refused.
-    """
+    """All of a Sequential but its last linear layer: what it gives is what that layer is given."""
     modules = _layers(model)
     if not modules or not isinstance(modules[-1], nn.Linear):
         raise ModelError(

@@ -70,9 +70,8 @@ class LocalTrainers:
     A trainer of two batches takes the first as it is and attacks the second, as Algorithm 4 prints it (where there are
     N/(2m) trainers). One that has more goes from batch to batch as Algorithm 1 does, and so does the only one there is.
 
-    Guarantees
-        One trainer alone is Algorithm 1, bit for bit. Who is picked, and what a trainer draws, follows from the key and the
-        step: all ranks know it, and so does a resumed training.
+    One trainer alone is Algorithm 1, bit for bit. Who is picked, and what a trainer draws, follows from the key and the
+    step: all ranks know it, and so does a resumed training.
     """
 
     count: int = 1
@@ -143,8 +142,7 @@ class PrintedAttacks:
     ) -> Tensor:
         """(m, *shape) -> attacked inputs of one worker's ``part``, in the order of ``rows_of``; third l by attack l.
 
-        Guarantees
-            Starts are drawn for the whole batch: the points of a record are the same whichever worker makes them.
+        Starts are drawn for the whole batch: the points of a record are the same whichever worker makes them.
         """
         mine, starts, decays = [], [], []
         for attack, rows in zip(ATTACKS, torch.tensor_split(inputs, len(ATTACKS)), strict=True):
@@ -257,10 +255,6 @@ class PublishedStoBatch(GradientSource):
 
     With several trainers the gradient is the mean of theirs (Algorithm 4, line 16). Ranks are their workers: each makes parts
     of the picked trainers' batches, and what they send is added up.
-
-    Guarantees
-        None about privacy. Everything random follows from the key and the step, so that a resumed training is the same, and
-        so is one by any number of ranks up to float rounding.
     """
 
     def __init__(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
 
 from twinproof.certification.bounds.bound import RobustnessBound
 from twinproof.certification.bounds.composition import Composition
@@ -51,7 +50,6 @@ def find_bound(name: str, law: Law, place: str | None = None) -> RobustnessBound
     return found
 
 
-@cache
 def _from_outside(name: str) -> RobustnessBound | None:
     """One instance of a registered class; None where there is none, or it is another kind of thing."""
     made: RobustnessBound | None = find(Group.BOUNDS, name, RobustnessBound)

@@ -2,5 +2,5 @@
 
 Zhang et al. 2012; as StoBatch (Phan et al., ICML 2020) uses it for its reconstruction and its classification objective. The
 coefficients are sums over records, so one release of them with noise is private, and whatever is minimised afterwards costs
-nothing more. ``paper_sensitivity`` keeps what was published and is not private.
+nothing more.
 """

@@ -15,8 +15,8 @@ def extended_gaussian_sigma(epsilon: float, delta: float, sensitivity: float = 1
     """The sigma of Theorem 2, rounded up; of the proof's Condition 1 where the theorem's formula has no value.
 
     With s = ln(sqrt(2/pi) / delta) it is sensitivity (sqrt(s) + sqrt(s + epsilon)) / (sqrt(2) epsilon). One print of the
-    theorem has sqrt(2)/pi instead of sqrt(2/pi); the proof derives the latter, and the former is not private
-    (``paper_formulas``). For delta > sqrt(2/pi) = 0.798 s is negative, and Condition 1 gives sensitivity (1 + sqrt(1 + 2
+    theorem has sqrt(2)/pi instead of sqrt(2/pi); the proof derives the latter, and the former is not private.
+    For delta > sqrt(2/pi) = 0.798 s is negative, and Condition 1 gives sensitivity (1 + sqrt(1 + 2
     epsilon)) / (2 epsilon).
 
     Guarantees

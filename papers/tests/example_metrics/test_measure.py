@@ -1,9 +1,12 @@
-"""How many examples are measured together: what fits the device, and no number that depends on it."""
+"""All metrics of a run, and that batches do not matter."""
 
 from __future__ import annotations
 
 import copy
+import json
+import shutil
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,18 +14,114 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
+from twinproof.certification.run import certify_run
+from twinproof.certification.smoothed import Sampling
+from twinproof.data.record import Dataset
+from twinproof.errors import RunError
 from twinproof.layers.models.registry import build_network
-from twinproof_papers.example_metrics.measure import measure_examples
+from twinproof.randomness import Key
+from twinproof.runs.run import Run
+from twinproof_papers.example_metrics.curvature import input_gradient_norms, input_hessian_norms
+from twinproof_papers.example_metrics.lipschitz import local_lipschitz
+from twinproof_papers.example_metrics.measure import MeasuredRun, measure_examples, measure_run
 from twinproof_papers.example_metrics.relation import METRICS, ExampleMetrics
 from twinproof_papers.example_metrics.subject import (
     MOST,
-    ON_CPU,
     bytes_of_row,
-    in_batches,
+    penultimate,
     row_losses,
-    rows_at_once,
     rows_that_fit,
 )
+
+LIMIT = 25
+
+
+@pytest.fixture(scope="module")
+def certified(trained: Path, dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("measured") / "run"
+    shutil.copytree(trained, root)
+    certify_run(Run.open(root), dataset, sampling=Sampling(20, 200), limit=20, device="cpu", key=Key.from_seed(6))
+    return root
+
+
+@pytest.fixture(scope="module")
+def measured(certified: Path, dataset: Dataset) -> MeasuredRun:
+    return measure_run(Run.open(certified), dataset, limit=LIMIT, device="cpu")
+
+
+def test_every_metric_is_that_of_its_own_function(certified: Path, dataset: Dataset, measured: MeasuredRun) -> None:
+    model = Run.open(certified).model()
+    inputs = torch.from_numpy(dataset.test.inputs[:LIMIT]).float() / dataset.levels
+    labels = torch.from_numpy(dataset.test.labels[:LIMIT])
+    bends = input_hessian_norms(model, inputs, labels)
+    logits, inner = (local_lipschitz(part, inputs) for part in (model, penultimate(model)))
+    expected = {
+        "label": labels,
+        "gradient_norm": input_gradient_norms(model, inputs, labels),
+        "hessian_norm": bends.spectral,
+        "hessian_largest": bends.largest,
+        "hessian_residual": bends.spectral_residual,
+        "hessian_largest_residual": bends.largest_residual,
+        "lipschitz_logits": logits.search,
+        "lipschitz_logits_loop": logits.loop,
+        "lipschitz_logits_code": logits.code,
+        "lipschitz_penultimate": inner.search,
+        "lipschitz_penultimate_loop": inner.loop,
+        "lipschitz_penultimate_code": inner.code,
+    }
+    assert [example.index for example in measured.examples] == list(range(LIMIT))
+    for name, values in expected.items():
+        assert [getattr(example, name) for example in measured.examples] == values.tolist(), name
+
+
+def test_the_summary_is_json_and_counts_everybody(measured: MeasuredRun) -> None:
+    summary = json.loads(json.dumps(measured.summary(), allow_nan=False))
+    assert set(summary["metrics"]) == set(summary["radius"]) == set(METRICS)
+    assert summary["examples"] == LIMIT
+    assert summary["not_converged"] == 0
+    for name in METRICS:
+        bins = summary["metrics"][name]["histogram"]
+        assert sum(bins["counts"]) + bins["not_positive"] == LIMIT
+        assert sum(group["count"] for group in summary["radius"][name]["groups"]) == 20, "those that have a certificate"
+
+
+def test_nothing_is_written_and_a_run_without_certificates_has_no_relations(
+    trained: Path, dataset: Dataset, certified: Path, measured: MeasuredRun
+) -> None:
+    before = {path: path.read_bytes() for path in certified.rglob("*") if path.is_file()}
+    again = measure_run(Run.open(certified), dataset, limit=LIMIT, device="cpu")
+    assert again == measured
+    assert {path: path.read_bytes() for path in certified.rglob("*") if path.is_file()} == before
+    assert measure_run(Run.open(trained), dataset, limit=2, device="cpu").relations == ()
+
+
+def test_certificates_of_other_weights_are_refused(certified: Path, dataset: Dataset, tmp_path: Path) -> None:
+    root = tmp_path / "run"
+    shutil.copytree(certified, root)
+    record = json.loads((root / "certificates.json").read_text())
+    (root / "certificates.json").write_text(json.dumps({**record, "model_sha256": "0" * 64}))
+    with pytest.raises(RunError, match="other weights"):
+        measure_run(Run.open(root), dataset, limit=2, device="cpu")
+
+
+class Hidden(nn.Module):
+    """A network whose layers nobody sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.inner(x)
+        return scores
+
+
+def test_a_network_that_hides_its_layers_has_the_other_metrics() -> None:
+    torch.manual_seed(0)
+    examples = measure_examples(Hidden(), torch.rand(3, 4), torch.tensor([0, 1, 2]))
+    assert all(example.lipschitz_penultimate is None and example.lipschitz_logits > 0 for example in examples)
+    assert json.dumps(examples[0].as_dict(), allow_nan=False)
+
 
 SHAPE = (1, 28, 28)
 IMAGES = 4
@@ -123,18 +222,6 @@ def test_a_row_is_not_underestimated(name: str) -> None:
     assert forward < graph
 
 
-def test_the_device_decides_unless_somebody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, (inputs, _) = network("tramer-boneh-cnn"), images()
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (4 * GIB, 8 * GIB))
-    cpu, gpu = torch.device("cpu"), torch.device("cuda")
-    assert [rows_at_once(model, inputs, device, 5) for device in (cpu, gpu)] == [5, 5]
-    assert rows_at_once(model, inputs, cpu, None) == ON_CPU
-    few = rows_at_once(model, inputs, gpu, None)
-    assert few == rows_that_fit(4 * GIB, bytes_of_row(model, inputs[:1]))
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (139 * GIB, 139 * GIB))
-    assert rows_at_once(model, inputs, gpu, None) == MOST > few > ON_CPU
-
-
 @pytest.mark.parametrize("decide", [lambda *_: 3, lambda *_: MOST])
 def test_everything_is_measured_once(decide: Callable[..., int], monkeypatch: pytest.MonkeyPatch) -> None:
     inputs, labels = images()
@@ -142,9 +229,3 @@ def test_everything_is_measured_once(decide: Callable[..., int], monkeypatch: py
         monkeypatch.setattr(f"twinproof_papers.example_metrics.{module}.rows_at_once", decide)
     examples = measure_examples(network("mlp"), inputs, labels)
     assert [example.label for example in examples] == labels.tolist()
-
-
-@pytest.mark.parametrize(("examples", "size"), [(7, 3), (6, 3), (2, 5), (1, 1)])
-def test_batches_are_all_rows_in_order(examples: int, size: int) -> None:
-    rows = [row for batch in in_batches(examples, size) for row in range(examples)[batch]]
-    assert rows == list(range(examples))

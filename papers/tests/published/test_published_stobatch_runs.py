@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from recipe_fixtures import on_one_thread as on_one_thread
+from recipe_fixtures import source as source
 from safetensors.torch import load as load_tensors
 from safetensors.torch import load_file
 from small_runs import ledger_lines, model_bytes, one_thread
@@ -20,10 +22,11 @@ from twinproof.certification.method import Method
 from twinproof.certification.run import certify_run
 from twinproof.certification.smoothed import Sampling
 from twinproof.data.load import load
-from twinproof.errors import ConfigError, RunError
+from twinproof.errors import ConfigError
 from twinproof.guarantee import Status
 from twinproof.layers.noise.fixed_draws import PSI, fixed_draws_of
 from twinproof.randomness import Key
+from twinproof.recipes.config import parse_train_config
 from twinproof.recipes.registry import RECIPES
 from twinproof.recipes.train import train
 from twinproof.recipes.variant import Variant
@@ -140,14 +143,6 @@ def test_no_other_recipe_takes_two_noises(tmp_path: Path) -> None:
         train({"data": {"source": "digits"}, "recipe": "pixeldp", "noise_layer": noise}, tmp_path / "run")
 
 
-def test_another_claimed_epsilon_is_another_run(tmp_path: Path) -> None:
-    """It sizes the paper's noise, although no plan counts it."""
-    settings = SETTINGS | {"steps": 2, "seed": 4, "model": "mlp"}
-    run = train(settings, tmp_path / "run")
-    with pytest.raises(RunError, match="other settings: epsilon"):
-        train(settings | {"epsilon": 2 * settings["epsilon"]}, run.root, resume=True)
-
-
 def test_verify_knows_every_recipe_whose_paper_no_plan_can_count() -> None:
     assert {
         variant.recipe for variant in vars(variants).values() if isinstance(variant, Variant) and variant.source is not None
@@ -181,3 +176,40 @@ def test_ranks_train_the_model_of_one_process(tmp_path: Path, world: int, traine
     together = load_tensors(model_bytes(tmp_path / "together"))
     # Adam moves a weight by at most the rate in a step, and by that much however small its gradient is.
     assert max(float((alone[name] - together[name]).abs().max()) for name in alone) < 1e-5
+
+
+DIGITS: dict[str, Any] = {"data": {"source": "digits"}}
+
+
+TRAINERS: list[tuple[dict[str, Any], str, str]] = [
+    ({"recipe": "dpsgd", "trainers": {"count": 2}}, "dpsgd (variant sound)", "trainers.count = 2"),
+    ({"recipe": "dpsgd", "trainers": {"per_step": 0}}, "dpsgd (variant sound)", "trainers.per_step = 0"),
+    (
+        {"recipe": "dpsgd", "trainers": {"count": 2, "per_step": 1}},
+        "dpsgd (variant sound)",
+        "trainers.count = 2, trainers.per_step = 1",
+    ),
+    ({"recipe": "adlm", "variant": "published", "trainers": {"count": 2}}, "adlm (variant published)", "trainers.count = 2"),
+    ({"recipe": "stobatch", "trainers": {"count": 2}}, "stobatch (variant sound)", "trainers.count = 2"),
+    ({"recipe": "twinproof", "trainers": 3}, "twinproof (variant sound)", "trainers = 3"),
+    ({"trainers": {}}, "dpcert-gaussian (variant sound)", "trainers = {}"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "steps", "got"), TRAINERS, ids=[steps + ": " + got for _, steps, got in TRAINERS])
+def test_trainers_of_the_wrong_recipe_are_refused_for_the_recipe_and_not_for_what_they_lack(
+    wrong: dict[str, Any], steps: str, got: str
+) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"the steps of {steps} know no trainers")) as caught:
+        parse_train_config(DIGITS, wrong)
+    assert (caught.value.where, caught.value.got) == ("trainers", got)
+    assert caught.value.wanted == "stobatch with variant published"
+    assert "leave trainers out" in caught.value.fix
+
+
+def test_trainers_of_the_right_recipe_are_asked_for_what_they_lack() -> None:
+    right = DIGITS | {"recipe": "stobatch", "variant": "published"}
+    with pytest.raises(ConfigError) as caught:
+        parse_train_config(right, {"trainers": {"count": 2}})
+    assert (caught.value.where, caught.value.got) == ("trainers.per_step", "trainers.per_step = nothing")
+    assert "trainers" not in parse_train_config(right, {"trainers": None}).model_dump()
