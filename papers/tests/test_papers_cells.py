@@ -114,7 +114,6 @@ def test_the_command_says_what_was_asked() -> None:
 RESULTS = Path(__file__).parents[2] / "results" / "dpcert-table2.json"
 EFFORT = Options(seeds=1)
 OTHER = "0" * 64
-MADE: dict[str, Any] = {"device": "cpu: test", "versions": {}, "date": "", "seconds": 1.0}
 HOUSE_ROW = {"data": {"source": "digits"}, "recipe": "twinproof"}
 
 

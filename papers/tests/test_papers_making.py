@@ -167,8 +167,6 @@ def test_a_full_disk_stops_all_cells_and_a_lack_of_memory_one(
 
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and SIGKILL")
-MADE: dict[str, Any] = {"device": "cpu: test", "versions": {}, "date": "", "seconds": 1.0}
-TRAINING: dict[str, Any] = {"data": {"source": "digits"}, "recipe": "regular", "epochs": 1, "model": "mlp"}
 EFFORT = Options(device="cpu")
 LOG = "log"
 

@@ -36,11 +36,6 @@ class Lineup:
     lines: tuple[str, ...]
     pairs: tuple[tuple[str, str], ...]
 
-    @property
-    def firsts(self) -> tuple[str, ...]:
-        """The methods that the paper speaks for."""
-        return tuple(dict.fromkeys(first for first, _ in self.pairs))
-
     def colour(self, method: str) -> int:
         """Its place in the palette and among the marks."""
         return self.lines.index(method)

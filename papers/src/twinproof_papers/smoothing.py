@@ -77,13 +77,24 @@ class Smoothing:
 
     def numbers(self, run: Run, dataset: Dataset, *, device: str) -> Numbers:
         """Certifies ``run`` at every sigma, attacks it without noise, and counts."""
-
-        return smoothing_numbers(self, run, dataset, device=device)
+        smoothed: Numbers = {}
+        for sigma, copy in certified_copies(run, self.sigmas).items():
+            sampling = Sampling(self.n0, self.n, self.alpha)
+            made = certify_run(copy, dataset, sampling=sampling, sigma=sigma, limit=self.limit, device=device)
+            smoothed[sigma_name(sigma)] = certified_numbers(made)
+        return {
+            "clean": run.record["accuracy"]["value"],
+            "smoothed": smoothed,
+            "fgsm": fgsm_accuracy(run, dataset, self, device=device),
+        }
 
     def is_whole(self, folder: Path) -> bool:
         """Whether the run and its copies have the certificates of every sigma."""
-
-        return has_certificates(self, folder)
+        if not is_trained(folder):
+            return False
+        run, (first, *others) = Run.open(folder), self.sigmas
+        places = {first: folder, **{sigma: copy_folder(folder, sigma) for sigma in others}}
+        return all(_is_certified(place, run, sigma, self) for sigma, place in places.items())
 
     def words(self) -> str:
         """Images and the settings of CERTIFY."""
@@ -94,20 +105,6 @@ class Smoothing:
 def sigma_name(sigma: float) -> str:
     """A sigma as the text that keys numbers and folders."""
     return f"{sigma:.12g}"
-
-
-def smoothing_numbers(measurement: Smoothing, run: Run, dataset: Dataset, *, device: str) -> Numbers:
-    """Clean accuracy, what CERTIFY says at each sigma, and accuracy under FGSM."""
-    smoothed: Numbers = {}
-    for sigma, copy in certified_copies(run, measurement.sigmas).items():
-        sampling = Sampling(measurement.n0, measurement.n, measurement.alpha)
-        made = certify_run(copy, dataset, sampling=sampling, sigma=sigma, limit=measurement.limit, device=device)
-        smoothed[sigma_name(sigma)] = certified_numbers(made)
-    return {
-        "clean": run.record["accuracy"]["value"],
-        "smoothed": smoothed,
-        "fgsm": fgsm_accuracy(run, dataset, measurement, device=device),
-    }
 
 
 def certified_numbers(made: CertifiedRun) -> Numbers:
@@ -157,15 +154,6 @@ def certified_copies(run: Run, sigmas: tuple[float, ...]) -> dict[float, Run]:
 def copy_folder(root: Path, sigma: float) -> Path:
     """Where the copy of the run at ``root`` lies that is certified at ``sigma``."""
     return root.with_name(f"{root.name}-sigma-{sigma_name(sigma)}")
-
-
-def has_certificates(measurement: Smoothing, root: Path) -> bool:
-    """Whether the run at ``root`` and its copies are one model with all the certificates that ``measurement`` makes."""
-    if not is_trained(root):
-        return False
-    run, (first, *others) = Run.open(root), measurement.sigmas
-    places = {first: root, **{sigma: copy_folder(root, sigma) for sigma in others}}
-    return all(_is_certified(folder, run, sigma, measurement) for sigma, folder in places.items())
 
 
 def _is_certified(folder: Path, run: Run, sigma: float, measurement: Smoothing) -> bool:

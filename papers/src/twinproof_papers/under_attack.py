@@ -82,36 +82,30 @@ class UnderAttack:
 
     def numbers(self, run: Run, dataset: Dataset, *, device: str) -> Numbers:
         """Certifies and attacks ``run``, and counts."""
-
-        return attacked_numbers(self, run, dataset, device=device)
+        certified = None
+        if self.certified:
+            certified = certify_run(
+                run,
+                dataset,
+                sampling=Sampling(self.n0, self.n, self.alpha),
+                method=Method(norm=self.norm),
+                limit=self.limit,
+                device=device,
+            )
+        attacked = attack_run(
+            Run.open(run.root),
+            dataset,
+            plan=attack_plan(self),
+            sampling=Sampling(self.n0, self.judging, self.alpha),
+            limit=self.limit,
+            device=device,
+        )
+        numbers = counted(self, attacked, run, dataset, certified)
+        return {**numbers, "adaptive": adaptive_accuracy(run, dataset, self, device=device)}
 
     def words(self) -> str:
         """Images, attack steps and alpha."""
         return f"{self.limit} test images, {self.steps} attack steps, alpha {self.alpha:g} for each certificate"
-
-
-def attacked_numbers(measurement: UnderAttack, run: Run, dataset: Dataset, *, device: str) -> Numbers:
-    """Certificates of the model's own noise, accuracy under the papers' attacks and under one that sees the noise."""
-    certified = None
-    if measurement.certified:
-        certified = certify_run(
-            run,
-            dataset,
-            sampling=Sampling(measurement.n0, measurement.n, measurement.alpha),
-            method=Method(norm=measurement.norm),
-            limit=measurement.limit,
-            device=device,
-        )
-    attacked = attack_run(
-        Run.open(run.root),
-        dataset,
-        plan=attack_plan(measurement),
-        sampling=Sampling(measurement.n0, measurement.judging, measurement.alpha),
-        limit=measurement.limit,
-        device=device,
-    )
-    numbers = counted(measurement, attacked, run, dataset, certified)
-    return {**numbers, "adaptive": adaptive_accuracy(run, dataset, measurement, device=device)}
 
 
 def attack_plan(measurement: UnderAttack) -> AttackPlan:

@@ -203,11 +203,6 @@ def sources_of(done: Sequence[Measured]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_source(one) for one in done))
 
 
-def sigmas_of(done: Sequence[Measured]) -> tuple[float, ...]:
-    """The sigmas that models were trained for, in order."""
-    return tuple(sorted({float(one.cell.training["sigma"]) for one in done if "sigma" in one.cell.training}))
-
-
 def repetitions(done: Sequence[Measured], model: Model) -> list[Measured]:
     """The repetitions of one model, in order; DataError where there are none, or where several models answer to the name."""
     wanted = dict(model.settings) | ({"sigma": model.sigma} if METHODS[model.method].augmented else {})

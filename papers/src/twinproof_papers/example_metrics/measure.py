@@ -184,28 +184,22 @@ class ExampleMeasurement:
 
     def numbers(self, run: Run, dataset: Dataset, *, device: str) -> Numbers:
         """Measures ``run`` once, and relates it to its certificates at every sigma."""
-
-        return example_numbers(self, run, dataset, device=device)
+        measured = measure_run(run, dataset, limit=self.after.limit, device=device, settings=MetricSettings())
+        copies = certified_copies(run, self.after.sigmas)
+        summary = measured.summary()
+        return {
+            "clean": run.record["accuracy"]["value"],
+            "examples": summary["examples"],
+            "not_converged": summary["not_converged"],
+            "metrics": summary["metrics"],
+            "radius": {
+                sigma_name(sigma): {
+                    relation.metric: relation.as_dict() for relation in relate(measured.examples, read_certificates(copy.root))
+                }
+                for sigma, copy in copies.items()
+            },
+        }
 
     def words(self) -> str:
         """Those of the certificates."""
         return self.after.words()
-
-
-def example_numbers(measurement: ExampleMeasurement, run: Run, dataset: Dataset, *, device: str) -> Numbers:
-    """What was found at each image, summed up: no number of a single image is kept."""
-    measured = measure_run(run, dataset, limit=measurement.after.limit, device=device, settings=MetricSettings())
-    copies = certified_copies(run, measurement.after.sigmas)
-    summary = measured.summary()
-    return {
-        "clean": run.record["accuracy"]["value"],
-        "examples": summary["examples"],
-        "not_converged": summary["not_converged"],
-        "metrics": summary["metrics"],
-        "radius": {
-            sigma_name(sigma): {
-                relation.metric: relation.as_dict() for relation in relate(measured.examples, read_certificates(copy.root))
-            }
-            for sigma, copy in copies.items()
-        },
-    }
