@@ -79,7 +79,7 @@ def welch_test(first: str, second: str, left: Sequence[float], right: Sequence[f
     if not left or not right:
         raise DataError("a test needs two groups", got=f"{len(left)} and {len(right)} numbers", wanted="at least one in each")
     counts, gap = (len(left), len(right)), fmean(left) - fmean(right)
-    if min(counts) < 2 or stdev(left) == stdev(right) == 0:
+    if min(counts) < 2 or (_same(left) and _same(right)):
         return TTest(first, second, WELCH, gap, None, None, None, *counts)
     found = ttest_ind(left, right, equal_var=False)
     return TTest(first, second, WELCH, gap, float(found.statistic), float(found.df), float(found.pvalue), *counts)
@@ -96,11 +96,16 @@ def paired_test(first: str, second: str, left: Sequence[float], right: Sequence[
             "a paired test needs pairs", got=f"{len(left)} and {len(right)} numbers", wanted="equally many, above 0"
         )
     pairs, count = [one - other for one, other in zip(left, right, strict=True)], len(left)
-    if count < 2 or stdev(pairs) == 0:
+    if count < 2 or _same(pairs):
         return TTest(first, second, PAIRED, fmean(pairs), None, None, None, count, count)
     found = ttest_rel(left, right)
     statistic, p = float(found.statistic), float(found.pvalue)
     return TTest(first, second, PAIRED, fmean(pairs), statistic, count - 1.0, p, count, count)
+
+
+def _same(values: Sequence[float]) -> bool:
+    """Whether the values differ by rounding at most."""
+    return max(values) - min(values) <= 1e-9 * max(abs(value) for value in values)
 
 
 _LEAST_SHARE = 0.2  # of the x-axis that a cropped panel shows at least
