@@ -125,7 +125,7 @@ def test_writer_and_verifier_promise_the_same_robustness() -> None:
             assert robustness_promise({}, written, audit) == words(certified_promise(settings))
         assert robustness_promise({}, written, against) == words(refuted_promise(settings, refuted))
         count += 1
-    assert count == len(_BOUNDS) * 3 * 3 * 2 * 3 * 2 * 3
+    assert count == (len(_BOUNDS) + len(Law)) * 3 * 3 * 2 * 3 * 2 * 3
     assert robustness_promise({"config": {"sigma": 0.25}}, {}, {}) == words(not_yet_certified(0.25))
 
 
