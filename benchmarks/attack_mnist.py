@@ -37,30 +37,27 @@ from torch.nn import functional as F
 
 from dpcert_mnist import SETTINGS
 from speed.timing import Times, take_turns
-from twinproof.attacks.attack import pgd
-from twinproof.attacks.frozen import untouched
-from twinproof.attacks.looking import global_seed
-from twinproof.attacks.objective import Expectation, Objective, Plain, Smoothed
-from twinproof.attacks.result import AttackResult
+from twinproof.attacks.objective import Expectation, Objective, Plain, Smoothed, untouched
 from twinproof.attacks.run import run_attack
+from twinproof.attacks.search import AttackResult, global_seed, pgd
 from twinproof.attacks.threat import Threat
+from twinproof.certification.method import Sampling
 from twinproof.certification.run import certify_run
-from twinproof.certification.smoothed import Sampling, SmoothedClassifier, smooth
+from twinproof.certification.smoothed import SmoothedClassifier, smooth
+from twinproof.compute.devices import Captured, describe_device, resolve_device
 from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError, UserError
-from twinproof.evaluation.intervals import Interval, binomial_interval, mean_interval
+from twinproof.evaluation.accuracy import Interval, binomial_interval, mean_interval
+from twinproof.evaluation.attack_results import stored_inside
 from twinproof.evaluation.protocols import AttackPlan
-from twinproof.evaluation.stored_levels import stored_inside
 from twinproof.evaluation.under_attack import JUDGING, attack_run
 from twinproof.files import write_json
-from twinproof.randomness import Key
+from twinproof.keys import Key
 from twinproof.recipes.run_data import load_run_data
 from twinproof.recipes.train import train
 from twinproof.runs.certificates import ABSTAIN
-from twinproof.runs.environment import software_versions, utc_now
+from twinproof.runs.layout import software_versions, utc_now
 from twinproof.runs.run import Run
-from twinproof.training.captured import Captured
-from twinproof.training.device import describe_device, resolve_device
 
 SIGMA = 0.5
 PLAN = AttackPlan("l2", (0.25, 0.5, 0.75, 1.0, 1.5), ("fgsm", "pgd"), steps=20, draws=8)

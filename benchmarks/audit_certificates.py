@@ -20,17 +20,17 @@ from typing import Any
 from dpcert_mnist import SETTINGS
 from twinproof.auditing.certificate_search import AttackBudget
 from twinproof.auditing.run import audit_run
+from twinproof.certification.method import Sampling
 from twinproof.certification.run import certify_run
-from twinproof.certification.smoothed import Sampling
 from twinproof.data.record import Dataset
 from twinproof.files import write_json
-from twinproof.randomness import Key
+from twinproof.keys import Key
 from twinproof.recipes.run_data import load_run_data
 from twinproof.recipes.train import train
 from twinproof.rounding import round_down
 from twinproof.runs.audits import CertificateAudit
 from twinproof.runs.certificates import CertificateWriter, read_certificates
-from twinproof.runs.record import update_run_json
+from twinproof.runs.layout import update_run_json
 from twinproof.runs.run import Run
 
 SIGMA = 0.5

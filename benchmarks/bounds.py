@@ -37,10 +37,9 @@ def one(job: tuple[Path, str, str, int, int, int, dict[str, int]]) -> dict[str, 
     from twinproof.auditing.certificate_search import AttackBudget
     from twinproof.auditing.run import audit_run
     from twinproof.auditing.verify import verify_run
-    from twinproof.certification.method import Method
+    from twinproof.certification.method import Method, Sampling
     from twinproof.certification.run import certify_run
-    from twinproof.certification.sampling import Sampling
-    from twinproof.randomness import Key
+    from twinproof.keys import Key
     from twinproof.recipes.run_data import load_run_data
     from twinproof.runs.run import Run
 

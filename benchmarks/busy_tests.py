@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import Any
 
 TESTS = (
-    "tests/training/test_distributed_processes.py",
-    "tests/training/test_distributed_farewell.py",
-    "tests/training/test_distributed_waiting.py",
+    "tests/compute/test_ranks.py",
+    "tests/compute/test_heartbeat.py",
     "tests/training/test_distributed_sums.py",
     "tests/recipes/test_recipes_ranks.py",
     "tests/recipes/test_recipes_kill.py",

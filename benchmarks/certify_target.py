@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from dpcert_mnist import SETTINGS
+from twinproof.certification.method import Sampling
 from twinproof.certification.run import certify_run
-from twinproof.certification.smoothed import Sampling
 from twinproof.files import write_json
-from twinproof.randomness import Key
+from twinproof.keys import Key
 from twinproof.recipes.run_data import load_run_data
 from twinproof.recipes.train import train
 from twinproof.runs.certificates import Certificate

@@ -28,15 +28,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from twinproof.compute.devices import describe_device
+from twinproof.compute.process_ranks import join, launched
+from twinproof.compute.ranks import ALONE
 from twinproof.data.arrays import from_arrays
 from twinproof.files import sha256_file, write_json
 from twinproof.progress import Silent
 from twinproof.recipes.train import train
-from twinproof.runs.environment import software_versions, utc_now
-from twinproof.training.device import describe_device
-from twinproof.training.distributed.join import join
-from twinproof.training.distributed.process_ranks import launched
-from twinproof.training.distributed.ranks import ALONE
+from twinproof.runs.layout import software_versions, utc_now
 
 RECORDS, SIDE, CLASSES = 20_000, 28, 10
 TAKEN, TARGET = "taken.json", 1.6

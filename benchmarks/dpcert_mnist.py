@@ -36,10 +36,10 @@ RADII = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5)
 
 def one_run(job: tuple[float, int, dict[str, Any], int | None]) -> dict[str, Any]:
     """Trains, certifies and summarises one (sigma, seed)."""
+    from twinproof.certification.method import Sampling
     from twinproof.certification.run import certify_run
-    from twinproof.certification.smoothed import Sampling
     from twinproof.evaluation.certified import summarize
-    from twinproof.randomness import Key
+    from twinproof.keys import Key
     from twinproof.recipes.run_data import load_run_data
     from twinproof.recipes.train import train
 

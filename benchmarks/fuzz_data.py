@@ -35,9 +35,9 @@ from typing import Any, NoReturn
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from damaged_files import CIFAR10_RECORDS, FORMS, Damage, Sample
-from twinproof.data import own_files
-from twinproof.data.cifar10 import read_cifar10
+from twinproof.data import load as own_files
 from twinproof.data.config import parse_data_config
+from twinproof.data.images import read_cifar10
 from twinproof.data.load import load
 from twinproof.errors import UserError
 
@@ -260,9 +260,9 @@ def main() -> int:
 
 
 def _measure(files: int, commands: int, seed: int, out: Path | None) -> int:
+    from twinproof.compute.devices import describe_device, resolve_device
     from twinproof.files import write_json
-    from twinproof.runs.environment import utc_now
-    from twinproof.training.device import describe_device, resolve_device
+    from twinproof.runs.layout import utc_now
 
     start = time.perf_counter()
     loaded = summary(list(outcomes("worker", 0, files, seed)))

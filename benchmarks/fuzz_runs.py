@@ -50,10 +50,10 @@ from twinproof.certification import run as certify_module
 from twinproof.cli.summaries import training_answer
 from twinproof.errors import OutOfMemory, TwinproofError
 from twinproof.evaluation import under_attack as attack_module
-from twinproof.randomness import Key
+from twinproof.keys import Key
 from twinproof.recipes import train as train_module
 from twinproof.reporting.facts import load_facts
-from twinproof.runs.environment import software_versions, utc_now
+from twinproof.runs.layout import software_versions, utc_now
 
 SECONDS, BYTES = 20, 2 * 10**9
 ADDRESSES = 8 * 2**30

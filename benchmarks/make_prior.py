@@ -1,6 +1,6 @@
 """Trains the weights that the house recipe starts from, on images that a program draws: no record of anybody is read.
 
-    python benchmarks/make_prior.py --out src/twinproof/layers/models/prior.safetensors --results results/prior.json
+    python benchmarks/make_prior.py --out src/twinproof/layers/prior.safetensors --results results/prior.json
     python benchmarks/make_prior.py --picture docs/images/figures.png
 
 For each noise a network of its own tells random figures apart (``twinproof.data.figures``): four images of five under that
@@ -22,12 +22,12 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from twinproof.data.figures.figures import Figures
+from twinproof.compute.devices import describe_device, resolve_device
+from twinproof.data.figures import Figures
 from twinproof.files import sha256_file, write_json
-from twinproof.layers.models.gelu_cnn import gelu_cnn
-from twinproof.layers.models.prior import PRIOR_NETWORK, PRIOR_SIGMAS, PRIOR_WIDTH, prior_key
-from twinproof.runs.environment import software_versions, utc_now
-from twinproof.training.device import describe_device, resolve_device
+from twinproof.layers.networks import gelu_cnn
+from twinproof.layers.prior import PRIOR_NETWORK, PRIOR_SIGMAS, PRIOR_WIDTH, prior_key
+from twinproof.runs.layout import software_versions, utc_now
 
 SIDE = 28
 NOISY = 0.8

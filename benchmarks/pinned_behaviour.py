@@ -31,8 +31,8 @@ import torch
 
 import twinproof as tp
 from twinproof.auditing.certificate_search import AttackBudget
-from twinproof.federated.on_one_machine import federate_shares
-from twinproof.randomness import Key
+from twinproof.federated.local import federate_shares
+from twinproof.keys import Key
 
 KEY = Key.from_seed(7)
 SMALL = {"steps": 6, "batch_size": 64, "seed": 7, "performance": {"device": "cpu"}}

@@ -27,7 +27,7 @@ from twinproof.data.config import DataConfig
 from twinproof.data.load import load
 from twinproof.data.table import read_table
 from twinproof.files import write_json
-from twinproof.runs.environment import utc_now
+from twinproof.runs.layout import utc_now
 
 BLOCK = 50_000
 

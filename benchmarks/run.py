@@ -27,10 +27,10 @@ from speed.private_step import measure_task
 from speed.table import certification_table, step_table
 from speed.versions import peer_versions
 from speed.workloads import make_task
+from twinproof.compute.devices import describe_device, resolve_device
 from twinproof.errors import UserError
 from twinproof.files import write_json
-from twinproof.runs.environment import software_versions, utc_now
-from twinproof.training.device import describe_device, resolve_device
+from twinproof.runs.layout import software_versions, utc_now
 
 FORMAT = "twinproof-benchmark/1"
 

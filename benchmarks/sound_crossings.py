@@ -24,14 +24,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
-from twinproof.certification.clopper_pearson import clopper_pearson_lower
-from twinproof.evaluation.crossing import CertifiedLine, Crossing, chance_of, held_against
+from twinproof.certification.confidence import clopper_pearson_lower
+from twinproof.compute.devices import describe_device, resolve_device
+from twinproof.evaluation.certified import CertifiedLine, Crossing, chance_of, held_against
 from twinproof.files import write_json
 from twinproof.rounding import round_down
 from twinproof.runs.attacks import NOBODY, AttackLine
 from twinproof.runs.certificates import ABSTAIN, Certificate
-from twinproof.runs.environment import software_versions, utc_now
-from twinproof.training.device import describe_device, resolve_device
+from twinproof.runs.layout import software_versions, utc_now
 
 SIGMA, N0, SEED = 0.5, 100, 19
 # Radii that are this much too long, where the power is measured.

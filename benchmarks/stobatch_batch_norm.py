@@ -28,20 +28,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from twinproof.compute.devices import describe_device, resolve_device
+from twinproof.compute.seeds import seed_generator
 from twinproof.data.config import DataConfig
 from twinproof.data.load import load
 from twinproof.data.record import Dataset
 from twinproof.files import write_json
-from twinproof.layers.models.registry import build_network
-from twinproof.layers.noise import silenced
-from twinproof.layers.noise.fixed_draws import FixedDrawsConstraint, fixed_draws_of
-from twinproof.layers.noise.standard_noise import laplace_from_uniform
-from twinproof.randomness import Key
-from twinproof.runs.environment import software_versions, utc_now
-from twinproof.torch_seeding import seed_generator
-from twinproof.training.adversarial_ensemble import Ensemble
-from twinproof.training.device import describe_device, resolve_device
-from twinproof.training.records import DeviceRecords
+from twinproof.keys import Key
+from twinproof.layers.fixed_draws import FixedDrawsConstraint, fixed_draws_of
+from twinproof.layers.networks import build_network
+from twinproof.layers.noise import laplace_from_uniform, silenced
+from twinproof.runs.layout import software_versions, utc_now
+from twinproof.training.passes import DeviceRecords
+from twinproof.training.stobatch import Ensemble
 from twinproof_papers.published.stobatch import PrintedTraining, PublishedStoBatch, published_network, size_noise
 
 NETWORK, XI, ATTACK_SIZE = "stobatch-cnn", 1.0, 0.5

@@ -41,7 +41,7 @@ def grid(epsilons: list[float]) -> Iterator[dict[str, Any]]:
 
 def settings_of(line: dict[str, Any]) -> dict[str, Any]:
     """The training settings of a line; ``relative`` is sigma times the root of the input's size, as for noise at the input."""
-    from twinproof.privacy.mechanisms.catalogue import calibrate
+    from twinproof.privacy.mechanisms import calibrate
 
     unit = calibrate("heterogeneous-analytic", 4.0, 1e-5).sigma
     noise = {
@@ -62,7 +62,7 @@ def one(job: tuple[dict[str, Any], int, int | None]) -> dict[str, Any]:
 
     from tune_house import HELD_OUT, held_out
     from tune_under_attack import Measure, measured
-    from twinproof.attacks.attack import pgd
+    from twinproof.attacks.search import pgd
     from twinproof.data.config import DataConfig
     from twinproof.data.load import load
     from twinproof.recipes.train import train
@@ -82,9 +82,9 @@ def one(job: tuple[dict[str, Any], int, int | None]) -> dict[str, Any]:
 def main() -> None:
     """Runs the grid and writes every finished line."""
     from tune_house import HELD_OUT
+    from twinproof.compute.devices import describe_device, resolve_device
     from twinproof.files import write_json
-    from twinproof.runs.environment import software_versions, utc_now
-    from twinproof.training.device import describe_device, resolve_device
+    from twinproof.runs.layout import software_versions, utc_now
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)

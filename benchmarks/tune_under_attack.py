@@ -12,19 +12,18 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from twinproof.attacks.attack import Attack, pgd
 from twinproof.attacks.objective import OwnNoise
 from twinproof.attacks.run import run_attack
+from twinproof.attacks.search import Attack, pgd
 from twinproof.attacks.threat import Threat
-from twinproof.certification.method import Method
-from twinproof.certification.of_run import smoothed_for_run
-from twinproof.certification.sampling import Sampling
+from twinproof.certification.method import Method, Sampling
+from twinproof.certification.run import smoothed_for_run
+from twinproof.compute.devices import resolve_device
 from twinproof.data.record import Dataset
+from twinproof.keys import Key
 from twinproof.layers.noise import silenced
-from twinproof.randomness import Key
 from twinproof.runs.certificates import Certificate
 from twinproof.runs.run import Run
-from twinproof.training.device import resolve_device
 
 ATTACK_SIZE = 0.1
 """linf, input units: 0.2 in the papers' scale."""

@@ -29,9 +29,9 @@ from scipy.special import betaincinv, ndtri
 from twinproof.auditing.verify_epsilon import MOST_STEPS, SMALLEST_NOISE, Mechanism, account
 from twinproof.auditing.verify_layer_matrix import convolution, linear
 from twinproof.auditing.verify_operator_norm import least_provable
+from twinproof.compute.devices import describe_device, resolve_device
 from twinproof.files import write_json
-from twinproof.runs.environment import software_versions, utc_now
-from twinproof.training.device import describe_device, resolve_device
+from twinproof.runs.layout import software_versions, utc_now
 
 DEMO = Path(__file__).parents[1] / "tests" / "fixtures" / "format-1" / "demo"
 ADDRESS_SPACE = 6_000_000 * 1024
@@ -226,7 +226,7 @@ def measured_norms() -> list[dict[str, Any]]:
     import torch
     from torch import nn
 
-    from twinproof.privacy.sensitivity.operator_norm import operator_norm
+    from twinproof.privacy.operator_norm import operator_norm
 
     torch.manual_seed(SEED)
     layers: dict[str, tuple[nn.Module, tuple[int, ...]]] = {

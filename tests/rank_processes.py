@@ -17,11 +17,11 @@ from typing import Any
 import torch
 
 from quiet_fork import fork
+from twinproof.compute import heartbeat
+from twinproof.compute.heartbeat import PATIENCE
+from twinproof.compute.process_ranks import join
+from twinproof.compute.ranks import Ranks
 from twinproof.errors import TwinproofError
-from twinproof.training.distributed import farewell, watch
-from twinproof.training.distributed.join import join
-from twinproof.training.distributed.ranks import Ranks
-from twinproof.training.distributed.watch import PATIENCE
 
 _BROKEN = 70
 Work = Callable[[Ranks], Any]
@@ -33,7 +33,7 @@ class Ended:
 
     value: Any = None
     error: dict[str, str] | None = None
-    told: bool = False
+    quiet: bool = False
     signal: int = 0
 
 
@@ -53,17 +53,13 @@ def run_ranks(world: int, work: Work, *, patience: float = PATIENCE) -> list[End
 
 @contextmanager
 def quick_to_part() -> Iterator[None]:
-    """Signs of life, and waits for them, five times as fast, for tests that lose ranks on the way to something else."""
-    places: list[tuple[Any, str]] = [(farewell, name) for name in ("_LISTEN", "_MISSING", "_LET_IT_TELL")]
-    places.append((watch, "INTERVAL"))
-    before = [getattr(module, name) for module, name in places]
-    for module, name in places:
-        setattr(module, name, getattr(module, name) / 5)
+    """Heartbeats, and waits for them, five times as fast, for tests that lose ranks on the way to something else."""
+    before = {name: getattr(heartbeat, name) for name in ("_LISTEN", "_MISSING", "_LET_IT_PRINT", "INTERVAL")}
+    vars(heartbeat).update({name: value / 5 for name, value in before.items()})
     try:
         yield
     finally:
-        for (module, name), value in zip(places, before, strict=True):
-            setattr(module, name, value)
+        vars(heartbeat).update(before)
 
 
 def _child(rank: int, world: int, port: int, work: Work, place: Path, patience: float) -> int:
@@ -87,7 +83,7 @@ def _outcome(work: Work, patience: float) -> dict[str, Any]:
             value = work(ranks)
         return {"value": value}
     except TwinproofError as error:
-        return {"error": error.as_dict(), "told": getattr(error, "told", False)}
+        return {"error": error.as_dict(), "quiet": getattr(error, "quiet", False)}
 
 
 def _ended(child: int, place: Path) -> Ended:

@@ -46,24 +46,15 @@ def test_empty_fields_are_kept_for_machines_and_left_out_for_people() -> None:
     assert str(error) == "it broke\n  got: 0"
 
 
-def test_mistakes_and_failed_checks_are_told_apart() -> None:
-    """The command line exits with 2 for the first and with 1 for the second."""
-    for kind in (ConfigError, DataError, ModelError, RunError, MissingExtra):
-        assert issubclass(kind, UserError)
-    assert not issubclass(CheckFailed, UserError)
+def test_exit_codes_tell_mistakes_failed_checks_and_faults_apart() -> None:
+    kinds = (ConfigError, DataError, ModelError, RunError, MissingExtra)
+    assert all(issubclass(kind, UserError) and kind.exit_code == 2 for kind in kinds)
+    assert [kind.exit_code for kind in (CheckFailed, SystemFault, OutOfMemory)] == [1, 3, 3]
     assert issubclass(CheckFailed, TwinproofError)
-
-
-def test_a_missing_extra_names_itself() -> None:
-    error = MissingExtra("attacks", "art", "an attack of another library")
-    assert list(error.as_dict()) == KEYS
-    assert "twinproof[attacks]" in error.fix
-    assert "'art'" in str(error)
-    assert "an attack" in error.what
-
-
-def test_exit_codes() -> None:
-    assert [kind.exit_code for kind in (CheckFailed, RunError, SystemFault, OutOfMemory)] == [1, 2, 3, 3]
+    missing = MissingExtra("attacks", "art", "an attack of another library")
+    assert list(missing.as_dict()) == KEYS
+    assert "twinproof[attacks]" in missing.fix
+    assert "an attack of another library needs the package 'art'" in str(missing)
 
 
 @pytest.mark.parametrize("kind", [RunError, SystemFault])
@@ -93,21 +84,19 @@ def test_the_systems_codes_have_their_own_advice(code: int, words: str) -> None:
     assert words in fault.fix
 
 
-@pytest.mark.parametrize("code", [errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR])
-def test_a_path_that_cannot_be_used_is_a_mistake(code: int) -> None:
-    assert isinstance(fault_of(OSError(code, os.strerror(code), "x")), RunError)
-
-
 @pytest.mark.parametrize(
-    "error", [MemoryError(), RuntimeError("CUDA out of memory. Tried to allocate 2 GiB"), OSError(errno.ENOMEM, "no")]
+    ("error", "kind"),
+    [
+        *((OSError(code, os.strerror(code), "x"), RunError) for code in (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR)),
+        (MemoryError(), OutOfMemory),
+        (RuntimeError("CUDA out of memory. Tried to allocate 2 GiB"), OutOfMemory),
+        (OSError(errno.ENOMEM, "no"), OutOfMemory),
+        (RuntimeError("shapes differ"), type(None)),
+        (ValueError("x"), type(None)),
+    ],
 )
-def test_a_lack_of_memory_is_told_apart(error: Exception) -> None:
-    assert isinstance(fault_of(error), OutOfMemory)
-
-
-@pytest.mark.parametrize("error", [RuntimeError("shapes differ"), ValueError("x"), KeyError("x")])
-def test_our_own_mistakes_are_not_the_systems(error: Exception) -> None:
-    assert fault_of(error) is None
+def test_paths_memory_and_our_own_mistakes_are_told_apart(error: Exception, kind: type[object]) -> None:
+    assert type(fault_of(error)) is kind
 
 
 def test_the_outermost_work_says_how_to_go_on() -> None:

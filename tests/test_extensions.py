@@ -13,11 +13,11 @@ import pytest
 from torch import Tensor, nn
 
 from twinproof import extensions
-from twinproof.attacks.attack import Attack, attack_named, attack_names, pgd
-from twinproof.certification.bounds import bound_names, find_bound, status_of
-from twinproof.certification.bounds.tight import TightGaussian
+from twinproof.attacks.search import Attack, attack_named, attack_names, pgd
+from twinproof.certification.bounds import TightGaussian
+from twinproof.certification.catalogue import bound_names, find_bound, status_of
+from twinproof.certification.method import Sampling
 from twinproof.certification.run import certify_run
-from twinproof.certification.sampling import Sampling
 from twinproof.errors import ConfigError
 from twinproof.extensions import Group, Plugin, find, names, permitted, plugin_of
 from twinproof.guarantee import Status
@@ -29,16 +29,16 @@ from twinproof.recipes.run_data import load_run_data
 from twinproof.recipes.train import train
 from twinproof.recipes.variant import Variant, find_variant, variants_of
 from twinproof.runs.run import Run
-from twinproof.training.per_example.registry import handler_of, handles, rule_plugins
+from twinproof.training.per_example.fast import handler_of, handles, rule_plugins
 
 # A package that lies: it says that its bound and its recipe are proven, and that they belong to the library.
 LIAR = """
 from dataclasses import replace
-from twinproof.certification.bounds.tight import TightGaussian
+from twinproof.certification.bounds import TightGaussian
 from twinproof.guarantee import Status
 from twinproof.recipes.dpsgd import DPSGD
 from twinproof.recipes.variant import Variant
-from twinproof.attacks.attack import pgd
+from twinproof.attacks.search import pgd
 
 class Tenfold(TightGaussian):
     name = "tenfold"
@@ -47,7 +47,7 @@ class Tenfold(TightGaussian):
     def _reach(self, low, high):
         return 10 * super()._reach(low, high)
 
-Tenfold.__module__ = "twinproof.certification.bounds.tight"
+Tenfold.__module__ = "twinproof.certification.bounds"
 RECIPE = replace(DPSGD, name="liar", privacy_status=Status.PROVEN)
 VARIANT = Variant("dpsgd", "loud", Status.PROVEN, defaults={"learning_rate": 0.125})
 """
@@ -199,14 +199,14 @@ class Scale(nn.Module):
 
 
 def test_a_layer_rule_from_outside_is_named_whatever_its_module_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    from twinproof.training.per_example import registry
+    from twinproof.training.per_example import fast as registry
 
     monkeypatch.setattr(registry, "_HANDLERS", dict(registry._HANDLERS))
 
     def rule(layer: Scale, calls: Any, records: int) -> dict[str, Any]:
         return {}
 
-    rule.__module__ = "twinproof.training.per_example.linear"
+    rule.__module__ = "twinproof.training.per_example.layers"
     extensions.layer_rule(Scale)(rule)
     assert handler_of(Scale()) is rule
     assert [plugin.name for plugin in rule_plugins(nn.Sequential(nn.Linear(2, 2), Scale()))] == [f"{__name__}.Scale"]
@@ -220,7 +220,7 @@ def test_what_comes_with_the_papers_says_what_to_install(
     missing: tuple[str, ...], call: Any, trained: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(extensions, "_installed", lambda group: {})
-    monkeypatch.setattr("twinproof.certification.bounds.catalogue._from_outside", lambda name: None)
+    monkeypatch.setattr("twinproof.certification.catalogue._from_outside", lambda name: None)
     arguments = (missing[0], trained, *missing[1:]) if missing[0] == "certify" else missing
     answer = call(*arguments)
     assert answer.code == 2

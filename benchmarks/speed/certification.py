@@ -24,11 +24,12 @@ from speed.costs import forward_cost
 from speed.limits import Limits
 from speed.timing import take_turns
 from speed.workloads import CLASSES, WORKLOADS
-from twinproof.certification.clopper_pearson import clopper_pearson_lower
-from twinproof.certification.smoothed import Sampling, smooth
+from twinproof.certification.confidence import clopper_pearson_lower
+from twinproof.certification.method import Sampling
+from twinproof.certification.smoothed import smooth
 from twinproof.data.load import load
 from twinproof.errors import DataError
-from twinproof.randomness import Key
+from twinproof.keys import Key
 from twinproof.runs.certificates import ABSTAIN, Certificate
 
 SIGMA = 0.5

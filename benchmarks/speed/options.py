@@ -10,7 +10,7 @@ from pathlib import Path
 from speed.peers.peer import Peer
 from speed.peers.registry import FAMILIES, PEERS
 from speed.workloads import WORKLOADS, Workload
-from twinproof.certification.smoothed import Sampling
+from twinproof.certification.method import Sampling
 
 CERTIFICATION = "certification"
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from twinproof.layers.models.registry import build_network
-from twinproof.training.performance import largest_pass
+from twinproof.layers.networks import build_network
+from twinproof.training.passes import largest_pass
 
 CLASSES = 10
 CLIP = 0.1

@@ -13,16 +13,15 @@ import torch
 
 from crowded_text import too_long
 from synthetic_cells import measured
-from twinproof.certification.bounds.confidence import after_tau
-from twinproof.certification.bounds.evidence import Evidence
+from twinproof.certification.confidence import Evidence, after_tau
 from twinproof.certification.method import Method
-from twinproof.certification.of_run import smoothed_for_run
-from twinproof.certification.two_noises import composition_radius, single_pass_radius
-from twinproof.certification.two_noises.site import TwoNoisesSite
+from twinproof.certification.run import smoothed_for_run
+from twinproof.certification.two_noise_bounds import composition_radius, single_pass_radius
+from twinproof.certification.two_noises import TwoNoisesSite
 from twinproof.data.load import load
 from twinproof.data.record import Dataset
 from twinproof.errors import CheckFailed, ConfigError, DataError
-from twinproof.privacy.mechanisms.gaussian import gaussian_delta
+from twinproof.privacy.mechanisms import gaussian_delta
 from twinproof.runs.certificates import read_settings
 from twinproof.runs.run import Run
 from twinproof_papers import sigma_curves

@@ -17,13 +17,11 @@ import pytest
 import torch
 
 from rank_processes import Ended, die, quick_to_part, run_ranks
+from twinproof.compute.ranks import ALONE, Ranks, Share, gone
 from twinproof.data.record import Dataset
 from twinproof.errors import RunError, SystemFault
 from twinproof.runs.run import Run
-from twinproof.training import device_memory
-from twinproof.training.distributed.rank_error import gone
-from twinproof.training.distributed.ranks import ALONE, Ranks
-from twinproof.training.distributed.share import Share
+from twinproof.training import step_sums as device_memory
 from twinproof_papers import making
 from twinproof_papers import making as measuring
 from twinproof_papers import making as shared_making
@@ -275,7 +273,7 @@ def test_a_failed_cell_is_told_once_and_the_others_are_kept(tmp_path: Path) -> N
     cells, store = cells_of("bad", "good", "bad-too", "better"), CellStore(tmp_path)
     ends = run_ranks(2, shared(cells, tmp_path))
     assert all(ended.error is not None and "2 of 4 models could not be made" in ended.error["what"] for ended in ends)
-    assert [ended.told for ended in ends] == [False, True]
+    assert [ended.quiet for ended in ends] == [False, True]
     assert "out of memory" in (ends[0].error or {})["got"]
     assert [store.finished(cell) is not None for cell in cells] == [False, True, False, True]
 

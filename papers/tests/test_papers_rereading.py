@@ -9,7 +9,7 @@ import pytest
 from scipy.special import betaincinv, ndtri
 
 from twinproof.errors import CheckFailed
-from twinproof.layers.noise import BOTH_PLACES
+from twinproof.layers.noise_placement import BOTH_PLACES
 from twinproof.runs.certificates import CertificateSettings
 from twinproof_papers.rereading import COMPOSITION, HGM, PIXELDP, PUBLISHED, TIGHT, Rereading, bounds_for, recorded_rule
 

@@ -14,14 +14,13 @@ import numpy as np
 import pytest
 from synthetic_smoothing import certified, falling, measured_in_full
 
-from twinproof.certification.method import Method
+from twinproof.certification.method import Method, Sampling
 from twinproof.certification.run import certify_run
-from twinproof.certification.smoothed import Sampling
 from twinproof.data.load import load
 from twinproof.errors import DataError
-from twinproof.randomness import Key
+from twinproof.keys import Key
 from twinproof.runs.certificates import read_certificates, read_settings
-from twinproof.runs.environment import software_versions
+from twinproof.runs.layout import software_versions
 from twinproof.runs.run import Run
 from twinproof_papers import making as measuring
 from twinproof_papers import under_attack as attacked_numbers

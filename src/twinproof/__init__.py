@@ -13,22 +13,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from twinproof import data as data
-    from twinproof.auditing.certificate_search import AttackBudget as AttackBudget
-    from twinproof.auditing.run import audit_run as audit_run
-    from twinproof.auditing.verify import verify_run as verify_run
-    from twinproof.certification.method import Method as Method
-    from twinproof.certification.of_run import smoothed_for_run as smoothed_for_run
-    from twinproof.certification.run import certify_run as certify_run
-    from twinproof.certification.sampling import Sampling as Sampling
-    from twinproof.certification.smoothed import SmoothedClassifier as SmoothedClassifier
-    from twinproof.certification.smoothed import smooth as smooth
-    from twinproof.evaluation.protocols import AttackPlan as AttackPlan
-    from twinproof.evaluation.under_attack import attack_run as attack_run
-    from twinproof.recipes.run_data import load_run_data as load_run_data
-    from twinproof.recipes.train import train as train
-    from twinproof.reporting.run import report_run as report_run
-    from twinproof.runs.run import Run as Run
+    from twinproof.auditing.certificate_search import AttackBudget
+    from twinproof.auditing.run import audit_run
+    from twinproof.auditing.verify import verify_run
+    from twinproof.certification.method import Method, Sampling
+    from twinproof.certification.run import certify_run, smoothed_for_run
+    from twinproof.certification.smoothed import SmoothedClassifier, smooth
+    from twinproof.evaluation.protocols import AttackPlan
+    from twinproof.evaluation.under_attack import attack_run
+    from twinproof.recipes.run_data import load_run_data
+    from twinproof.recipes.train import train
+    from twinproof.reporting.run import report_run
+    from twinproof.runs.run import Run
 
 __version__ = "0.1.0"
 
@@ -39,7 +35,7 @@ _PLACES = {
     "AttackPlan": "twinproof.evaluation.protocols",
     "Method": "twinproof.certification.method",
     "Run": "twinproof.runs.run",
-    "Sampling": "twinproof.certification.sampling",
+    "Sampling": "twinproof.certification.method",
     "SmoothedClassifier": "twinproof.certification.smoothed",
     "attack_run": "twinproof.evaluation.under_attack",
     "audit_run": "twinproof.auditing.run",
@@ -47,7 +43,7 @@ _PLACES = {
     "load_run_data": "twinproof.recipes.run_data",
     "report_run": "twinproof.reporting.run",
     "smooth": "twinproof.certification.smoothed",
-    "smoothed_for_run": "twinproof.certification.of_run",
+    "smoothed_for_run": "twinproof.certification.run",
     "train": "twinproof.recipes.train",
     "verify_run": "twinproof.auditing.verify",
 }

@@ -35,13 +35,8 @@ class TwinproofError(Exception):
 
     def message(self) -> str:
         """All fields that are set, in reading order, as one short block of text."""
-        lines = [self.what]
-        lines += [
-            f"  {name}: {value}"
-            for name, value in (("where", self.where), ("got", self.got), ("wanted", self.wanted), ("fix", self.fix))
-            if value
-        ]
-        return "\n".join(lines)
+        fields = self.as_dict()
+        return "\n".join([fields.pop("what"), *(f"  {name}: {value}" for name, value in fields.items() if value)])
 
     def as_dict(self) -> dict[str, str]:
         """The same fields for machines; the keys never change their meaning."""
@@ -127,8 +122,10 @@ _FAULTS = {
     errno.EDQUOT: ("the disk quota is used up", "free space in the quota", "free some space, or raise the quota"),
     errno.EFBIG: ("the file is larger than allowed", "a larger limit", "raise the limit on file sizes (ulimit -f)"),
     errno.EROFS: ("the file system is read-only", "a writable file system", "mount it writable"),
-    errno.EACCES: ("permission denied", "permission to read and write", "give this user the permission (chmod, chown)"),
-    errno.EPERM: ("permission denied", "permission to read and write", "give this user the permission (chmod, chown)"),
+    **dict.fromkeys(
+        (errno.EACCES, errno.EPERM),
+        ("permission denied", "permission to read and write", "give this user the permission (chmod, chown)"),
+    ),
     errno.ENOENT: ("a file or folder has vanished", "the folder as it was", "bring it back (is its disk mounted?)"),
     errno.ESTALE: ("a file or folder has vanished", "the folder as it was", "mount its network disk again"),
     errno.EIO: ("the disk reports an error", "a disk that works", "check the disk"),

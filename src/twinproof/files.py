@@ -29,7 +29,7 @@ def canonical_json(value: Any) -> str:
 
 
 def make_folder(folder: Path, purpose: str) -> None:
-    """Makes ``folder``, and those that it lies in, where they are not there; a path that cannot be one is refused."""
+    """Makes ``folder`` and its parents; a path that cannot be one is refused."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -46,7 +46,7 @@ def make_folder(folder: Path, purpose: str) -> None:
 
 
 def make_folder_below(base: Path, folder: Path) -> None:
-    """Makes ``folder`` inside ``base``, which must be there: a base that vanished is not made anew, without its files."""
+    """Makes ``folder`` inside ``base``, which must exist: a base that vanished is not made again without its files."""
     if not base.is_dir():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(base))
     folder.mkdir(parents=True, exist_ok=True)
@@ -132,9 +132,8 @@ def read_bounded(path: Path, limit: int) -> bytes:
 def strict_json(content: bytes) -> Any:
     """One JSON value, read strictly; ValueError with the place where it is malformed.
 
-    Guarantees
-        Text is UTF-8, no key appears twice in an object, numbers are finite, integers fit into 64 bits, strings can be
-        printed, and objects are nested at most 40 deep: what is handed back can be written, printed and counted with.
+    Text is UTF-8, no key appears twice in an object, numbers are finite, integers fit into 64 bits, strings can be printed, and
+    objects are nested at most 40 deep.
     """
     try:
         value = json.loads(content.decode("utf-8"), parse_constant=_no_constant, object_pairs_hook=_no_duplicates)

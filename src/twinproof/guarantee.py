@@ -1,7 +1,4 @@
-"""What is promised, to whom, under which assumptions, by which theorem: a typed record with a status.
-
-The words of ``Status`` are the only ones used anywhere for how far a promise may be trusted.
-"""
+"""A guarantee: what is promised, under which assumptions, by which theorem, and with which status."""
 
 from __future__ import annotations
 

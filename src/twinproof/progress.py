@@ -1,4 +1,4 @@
-"""How long work tells somebody how far it is; the command line draws bars, a library call stays silent."""
+"""Progress of long work; the command line draws bars, a library call stays silent."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Progress(Protocol):
 
 
 class Silent:
-    """Tells nobody."""
+    """Says nothing."""
 
     def start(self, stage: str, total: int, done: int = 0) -> None:
         """Nothing."""

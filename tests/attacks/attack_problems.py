@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from twinproof.attacks.threat import Threat
-from twinproof.randomness import Key
+from twinproof.keys import Key
 
 KEY = Key.from_seed(4)
 ORDERS: dict[str, float] = {"linf": np.inf, "l2": 2, "l1": 1}

@@ -24,8 +24,8 @@ from attack_problems import (
 )
 from torch import Tensor, nn
 
-from twinproof.attacks.attack import Attack, Keep, fgsm, ifgsm, mim, pgd
 from twinproof.attacks.run import run_attack
+from twinproof.attacks.search import Attack, Keep, fgsm, ifgsm, mim, pgd
 from twinproof.attacks.threat import Threat
 
 STEPS = 10

@@ -12,9 +12,9 @@ from attack_problems import KEY, batch_of, digits, digits_network, float64_lengt
 from torch import nn
 
 from twinproof.attacks.art_adapter import run_with_art
-from twinproof.attacks.attack import fgsm
 from twinproof.attacks.objective import Expectation, Smoothed
 from twinproof.attacks.run import run_attack
+from twinproof.attacks.search import fgsm
 from twinproof.attacks.threat import Threat
 from twinproof.errors import ConfigError, DataError, MissingExtra
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from twinproof.attacks.attack import METHODS, Attack, Keep, attack_named, fgsm, ifgsm, mim, pgd
+from twinproof.attacks.search import METHODS, Attack, Keep, attack_named, fgsm, ifgsm, mim, pgd
 from twinproof.attacks.threat import Threat
 from twinproof.errors import ConfigError
 

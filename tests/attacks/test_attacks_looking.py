@@ -9,9 +9,8 @@ import torch
 from attack_problems import CLASSES, NoisyInput, batch_of, smooth_network
 from torch import Tensor, nn
 
-from twinproof.attacks.frozen import untouched
-from twinproof.attacks.looking import Look, Looker, class_count
-from twinproof.attacks.objective import Expectation, Mean, Objective, Plain, Smoothed
+from twinproof.attacks.objective import Expectation, Mean, Objective, Plain, Smoothed, untouched
+from twinproof.attacks.search import Look, Looker, class_count
 from twinproof.errors import ConfigError, ModelError
 
 

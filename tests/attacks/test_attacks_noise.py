@@ -10,11 +10,11 @@ import torch
 from attack_problems import KEY, NoisyInput, digits, digits_network
 from torch import Tensor, nn
 
-from twinproof.attacks.attack import pgd
 from twinproof.attacks.objective import Expectation, Objective, Plain, Smoothed
 from twinproof.attacks.run import predicted_labels, run_attack
+from twinproof.attacks.search import pgd
 from twinproof.attacks.threat import Threat
-from twinproof.randomness import Key
+from twinproof.keys import Key
 
 SIGMA, ROWS = 0.25, 200
 THREAT = Threat("l2", 0.7)

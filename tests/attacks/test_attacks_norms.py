@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.optimize import NonlinearConstraint, minimize
 from torch import Tensor
 
-from twinproof.attacks.norms import BALLS, Ball, ball_of, unit_l1
+from twinproof.attacks.threat import BALLS, Ball, ball_of, unit_l1
 from twinproof.errors import ConfigError
 
 NORMS = sorted(BALLS)

@@ -9,15 +9,14 @@ import torch
 from attack_problems import KEY, digits, digits_network, smooth_network
 from torch import Tensor, nn
 
-from twinproof.attacks.attack import pgd
-from twinproof.attacks.looking import Looker, global_seed
-from twinproof.attacks.objective import Objective, OwnNoise, Plain, Smoothed
+from twinproof.attacks.objective import Objective, OwnNoise, Plain, Smoothed, without_noise
 from twinproof.attacks.run import predicted_labels, run_attack
+from twinproof.attacks.search import Looker, global_seed, pgd
 from twinproof.attacks.threat import Threat
-from twinproof.attacks.without_noise import without_noise
 from twinproof.errors import ConfigError
-from twinproof.layers.noise import Law, NoiseLayer, Place, UniformSpread, add_noise, silenced
-from twinproof.randomness import Key
+from twinproof.keys import Key
+from twinproof.layers.noise import Law, NoiseLayer, Place, UniformSpread, silenced
+from twinproof.layers.noise_placement import add_noise
 
 SIGMA, ROWS = 0.25, 150
 THREAT = Threat("l2", 0.7)

@@ -10,15 +10,14 @@ import pytest
 import torch
 from attack_problems import KEY, NoisyInput, batch_of, smooth_network
 
-from twinproof.attacks.attack import fgsm, pgd
 from twinproof.attacks.objective import Expectation, Objective, Plain, Smoothed
-from twinproof.attacks.result import ROWS, AttackResult
 from twinproof.attacks.resumable import SETTINGS, attack_in_folder
 from twinproof.attacks.run import run_attack
+from twinproof.attacks.search import ROWS, AttackResult, fgsm, pgd
 from twinproof.attacks.threat import Threat
 from twinproof.errors import ConfigError, RunError
+from twinproof.keys import Key
 from twinproof.progress import Silent
-from twinproof.randomness import Key
 
 OBJECTIVES: dict[str, Callable[[], Objective]] = {
     "plain": lambda: Plain(smooth_network()),

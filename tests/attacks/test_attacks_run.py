@@ -12,14 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from twinproof.attacks.attack import Attack, Keep, fgsm, ifgsm, mim, pgd
-from twinproof.attacks.norms import per_row
 from twinproof.attacks.objective import Expectation, Objective, Plain, Smoothed
-from twinproof.attacks.result import AttackResult
 from twinproof.attacks.run import craft, predicted_labels, run_attack
-from twinproof.attacks.threat import Neighbourhood, Threat
+from twinproof.attacks.search import Attack, AttackResult, Keep, fgsm, ifgsm, mim, pgd
+from twinproof.attacks.threat import Neighbourhood, Threat, per_row
 from twinproof.errors import CheckFailed, ConfigError, DataError, ModelError
-from twinproof.randomness import Key
+from twinproof.keys import Key
 
 NORMS = ("linf", "l2", "l1")
 ATTACKS = (fgsm(), ifgsm(4), mim(4), pgd(4, restarts=2), ifgsm(3, step_size=3.0), fgsm(random_start=True))

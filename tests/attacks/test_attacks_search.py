@@ -7,14 +7,12 @@ import torch
 from attack_problems import KEY, batch_of, smooth_network
 
 from twinproof.attacks import run, search
-from twinproof.attacks.attack import mim, pgd
-from twinproof.attacks.looking import Look
 from twinproof.attacks.objective import Objective, Plain, Smoothed
 from twinproof.attacks.run import run_attack
-from twinproof.attacks.search import Best
+from twinproof.attacks.search import Best, Look, mim, pgd
 from twinproof.attacks.threat import Threat
-from twinproof.training.captured import Captured
-from twinproof.training.pass_mode import PassMode
+from twinproof.compute.devices import Captured
+from twinproof.training.passes import PassMode
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that torch can use")

@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from twinproof.attacks.norms import per_row
-from twinproof.attacks.threat import Threat, violations
+from twinproof.attacks.threat import Threat, per_row, violations
 from twinproof.errors import ConfigError
 
 NORMS = ("linf", "l2", "l1")

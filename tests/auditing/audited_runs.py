@@ -12,13 +12,13 @@ import torch
 from torch import nn
 
 from twinproof.auditing.certificate_search import AttackBudget
+from twinproof.certification.method import Sampling
 from twinproof.certification.run import certify_run
-from twinproof.certification.smoothed import Sampling
 from twinproof.data.record import Dataset
-from twinproof.randomness import Key
+from twinproof.keys import Key
 from twinproof.recipes.run_data import load_run_data
 from twinproof.recipes.train import train
-from twinproof.runs.record import update_run_json
+from twinproof.runs.layout import update_run_json
 from twinproof.runs.run import Run
 
 CERTIFY_KEY, AUDIT_KEY = Key.from_seed(3), Key.from_seed(5)

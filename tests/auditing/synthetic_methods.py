@@ -31,11 +31,11 @@ from synthetic_run import (
 )
 from torch import nn
 
-from twinproof.layers.models.registry import build_network
-from twinproof.layers.models.with_noise import NoiseForm, RedistributionKind, with_noise
-from twinproof.layers.noise import Law, Place, split_at_noise
-from twinproof.privacy.sensitivity.operator_norm import operator_norm
-from twinproof.privacy.sensitivity.paper_bounds import paper_row_norm, paper_single_feature_map
+from twinproof.layers.networks import build_network
+from twinproof.layers.noise import Law, Place
+from twinproof.layers.noise_placement import NoiseForm, RedistributionKind, split_at_noise, with_noise
+from twinproof.privacy.operator_norm import operator_norm
+from twinproof.privacy.paper_formulas import paper_row_norm, paper_single_feature_map
 
 INPUTS, SCORES = 10, 2**20
 FIRST_LAYER_SIGMA, FIRST_LAYER_GRID, INPUT_SIGMA, INPUT_GRID = 2.0, 2.0**-9, 0.25, 0.0625

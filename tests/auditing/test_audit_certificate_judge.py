@@ -8,8 +8,9 @@ import torch
 from audited_runs import half_space
 
 from twinproof.auditing.certificate_judge import CROSSED, Judge
-from twinproof.certification.smoothed import Sampling, SmoothedClassifier, smooth
-from twinproof.randomness import Key
+from twinproof.certification.method import Sampling
+from twinproof.certification.smoothed import SmoothedClassifier, smooth
+from twinproof.keys import Key
 from twinproof.runs.certificates import ABSTAIN
 
 ROWS, VOTES, LEVEL = 2000, 150, 0.02

@@ -18,9 +18,10 @@ from torch import Tensor, nn
 
 from twinproof.auditing.certificate_attacks import CertificateAttacker
 from twinproof.auditing.certificate_judge import judging_method
-from twinproof.certification.method import Method
-from twinproof.certification.smoothed import Sampling, SmoothedClassifier, smooth
-from twinproof.layers.noise import FixedSpread, Law, NoiseLayer, Place, add_noise
+from twinproof.certification.method import Method, Sampling
+from twinproof.certification.smoothed import SmoothedClassifier, smooth
+from twinproof.layers.noise import FixedSpread, Law, NoiseLayer, Place
+from twinproof.layers.noise_placement import add_noise
 from twinproof.runs.audits import FLIPPED, AttackedCertificate
 from twinproof.runs.certificates import Certificate, CertificateSettings
 

@@ -20,17 +20,17 @@ from twinproof.auditing.certificate_attacks import CertificateAttacker
 from twinproof.auditing.certificate_search import AttackBudget
 from twinproof.auditing.run import audit_run
 from twinproof.auditing.verify import verify_run
+from twinproof.certification.method import Sampling
 from twinproof.certification.promise import certified_promise
-from twinproof.certification.smoothed import Sampling, smooth
+from twinproof.certification.smoothed import smooth
 from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError, RunError
 from twinproof.files import sha256_file
 from twinproof.guarantee import Status
-from twinproof.randomness import Key
+from twinproof.keys import Key
 from twinproof.runs.audits import FLIPPED, HELD, CertificateAudit, read_audit
 from twinproof.runs.certificates import ABSTAIN, Certificate, read_certificates, read_settings
-from twinproof.runs.layout import read_run_json
-from twinproof.runs.record import update_run_json
+from twinproof.runs.layout import read_run_json, update_run_json
 from twinproof.runs.run import Run
 
 

@@ -17,12 +17,11 @@ from twinproof.auditing.redraw_noise import Draws
 from twinproof.auditing.verification import Check
 from twinproof.auditing.verify import verify_run
 from twinproof.certification.grid_noise import input_noise, layer_noise
-from twinproof.certification.method import Method
+from twinproof.certification.method import Method, Sampling
 from twinproof.certification.run import certify_run
-from twinproof.certification.sampling import Sampling
 from twinproof.data.record import Dataset
+from twinproof.keys import Key
 from twinproof.layers.noise import Law
-from twinproof.randomness import Key
 from twinproof.recipes.train import train
 from twinproof.runs.run import Run
 

@@ -33,12 +33,12 @@ from twinproof.auditing.verify_attack_results import reach
 from twinproof.auditing.verify_attacked_inputs import budget, distances
 from twinproof.auditing.verify_epsilon import Spent
 from twinproof.auditing.verify_originals import Originals
-from twinproof.certification.smoothed import Sampling
+from twinproof.certification.method import Sampling
 from twinproof.data.record import Dataset
 from twinproof.evaluation.protocols import AttackPlan
 from twinproof.evaluation.under_attack import attack_run
-from twinproof.randomness import Key
-from twinproof.runs.record import update_run_json
+from twinproof.keys import Key
+from twinproof.runs.layout import update_run_json
 from twinproof.runs.run import Run
 
 ORIGINALS = Originals(stored_inputs(), stored_labels())

@@ -15,7 +15,7 @@ from twinproof.auditing.verify import verify_run
 from twinproof.auditing.verify_epsilon import Mechanism, Spent, account, recompute
 from twinproof.auditing.verify_ledger import read_ledger
 from twinproof.privacy.accounting import Event, GaussianEvent, LaplaceEvent, PoissonGaussianEvent, spending
-from twinproof.privacy.mechanisms.laplace import Laplace
+from twinproof.privacy.mechanisms import Laplace
 
 SPENT: list[Event] = [GaussianEvent(RANGE_NOISE), PoissonGaussianEvent(RATE, NOISE, sum(BLOCKS))]
 

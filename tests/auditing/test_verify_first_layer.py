@@ -19,17 +19,16 @@ from twinproof.auditing.verification import Problem
 from twinproof.auditing.verify import verify_run
 from twinproof.auditing.verify_layer_matrix import Layer
 from twinproof.auditing.verify_noise_place import FIRST_LAYERS, placement_of
-from twinproof.certification import layer_norm_bound
-from twinproof.certification.method import Method
+from twinproof.certification import noise_site as layer_norm_bound
+from twinproof.certification.method import Method, Sampling
 from twinproof.certification.run import certify_run
-from twinproof.certification.sampling import Sampling
 from twinproof.data.load import load
-from twinproof.layers.models.registry import NETWORKS, build_network
-from twinproof.layers.models.with_noise import NoiseForm, RedistributionKind, with_noise
-from twinproof.layers.noise import FixedSpread, Law, LearnedSpread, Place, split_at_noise
-from twinproof.privacy.sensitivity.bound import Bound
-from twinproof.privacy.sensitivity.operator_norm import operator_norm
-from twinproof.randomness import Key
+from twinproof.keys import Key
+from twinproof.layers.networks import NETWORKS, build_network
+from twinproof.layers.noise import FixedSpread, Law, LearnedSpread, Place
+from twinproof.layers.noise_placement import NoiseForm, RedistributionKind, split_at_noise, with_noise
+from twinproof.privacy.linear_maps import Bound
+from twinproof.privacy.operator_norm import operator_norm
 from twinproof.recipes.train import train
 from twinproof.runs.run import Run
 

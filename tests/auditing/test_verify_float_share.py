@@ -21,16 +21,16 @@ from twinproof.auditing.verify_float_share import layer_error, relative_share, s
 from twinproof.auditing.verify_layer_matrix import convolution, linear, row_sums
 from twinproof.auditing.verify_noise import Noise
 from twinproof.certification import noise_site
-from twinproof.certification.method import Method
+from twinproof.certification.confidence import few_digits_above
+from twinproof.certification.method import Method, Sampling
+from twinproof.certification.noise_site import WhitenedLayer
 from twinproof.certification.run import certify_run
-from twinproof.certification.sampling import Sampling
-from twinproof.certification.short_numbers import few_digits_above
-from twinproof.certification.whitened_layer import WhitenedLayer
 from twinproof.data import Dataset, from_arrays
 from twinproof.evaluation.protocols import AttackPlan
 from twinproof.evaluation.under_attack import attack_run
-from twinproof.layers.noise import Law, NoiseLayer, Place, UniformSpread, add_noise
-from twinproof.randomness import Key
+from twinproof.keys import Key
+from twinproof.layers.noise import Law, NoiseLayer, Place, UniformSpread
+from twinproof.layers.noise_placement import add_noise
 from twinproof.recipes.train import train
 from twinproof.runs.run import Run
 

@@ -15,13 +15,13 @@ from twinproof.auditing.fields import FORMATS
 from twinproof.auditing.run import audit_run
 from twinproof.auditing.verify import verify_run
 from twinproof.auditing.verify_ledger import NEIGHBOURS
-from twinproof.certification.smoothed import Sampling
+from twinproof.certification.method import Sampling
 from twinproof.cli.main import run
 from twinproof.errors import RunError
 from twinproof.privacy import ledger
 from twinproof.runs import layout
 from twinproof.runs.attacks import ATTACK_FILES
-from twinproof.runs.record import update_run_json
+from twinproof.runs.layout import update_run_json
 from twinproof.runs.run import Run
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "format-1"

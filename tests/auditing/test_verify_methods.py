@@ -35,7 +35,7 @@ from synthetic_run import ALPHA, BLOCKS, CLASSES, DRAWS, SHAPE, epsilons, forge_
 from twinproof.auditing import verify_epsilon
 from twinproof.auditing.verify import verify_run
 from twinproof.auditing.verify_epsilon import Spent
-from twinproof.layers.models.registry import build_network
+from twinproof.layers.networks import build_network
 
 
 @pytest.fixture(autouse=True)

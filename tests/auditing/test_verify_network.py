@@ -19,11 +19,11 @@ from twinproof.auditing.verification import Problem
 from twinproof.auditing.verify import verify_run
 from twinproof.auditing.verify_network import NETWORKS, Misfit, network_problems, tensors_of
 from twinproof.errors import ConfigError
-from twinproof.layers.models.registry import NETWORKS as BUILT
-from twinproof.layers.models.registry import build_network
-from twinproof.layers.models.with_noise import NoiseForm, RedistributionKind, with_noise, with_two_noises
+from twinproof.layers.fixed_draws import with_fixed_draws
+from twinproof.layers.networks import NETWORKS as BUILT
+from twinproof.layers.networks import build_network
 from twinproof.layers.noise import Law, Place
-from twinproof.layers.noise.fixed_draws import with_fixed_draws
+from twinproof.layers.noise_placement import NoiseForm, RedistributionKind, with_noise, with_two_noises
 
 SHAPES = [(1, 8, 8), (1, 28, 28), (3, 32, 32), (3, 9, 11), (1, 4, 5), (30,), (1, 21, 33), (2, 12, 8)]
 Change = Callable[[dict[str, Any]], object]

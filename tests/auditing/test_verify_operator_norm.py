@@ -27,7 +27,7 @@ from twinproof.auditing.verify_layer_matrix import (
     row_sums,
 )
 from twinproof.auditing.verify_operator_norm import least_provable, reached
-from twinproof.privacy.sensitivity.operator_norm import operator_norm
+from twinproof.privacy.operator_norm import operator_norm
 
 Array = NDArray[np.float64]
 PAIRS = list(itertools.product(["l1", "l2", "linf"], ["l1", "l2"]))

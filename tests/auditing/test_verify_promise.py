@@ -20,20 +20,19 @@ from twinproof.auditing.run import refuted_promise
 from twinproof.auditing.verify import TRAINING, verify_run
 from twinproof.auditing.verify_promise import OWN_NETWORK_CODES, privacy_promise, promise_problems, robustness_promise
 from twinproof.auditing.verify_run_json import CONFIG
-from twinproof.certification.bounds.catalogue import _BOUNDS, find_bound
-from twinproof.certification.bounds.confidence import RunnerUp
-from twinproof.certification.bounds.mean_confidence import CONFIDENCE_NAMES
+from twinproof.certification.catalogue import _BOUNDS, find_bound
+from twinproof.certification.confidence import CONFIDENCE_NAMES, RunnerUp
 from twinproof.certification.method import Statistic
 from twinproof.certification.promise import certified_promise
 from twinproof.cli.main import run
 from twinproof.data.record import Dataset
 from twinproof.errors import RunError
-from twinproof.federated.record import _ASSUMPTIONS as OF_FEDERATIONS
+from twinproof.federated.agreement import ASSUMPTIONS as OF_FEDERATIONS
 from twinproof.guarantee import Guarantee, guessing_words
-from twinproof.layers.models.with_noise import RedistributionKind
-from twinproof.layers.noise import BOTH_PLACES, Law, Place
+from twinproof.layers.noise import Law, Place
+from twinproof.layers.noise_placement import BOTH_PLACES, RedistributionKind
 from twinproof.privacy.accounting import Spending
-from twinproof.privacy.sensitivity.bound import Norm
+from twinproof.privacy.linear_maps import Norm
 from twinproof.recipes.config import TrainConfig, parse_train_config
 from twinproof.recipes.guarantees import OWN_NETWORK_ASSUMPTIONS, not_yet_certified, privacy_guarantee
 from twinproof.recipes.registry import RECIPES

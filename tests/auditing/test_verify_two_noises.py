@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from twinproof.attacks.without_noise import without_noise
+from twinproof.attacks.objective import without_noise
 from twinproof.auditing.run import audit_run
 from twinproof.auditing.verify import verify_run
 from twinproof.auditing.verify_layer_matrix import column_sums, convolution
@@ -21,17 +21,17 @@ from twinproof.auditing.verify_noise import Noise, noise_problems
 from twinproof.auditing.verify_operator_norm import least_provable
 from twinproof.auditing.verify_two_noises import TwoNoises, two_noises_problems
 from twinproof.certification import run as certify_module
-from twinproof.certification.method import Method
+from twinproof.certification.method import Method, Sampling
 from twinproof.certification.run import certify_run
-from twinproof.certification.sampling import Sampling
 from twinproof.certification.smoothed import SmoothedClassifier, smooth
-from twinproof.certification.two_noises import outgoing_sums, rates
+from twinproof.certification.two_noise_bounds import outgoing_sums, rates
 from twinproof.data import Dataset, from_arrays
 from twinproof.evaluation.protocols import AttackPlan
 from twinproof.evaluation.under_attack import attack_run
 from twinproof.guarantee import Status
-from twinproof.layers.noise import Law, NoiseLayer, UniformSpread, add_two_noises
-from twinproof.randomness import Key
+from twinproof.keys import Key
+from twinproof.layers.noise import Law, NoiseLayer, UniformSpread
+from twinproof.layers.noise_placement import add_two_noises
 from twinproof.recipes.train import train
 from twinproof.runs.certificates import read_certificates, read_settings
 from twinproof.runs.run import Run

@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 
 from twinproof.auditing.verify import verify_run
-from twinproof.certification.method import Method
+from twinproof.certification.method import Method, Sampling
 from twinproof.certification.run import certify_run
-from twinproof.certification.sampling import Sampling
 from twinproof.data.load import load
 from twinproof.evaluation.protocols import AttackPlan
 from twinproof.evaluation.under_attack import attack_run
 from twinproof.guarantee import Status
-from twinproof.randomness import Key
+from twinproof.keys import Key
 from twinproof.recipes.train import train
 from twinproof.reporting.run import report_run
 from twinproof.runs.certificates import CertificateSettings, read_certificates, read_settings

@@ -27,7 +27,7 @@ from twinproof.auditing.verify_originals import Originals
 from twinproof.auditing.verify_run_json import clopper_pearson
 from twinproof.auditing.verify_with_network import ATTACK_VOTES, NO_MODULE, NO_TEST_SET, VOTES
 from twinproof.errors import ConfigError, RunError
-from twinproof.layers.models.registry import build_network
+from twinproof.layers.networks import build_network
 from twinproof.rounding import format_down
 
 Cells = list[list[str]]

@@ -12,14 +12,13 @@ import pytest
 from safetensors.numpy import load_file, save
 
 from twinproof.auditing.verify import verify_run
-from twinproof.certification.method import Method
+from twinproof.certification.method import Method, Sampling
 from twinproof.certification.run import certify_run
-from twinproof.certification.sampling import Sampling
 from twinproof.data.record import Dataset
 from twinproof.evaluation.protocols import AttackPlan
 from twinproof.evaluation.under_attack import attack_run
 from twinproof.recipes.train import train
-from twinproof.runs.record import update_run_json
+from twinproof.runs.layout import update_run_json
 from twinproof.runs.run import Run
 
 SCORES = Method(norm="linf", statistic="scores", confidence="empirical-bernstein", runner_up="union")

@@ -16,10 +16,9 @@ from torch import Tensor, nn
 import attack_mnist
 from attack_mnist import Answers, NoiseLayer, Victim
 from speed.timing import Times
-from twinproof.attacks.frozen import untouched
-from twinproof.attacks.objective import Expectation, Objective
+from twinproof.attacks.objective import Expectation, Objective, untouched
 from twinproof.certification.smoothed import smooth
-from twinproof.evaluation.intervals import mean_interval
+from twinproof.evaluation.accuracy import mean_interval
 
 CPU = torch.device("cpu")
 

@@ -14,8 +14,10 @@ from typing import Any
 import benchmarks_path
 import pytest
 
-from twinproof.data import npz, own_files, table
-from twinproof.data.cifar10 import read_cifar10
+from twinproof.data import arrays as npz
+from twinproof.data import load as own_files
+from twinproof.data import table
+from twinproof.data.images import read_cifar10
 
 load_module = sys.modules["twinproof.data.load"]  # the package's attribute of that name is the function
 fuzz = pytest.importorskip("fuzz_data", reason=f"not found in {benchmarks_path.BENCHMARKS}")

@@ -16,7 +16,7 @@ from speed.private_step import Row
 from speed.table import certification_table, step_table
 from speed.timing import Times, calls_for, take_turns
 from speed.workloads import WORKLOADS, make_task
-from twinproof.certification.smoothed import Sampling
+from twinproof.certification.method import Sampling
 from twinproof.runs.certificates import ABSTAIN
 
 CPU = torch.device("cpu")

@@ -10,9 +10,9 @@ from torch import nn
 from stobatch_batch_norm import NETWORK, Effort, answers, lines, one_draw_for_all, trained, with_batch_norm
 from twinproof.data.config import DataConfig
 from twinproof.data.load import load
-from twinproof.layers.models.registry import build_network
-from twinproof.layers.noise.fixed_draws import fixed_draws_of
-from twinproof.randomness import Key
+from twinproof.keys import Key
+from twinproof.layers.fixed_draws import fixed_draws_of
+from twinproof.layers.networks import build_network
 
 EFFORT = Effort(steps=2, attack_steps=1, batch=100, learning_rate=1e-3, images=50)
 CPU = torch.device("cpu")

@@ -17,7 +17,7 @@ from tune_house import CHANGES, Task, best_lines, grid, held_out, one, tune
 from twinproof.data.arrays import from_arrays
 from twinproof.data.config import DataConfig
 from twinproof.data.load import load
-from twinproof.layers.models.prior import Prior
+from twinproof.layers.prior import Prior
 from twinproof.recipes.config import ResolvedConfig, parse_train_config
 from twinproof.recipes.resolve import resolve
 from twinproof.recipes.train import train

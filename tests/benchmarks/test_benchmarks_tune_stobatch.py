@@ -20,17 +20,16 @@ import tune_stobatch
 import tune_under_attack
 from tune_stobatch import CHANGES, MIDDLE, Task, best_lines, grid, merged, one, paper_attacks, tune
 from tune_under_attack import ATTACK_SIZE, Measure, measured
-from twinproof.attacks.attack import pgd
 from twinproof.attacks.run import run_attack
-from twinproof.certification.method import Method
-from twinproof.certification.of_run import smoothed_for_run
-from twinproof.certification.sampling import Sampling
+from twinproof.attacks.search import pgd
+from twinproof.certification.method import Method, Sampling
+from twinproof.certification.run import smoothed_for_run
 from twinproof.data.arrays import from_arrays
 from twinproof.data.config import DataConfig
 from twinproof.data.load import load
 from twinproof.files import canonical_json
+from twinproof.keys import Key
 from twinproof.layers.noise import NoiseLayer
-from twinproof.randomness import Key
 from twinproof.recipes.config import ResolvedConfig, parse_train_config
 from twinproof.recipes.resolve import resolve
 from twinproof.recipes.train import train

@@ -1,4 +1,4 @@
-"""Classifiers whose smoothed answers and exact radii are known, and the checks that could refute certificates about them."""
+"""Networks whose smoothed answers and exact radii are known, and the checks that could refute certificates about them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 from torch import Tensor, nn
 
-from twinproof.certification.bounds.confidence import RunnerUp
-from twinproof.certification.bounds.evidence import Evidence
-from twinproof.certification.bounds.mean_confidence import ClopperPearson
-from twinproof.certification.bounds.tight import TightGaussian
+from twinproof.certification.bounds import TightGaussian
+from twinproof.certification.confidence import Evidence
 from twinproof.certification.grid_noise import GridNoise
+from twinproof.certification.method import Sampling
 from twinproof.certification.radius import Certified, RadiusRule
-from twinproof.certification.sampling import Sampling
+from twinproof.layers.noise import FixedSpread, Law, NoiseLayer, Place, Spread, UniformSpread
+from twinproof.layers.noise_placement import add_noise
 from twinproof.runs.certificates import ABSTAIN, Certificate
 
 # Of 10,000 certificates at alpha 0.001 more than this many fail with probability below 1e-6 (binomial tail).
@@ -28,7 +28,7 @@ MOST_FAILURES_IN_10_000 = 28
 
 def plain_rule(sigma: float, tau: float) -> RadiusRule:
     """Cohen et al.'s CERTIFY: votes, Clopper-Pearson, Gaussian noise at the input, l2."""
-    return RadiusRule(TightGaussian(), ClopperPearson(), RunnerUp.COMPLEMENT, classes=2, resolution=1, sigma=sigma, tau=tau)
+    return RadiusRule(TightGaussian(), classes=2, sigma=sigma, tau=tau)
 
 
 def rule_for(noise: GridNoise, dimension: int) -> RadiusRule:
@@ -50,7 +50,6 @@ class Affine(nn.Module):
         self.register_buffer("bias", torch.from_numpy(bias))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(rows, classes)."""
         return x.to(torch.float64) @ self.weight.T + self.bias  # type: ignore[operator]
 
 
@@ -62,7 +61,6 @@ class Interval(nn.Module):
         self.low, self.high = low, high
 
     def forward(self, x: Tensor) -> Tensor:
-        """(rows, 2)."""
         inside = ((x[:, 0] >= self.low) & (x[:, 0] <= self.high)).to(torch.float32)
         return torch.stack((1 - inside, inside), dim=1)
 
@@ -126,3 +124,78 @@ def assert_few_failures(failed: int, total: int) -> None:
     """The check at alpha 0.001 for 10,000 certificates; refuses smaller samples, for which its limit would be too lax."""
     assert total >= 10_000
     assert failed <= MOST_FAILURES_IN_10_000 * total / 10_000, f"{failed} of {total} certificates are false"
+
+
+DUAL = {"l1": np.inf, "l2": 2, "linf": 1}
+
+
+@dataclass(frozen=True)
+class NoisyHalfspace:
+    """Class 0 where ``direction`` . x + ``offset`` is positive, else class 1; the noise, being symmetric, moves no boundary.
+
+    In float64 the layer before the noise is S v (direction .), v of length 1 in the norm of the law, and what follows looks
+    along v: so nothing is lost on the way, and a tight bound with an exact norm reaches the true radius.
+    """
+
+    network: nn.Sequential
+    direction: NDArray[np.float64]
+    offset: float
+
+    def truth(self, inputs: NDArray[np.float64], norm: str) -> Truth:
+        """The answer and the distance to the boundary in ``norm``."""
+        margin = inputs @ self.direction + self.offset
+        return Truth((margin <= 0).astype(np.int64), np.abs(margin) / np.linalg.norm(self.direction, ord=DUAL[norm]))
+
+
+def _along(law: Law, size: int) -> NDArray[np.float64]:
+    """A direction in which the law's noise hides least: any for Gaussian noise, an axis for Laplace's."""
+    signs = np.where(np.arange(size) % 2, -1.0, 1.0)
+    return signs / math.sqrt(size) if law is Law.GAUSSIAN else np.eye(size)[0]
+
+
+def _linear(weight: NDArray[np.float64], bias: NDArray[np.float64]) -> nn.Linear:
+    layer = nn.Linear(weight.shape[1], weight.shape[0], dtype=torch.float64)
+    with torch.no_grad():
+        layer.weight.copy_(torch.from_numpy(weight))
+        layer.bias.copy_(torch.from_numpy(bias))
+    return layer
+
+
+def _read(direction: NDArray[np.float64], offset: float) -> nn.Linear:
+    return _linear(np.stack((direction, -direction)), np.array([offset, -offset]))
+
+
+class _Double(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.double()
+
+
+def noisy_halfspace(
+    law: Law,
+    place: Place,
+    deviation: float,
+    direction: NDArray[np.float64],
+    *,
+    scales: NDArray[np.float64],
+    sharpness: float = 1.0,
+) -> NoisyHalfspace:
+    """A boundary through the middle of the unit cube; ``scales`` are those of the layer, and not used at the input.
+
+    ``sharpness`` multiplies the outputs: it decides how near scores come to votes.
+    """
+    offset = -float(direction.sum()) / 2 + 0.01
+
+    def layer(shape: tuple[int, ...]) -> NoiseLayer:
+        spread: Spread = UniformSpread(shape) if place is Place.INPUT else FixedSpread(shape, scales)
+        return NoiseLayer(shape, law, deviation, spread)
+
+    if place is Place.INPUT:
+        inner = nn.Sequential(_Double(), _read(sharpness * direction, sharpness * offset))
+        return NoisyHalfspace(add_noise(inner, direction.shape, place, layer), direction, offset)
+    exact = scales.astype(np.float32).astype(np.float64)
+    along = _along(law, len(exact))
+    bias = np.linspace(-1, 1, len(exact))
+    first = _linear(np.outer(exact * along, direction), bias)
+    # What looks along v must undo the bias, or the boundary would not be where it is said to be.
+    last = _read(sharpness * along / exact, sharpness * (offset - float((along / exact) @ bias)))
+    return NoisyHalfspace(add_noise(nn.Sequential(first, last), direction.shape, place, layer), direction, offset)

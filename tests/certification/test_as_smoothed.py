@@ -1,4 +1,4 @@
-"""A network that was changed after it was smoothed is refused: its certificates would speak of one that nobody has."""
+"""What would be left out of a certificate is refused: hooks, other classes or scales, and every later change of the network."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from twinproof.certification.as_smoothed import AsSmoothed
-from twinproof.certification.sampling import Sampling
+from twinproof.certification.method import Sampling
+from twinproof.certification.noise_site import AsSmoothed
 from twinproof.certification.smoothed import SmoothedClassifier, smooth
 from twinproof.errors import ModelError
-from twinproof.layers.noise import Law, NoiseLayer, Place, UniformSpread, add_noise, add_two_noises
-from twinproof.randomness import Key
+from twinproof.keys import Key
+from twinproof.layers.noise import FixedSpread, Law, LearnedSpread, NoiseLayer, Place, RandomSpread, Spread, UniformSpread
+from twinproof.layers.noise_placement import add_noise, add_two_noises
 
 SHAPE = (6,)
 INPUTS = np.full((2, 6), 128, dtype=np.uint8)
@@ -54,7 +55,6 @@ class Louder(nn.Tanh):
     """Another function."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Ten times as much."""
         return 10 * super().forward(x)
 
 
@@ -96,6 +96,8 @@ BEHIND_A_LAYER: dict[str, Callable[[nn.Module], object]] = {
     "hook on flatten": lambda network: _find(network, nn.Flatten)[2].register_forward_hook(lambda *what: None),
 }
 CASES = [(kind, name) for kind in ("input", "first-layer", "both") for name in CHANGES]
+
+
 CASES += [(kind, name) for kind in ("first-layer", "both") for name in BEHIND_A_LAYER]
 
 
@@ -153,3 +155,91 @@ def test_what_stays_the_same_is_no_change() -> None:
     network.train()
     network.load_state_dict({name: value.clone() for name, value in network.state_dict().items()})
     assert _certified(smoothed) == 2
+
+
+class Silent(NoiseLayer):
+    """Adds nothing, though its deviation says otherwise."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs
+
+
+class Weaker(FixedSpread):
+    """Multiplies by a hundredth of what it says."""
+
+    def forward(self, noise: Tensor) -> Tensor:
+        return super().forward(noise) / 100
+
+
+class Mixing(nn.Module):
+    """Adds the mean of the batch to each row, before a linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 3)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        answers: Tensor = self.linear(rows + 10 * rows.mean(dim=0, keepdim=True))
+        return answers
+
+
+def _network_apart(
+    *,
+    kind: type[NoiseLayer] = NoiseLayer,
+    spread: Callable[[tuple[int, ...]], Spread] = UniformSpread,
+    place: Place = Place.FIRST_LAYER,
+    last: nn.Module | None = None,
+) -> nn.Sequential:
+    torch.manual_seed(3)
+    layers = nn.Sequential(nn.Flatten(), nn.Linear(6, 4), last or nn.Linear(4, 3))
+    return add_noise(layers, (6,), place, lambda shape: kind(shape, Law.GAUSSIAN, 0.5, spread(shape)))
+
+
+def _weaker(shape: tuple[int, ...]) -> Spread:
+    return Weaker(shape, torch.linspace(0.5, 1.5, 4 if shape == (4,) else 6).numpy())
+
+
+@pytest.mark.parametrize("name", ["", "0", "noise", "noise.spread"])
+@pytest.mark.parametrize("before", [True, False])
+def test_hooks_that_would_be_left_out_are_refused(name: str, before: bool) -> None:
+    network = _network_apart()
+    module = network.get_submodule(name)
+    handle = (module.register_forward_pre_hook if before else module.register_forward_hook)(lambda *what: None)
+    with pytest.raises(ModelError, match="hook would be left out"):
+        smooth(network)
+    handle.remove()
+    assert smooth(network).own_noise
+
+
+def test_a_replaced_forward_is_refused() -> None:
+    network = _network_apart()
+    network[0].forward = lambda x: 100 * x.flatten(1)
+    with pytest.raises(ModelError, match="hook would be left out"):
+        smooth(network)
+
+
+@pytest.mark.parametrize("place", list(Place))
+def test_noise_of_another_class_is_refused(place: Place) -> None:
+    with pytest.raises(ModelError, match="noise layer of another class"):
+        smooth(_network_apart(kind=Silent, place=place))
+
+
+@pytest.mark.parametrize("place", list(Place))
+def test_scales_that_are_not_those_of_the_noise_are_refused(place: Place) -> None:
+    with pytest.raises(ModelError, match="other scales than those"):
+        smooth(_network_apart(spread=_weaker, place=place))
+
+
+@pytest.mark.parametrize("spread", [UniformSpread, LearnedSpread, lambda shape: RandomSpread(shape, 0.3)])
+def test_our_own_spreads_pass(spread: Callable[[tuple[int, ...]], Spread]) -> None:
+    assert smooth(_network_apart(spread=spread)).own_noise
+
+
+@pytest.mark.parametrize("spread", [UniformSpread, lambda shape: RandomSpread(shape, 0.3)], ids=["uniform", "random"])
+def test_rows_that_depend_on_each_other_are_refused(spread: Callable[[tuple[int, ...]], Spread]) -> None:
+    """Also where scales are drawn at random: two calls differ then, which must not hide that rows are mixed."""
+    inputs = torch.randint(0, 256, (2, 6), generator=torch.Generator().manual_seed(1))
+    settings = Sampling(10, 200)
+    assert len(smooth(_network_apart(spread=spread)).certify(inputs, sampling=settings, key=Key.from_seed(1))) == 2
+    with pytest.raises(ModelError, match="depends on the other inputs of the batch"):
+        smooth(_network_apart(spread=spread, last=Mixing())).certify(inputs, sampling=settings, key=Key.from_seed(1))

@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from twinproof.certification.earlier_work import COMPLETE, SAMPLING, earlier_form, is_recorded, take_up
 from twinproof.certification.promise import certified_promise, unfinished_promise
+from twinproof.certification.run import COMPLETE, SAMPLING, earlier_form, is_recorded, take_up
 from twinproof.errors import RunError
 from twinproof.guarantee import Status
 from twinproof.runs.certificates import Certificate, CertificateSettings, CertificateWriter, read_settings, write_settings
-from twinproof.runs.layout import read_run_json
-from twinproof.runs.record import update_run_json, write_run_json
+from twinproof.runs.layout import read_run_json, update_run_json, write_run_json
 
 SETTINGS = CertificateSettings(
     model_sha256="0" * 64,
@@ -73,13 +72,7 @@ def test_certificates_without_settings_are_not_counted(root: Path) -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        {},
-        {"created": "2027-01-01T00:00:00Z"},
-        {"seconds": 3.0},
-        {"key": "cd" * 32},
-        {"device": "cpu: x86_64, 8 threads"},
-    ],
+    [{}, {"created": "2027-01-01T00:00:00Z"}, {"seconds": 3.0}, {"key": "cd" * 32}, {"device": "cpu: x86_64, 8 threads"}],
 )
 def test_the_same_work_goes_on(root: Path, changes: dict[str, Any]) -> None:
     _leave(root, 3, **changes)

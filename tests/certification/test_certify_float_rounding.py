@@ -15,8 +15,9 @@ from certify_oracles import bound_from_votes
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from twinproof.certification.smoothed import Sampling, smooth
-from twinproof.randomness import Key
+from twinproof.certification.method import Sampling
+from twinproof.certification.smoothed import smooth
+from twinproof.keys import Key
 
 A = 0
 DIMENSION, SIGMA = 20, 4.0
@@ -27,7 +28,6 @@ class ReadsLowBits(nn.Module):
     """A where some coordinate cannot be 1 + noise in float32, else B."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """(rows, 2)."""
         unreachable = (x != 1 + (x - 1)).any(dim=1).to(torch.float32)
         return torch.stack((unreachable, 1 - unreachable), dim=1)
 

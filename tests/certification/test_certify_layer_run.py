@@ -13,16 +13,15 @@ import torch
 from torch import nn
 
 from interruption import StopAfter
-from twinproof.certification.method import Method
-from twinproof.certification.of_run import norm_of_run, smoothed_for_run
-from twinproof.certification.run import CertifiedRun, certify_run
-from twinproof.certification.sampling import Sampling
+from twinproof.certification.method import Method, Sampling
+from twinproof.certification.run import CertifiedRun, certify_run, norm_of_run, smoothed_for_run
 from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError, ModelError, RunError
 from twinproof.guarantee import Status
-from twinproof.layers.noise import FixedSpread, Law, NoiseLayer, Place, RandomSpread, Spread, UniformSpread, add_noise
-from twinproof.privacy.sensitivity.operator_norm import operator_norm
-from twinproof.randomness import Key
+from twinproof.keys import Key
+from twinproof.layers.noise import FixedSpread, Law, NoiseLayer, Place, RandomSpread, Spread, UniformSpread
+from twinproof.layers.noise_placement import add_noise
+from twinproof.privacy.operator_norm import operator_norm
 from twinproof.runs.certificates import read_certificates
 from twinproof.runs.run import Run
 

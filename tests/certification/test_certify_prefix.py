@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from twinproof.certification import votes
 from twinproof.certification.grid_noise import input_noise
-from twinproof.certification.noisy_rows import NoisyRows
+from twinproof.certification.method import Sampling
 from twinproof.certification.row_trial import RowTrial, Watched
-from twinproof.certification.smoothed import Sampling, smooth
-from twinproof.certification.votes import VoteCounter
-from twinproof.randomness import Key
+from twinproof.certification.smoothed import smooth
+from twinproof.certification.votes import NoisyRows, VoteCounter
+from twinproof.keys import Key
 from twinproof.runs.certificates import Certificate
 
 KEY, NOISE = Key.from_seed(6), input_noise(0.5, 16)
@@ -33,7 +33,6 @@ class Halves(nn.Module):
     rows = 0
 
     def forward(self, x: Tensor) -> Tensor:
-        """(rows, 3)."""
         Halves.rows += len(x)
         return torch.stack((x[:, 0], x[:, 1], torch.full_like(x[:, 0], 0.25)), dim=1)
 

@@ -12,13 +12,13 @@ import pytest
 from interruption import StopAfter
 from rank_processes import quick_to_part, run_ranks
 from twinproof.auditing.verify import verify_run
+from twinproof.certification.method import Sampling
 from twinproof.certification.run import certify_run
-from twinproof.certification.sampling import Sampling
+from twinproof.compute.ranks import ALONE, Ranks
 from twinproof.data.record import Dataset, Split
+from twinproof.keys import Key
 from twinproof.progress import Progress
-from twinproof.randomness import Key
 from twinproof.runs.run import Run
-from twinproof.training.distributed.ranks import ALONE, Ranks
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 INPUTS = 27  # not a multiple of the batches of 8 inputs

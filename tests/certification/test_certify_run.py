@@ -16,17 +16,17 @@ import torch
 from torch import Tensor, nn
 
 from interruption import StopAfter
-from twinproof.certification import earlier_work
 from twinproof.certification import run as certify_run_module
-from twinproof.certification.noisy_rows import NoisyRows
+from twinproof.certification import run as earlier_work
+from twinproof.certification.method import Sampling
 from twinproof.certification.run import CertifiedRun, certify_run
-from twinproof.certification.smoothed import Sampling, smooth
-from twinproof.certification.votes import VoteCounter
+from twinproof.certification.smoothed import smooth
+from twinproof.certification.votes import NoisyRows, VoteCounter
 from twinproof.data.record import Dataset, Split
 from twinproof.errors import ConfigError, ModelError, RunError
 from twinproof.files import sha256_file
 from twinproof.guarantee import Status
-from twinproof.randomness import Key
+from twinproof.keys import Key
 from twinproof.runs.certificates import read_certificates, read_settings, write_settings
 from twinproof.runs.layout import read_run_json
 from twinproof.runs.run import Run
@@ -112,7 +112,7 @@ from pathlib import Path
 from twinproof.certification.run import certify_run
 from twinproof.certification.smoothed import Sampling
 from twinproof.progress import Silent
-from twinproof.randomness import Key
+from twinproof.keys import Key
 from twinproof.recipes.run_data import load_run_data
 from twinproof.runs.run import Run
 
@@ -322,7 +322,6 @@ class LateMixing(nn.Module):
         self.network = network
 
     def forward(self, x: Tensor) -> Tensor:
-        """The network's scores, and later those of other rows."""
         LateMixing.seen += len(x)
         scores: Tensor = self.network(x)
         return scores if LateMixing.seen < 4500 else scores.flip(0)

@@ -15,12 +15,13 @@ from twinproof.auditing.verify import verify_run
 from twinproof.certification import run as certify_run_module
 from twinproof.certification.base_classifier import BaseClassifier, base_classifier
 from twinproof.certification.lowering import AS_GIVEN
+from twinproof.certification.method import Sampling
 from twinproof.certification.run import CertifiedRun, certify_run
 from twinproof.certification.shared_noise import SharedNoiseCounter
-from twinproof.certification.smoothed import Sampling, smooth
+from twinproof.certification.smoothed import smooth
 from twinproof.data.record import Dataset
 from twinproof.errors import RunError
-from twinproof.randomness import Key
+from twinproof.keys import Key
 from twinproof.runs.certificates import read_settings, write_settings
 from twinproof.runs.run import Run
 

@@ -12,12 +12,12 @@ import pytest
 from interruption import StopAfter
 from twinproof.auditing.verify import verify_run
 from twinproof.certification import run as certify_run_module
+from twinproof.certification.method import Sampling
 from twinproof.certification.radius import RadiusRule
 from twinproof.certification.run import CertifiedRun, certify_run
-from twinproof.certification.smoothed import Sampling
 from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError, RunError
-from twinproof.randomness import Key
+from twinproof.keys import Key
 from twinproof.runs.certificates import read_certificates
 from twinproof.runs.run import Run
 

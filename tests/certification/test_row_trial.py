@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.modules import module as torch_module
 
 from own_modules.harmful import HARMFUL as HARMFUL_IN_TRAINING
 from own_modules.harmful_certifying import CHANGES, FEATURES, HARMFUL, MIXES, SHARES, Base, Harmful
@@ -16,13 +20,13 @@ from own_modules.harmless import PROVEN, SHAPE, plain_sequence
 from own_modules.harmless_certifying import HARMLESS
 from twinproof.certification import base_classifier as base_classifier_module
 from twinproof.certification import row_trial
-from twinproof.certification.base_classifier import base_classifier, classes_of
-from twinproof.certification.method import Method
-from twinproof.certification.row_trial import RowTrial, Watched
-from twinproof.certification.smoothed import Sampling, smooth
+from twinproof.certification.base_classifier import base_classifier
+from twinproof.certification.method import Method, Sampling
+from twinproof.certification.row_trial import Draws, RowTrial, Watched, first_difference
+from twinproof.certification.smoothed import smooth
 from twinproof.errors import ModelError
 from twinproof.guarantee import Status
-from twinproof.randomness import Key
+from twinproof.keys import Key
 
 INPUTS = np.random.default_rng(0).integers(0, 256, (3, FEATURES)).astype(np.uint8)
 EXAMPLE = torch.from_numpy(INPUTS[:1]).float() / 255
@@ -49,6 +53,8 @@ def test_harmless_networks_are_certified(name: str) -> None:
 
 
 IMAGES = np.random.default_rng(1).integers(0, 256, (3, *SHAPE)).astype(np.uint8)
+
+
 # Harm to the privacy of training that is none in eval mode: a coin of training, and what is written with the weights.
 FINE_IN_EVAL_MODE = {"OneCoin", "StateDictHook", "ExtraState", "SwappedWeights"}
 
@@ -82,10 +88,7 @@ def test_harmful_networks_are_refused_with_scores_and_with_shared_noise_too() ->
 
 @pytest.mark.parametrize(
     ("name", "without"),
-    [
-        ("the mean of numbers per row", "_refuse_shared_randomness"),
-        ("what the first call left", "_refuse_memory"),
-    ],
+    [("the mean of numbers per row", "_refuse_shared_randomness"), ("what the first call left", "_refuse_memory")],
 )
 def test_planted_gaps_let_harmful_networks_pass(name: str, without: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RowTrial, without, lambda trial: None)
@@ -151,7 +154,7 @@ def test_a_trial_leaves_network_and_generators_as_they_were(name: str) -> None:
     with torch.inference_mode():
         RowTrial(model, EXAMPLE, 0.25, 3).run()
     assert torch.equal(torch.rand(3), wanted)
-    classes_of(model, EXAMPLE)
+    base_classifier(model, EXAMPLE, 64)
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
 
 
@@ -202,3 +205,154 @@ def test_shared_randomness_is_told_from_randomness_of_each_row() -> None:
     generator = np.random.default_rng(1)
     assert min(_chance(0.0, generator, heavy=heavy) for heavy in (False, True) for _ in range(100)) > 1e-4
     assert all(_chance(0.2, generator) < 1e-6 for _ in range(20))
+
+
+FUNCTION_INPUTS = np.full((3, 4), 128, dtype=np.uint8)
+
+
+class Calls(nn.Module):
+    """A network made of a function."""
+
+    def __init__(self, function: Callable[[Tensor], object]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> object:
+        return self.function(x)
+
+
+def _certify_function(function: Callable[[Tensor], object]) -> None:
+    smooth(Calls(function), 0.25).certify(FUNCTION_INPUTS, sampling=Sampling(10, 50))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x[:, 0],
+        lambda x: x[:, :1],
+        lambda x: x[:, :, None],
+        lambda x: x.sum(),
+        lambda x: (x, x),
+        lambda x: x.sum(dim=0, keepdim=True),  # one row for all: every draw would be counted for the first one's class
+        lambda x: x.repeat(2, 1),
+        lambda x: x.T if len(x) > 4 else x,
+        lambda x: x if len(x) < 4 else x[:1],
+        lambda x: x if len(x) < 4 else x[:, :3],
+    ],
+    ids=["vector", "one class", "cube", "number", "pair", "pooled", "doubled", "transposed", "pooled later", "fewer later"],
+)
+def test_wrong_outputs_are_refused(function: Callable[[Tensor], object]) -> None:
+    with pytest.raises(ModelError, match="one score per class"):
+        _certify_function(function)
+
+
+LATE_MIXERS: dict[str, Callable[[Tensor], Tensor]] = {
+    "from the fourth row on": lambda x: torch.cat((x[:3], x[3:] - x[3:].mean(dim=0))) if len(x) > 3 else x,
+    "in larger batches": lambda x: x - x.mean(dim=0) if len(x) > 3 else x,
+    "the last row": lambda x: torch.cat((x[:-1], x.sum(dim=0, keepdim=True))) if len(x) > 3 else x,
+    "in blocks of sixteen": lambda x: torch.cat([part.cumsum(dim=0) for part in torch.split(x, 16)]) if len(x) > 16 else x,
+}
+
+
+@pytest.mark.parametrize("function", LATE_MIXERS.values(), ids=LATE_MIXERS.keys())
+def test_networks_that_leave_the_first_rows_alone_are_refused_too(
+    function: Callable[[Tensor], Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ModelError, match="depends on the other inputs"):
+        _certify_function(function)
+    monkeypatch.setattr(row_trial, "_SIZES", (3,))  # the planted bug: three rows, and no look at what is counted
+    monkeypatch.setattr(row_trial.Watched, "forward", lambda watched, x: watched.network(x))
+    _certify_function(function)
+
+
+def test_batch_norm_without_running_statistics_is_refused() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, track_running_stats=False), nn.Linear(4, 2))
+    with pytest.raises(ModelError, match="statistics of the batch") as refused:
+        smooth(model, 0.25).certify(FUNCTION_INPUTS, sampling=Sampling(10, 50))
+    assert refused.value.where == "1"
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x,
+        lambda x: torch.full_like(x, float("nan")),
+        lambda x: torch.full_like(x, float("inf")),
+        lambda x: x * 1e30,
+        lambda x: (x * 100).round().to(torch.int64),
+        lambda x: x.to(torch.float16),
+        lambda x: x + torch.randn_like(x),  # noise of its own, fresh for each row
+    ],
+    ids=["identity", "nan", "infinite", "huge", "integers", "half", "random"],
+)
+def test_honest_networks_pass(function: Callable[[Tensor], object]) -> None:
+    assert base_classifier(Calls(function), torch.full((1, 4), 0.5), 64).classes == 4
+    _certify_function(function)
+
+
+GENERATORS = (torch.default_generator,)
+
+
+class WatchCalls(nn.Module):
+    """A layer made of a function's name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.name == "own":
+            return x + torch.randn(x.shape[1:], generator=torch.Generator().manual_seed(1))
+        if self.name == "shared":
+            return x + torch.randn(x.shape[1:])
+        if self.name == "mixes":
+            return x - x.mean(dim=0)
+        return F.dropout(x, 0.5, training=self.name == "on")
+
+
+def _network(name: str) -> nn.Module:
+    return nn.Sequential(
+        OrderedDict(before=nn.Linear(4, 4), inner=nn.Sequential(WatchCalls(name)), after=nn.Linear(4, 2))
+    ).eval()
+
+
+@pytest.mark.parametrize("inference", [True, False])
+@pytest.mark.parametrize(("name", "counted"), [("on", {"inner.0": 28}), ("shared", {"inner.0": 4}), ("off", {}), ("own", {})])
+def test_numbers_are_counted_by_layer(name: str, counted: dict[str, int], inference: bool) -> None:
+    network = _network(name)
+    draws = Draws(network, GENERATORS)
+    with torch.inference_mode(inference), draws.watching():
+        network(torch.ones(7, 4))
+    assert dict(draws.numbers) == counted
+    assert not torch_module._global_forward_hooks
+    assert not torch_module._global_forward_pre_hooks
+
+
+def test_two_passes_part_in_the_layer_that_mixes() -> None:
+    network = _network("mixes")
+    one, two = torch.rand(5, 4), torch.rand(5, 4)
+    two[1] = one[1]
+    runs = [partial(network, one), partial(network, two)]
+    assert first_difference(network, runs, torch.tensor([1]), torch.equal) == "inner.0"
+    assert first_difference(network, [runs[0], runs[0]], torch.tensor([1]), torch.equal) == ""
+
+
+class Outside(nn.Module):
+    """Mixes between its layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.first(x)
+        scores: Tensor = self.last(hidden - hidden.mean(dim=0))
+        return scores
+
+
+def test_code_around_a_layer_is_blamed_for_what_the_layer_gets() -> None:
+    network = nn.Sequential(OrderedDict(body=Outside()))
+    one, two = torch.rand(5, 4), torch.rand(5, 4)
+    two[1] = one[1]
+    runs = [partial(network, one), partial(network, two)]
+    assert first_difference(network, runs, torch.tensor([1]), torch.equal) == "body"

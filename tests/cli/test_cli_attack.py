@@ -1,4 +1,4 @@
-"""``twinproof attack`` as a user meets it: the table, the answer for machines, and one clear error for each mistake."""
+"""``twinproof attack``: the table, the JSON answer, and what verify and certify say about attacks."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from twinproof.cli.attack_summary import table
-from twinproof.runs.record import update_run_json
+from twinproof.runs.layout import update_run_json
 
 QUICK = ["--limit", "20", "--n", "100", "--steps", "3", "--draws", "2", "--seed", "4", "--device", "cpu"]
 
@@ -18,17 +17,6 @@ QUICK = ["--limit", "20", "--n", "100", "--steps", "3", "--draws", "2", "--seed"
 @pytest.fixture
 def root(trained: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(trained, tmp_path / "run"))
-
-
-def _content(root: Path) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
-
-
-def test_help_shows_an_example(call: Any) -> None:
-    answer = call("attack", "--help")
-    assert answer.code == 0
-    assert "Example: twinproof attack" in answer.out
-    assert "--json" in answer.out
 
 
 def test_the_answer_for_machines(call: Any, root: Path) -> None:
@@ -63,12 +51,12 @@ def test_attacks_are_in_the_norm_of_the_certificates_unless_told_otherwise(call:
 
 def test_both_protocols_stand_side_by_side(call: Any, root: Path) -> None:
     out = call("attack", root, "--size", "0.5", *QUICK).out
-    for words in ("adaptive attacks, worst case", "papers' protocol, lowest", "certified there", "without attack"):
+    for words in ("adaptive: smoothed", "papers': network", "certified there", "without attack"):
         assert words in out
     assert "At l2 size 0.5 the strongest attacks leave" in out
     assert "the papers' attacks alone would have left" in out
     one = call("attack", root, "--size", "0.5", "--protocol", "paper", "--overwrite", *QUICK).out
-    assert "adaptive" not in one
+    assert "adaptive: smoothed" not in one
     assert "would have left" not in one
 
 
@@ -106,61 +94,11 @@ def test_radii_of_a_bound_that_is_known_to_be_false_are_called_claims(call: Any,
     assert (answer["crossing"], answer["already_refuted"], answer["bound"]) == (True, True, "published")
 
 
-MISTAKES: list[tuple[list[str], str]] = [
-    (["{run}", "--size", "-0.5"], "size makes no sense"),
-    (["{run}", "--size", "nan"], "size makes no sense"),
-    (["{run}", "--size", "big"], "big"),
-    (["{run}", "--norm", "l7"], "linf"),
-    (["{run}", "--attack", "cw"], "fgsm, ifgsm, mim, pgd"),
-    (["{run}", "--protocol", "ours"], "adaptive"),
-    (["{run}", "--steps", "0"], "steps"),
-    (["{run}", "--step-size", "-1"], "step_size"),
-    (["{run}", "--draws", "0"], "draws"),
-    (["{run}", "--attack", "fgsm", "--restarts", "3"], "restarts would be wasted"),
-    (["{run}", "--targeted"], "--target-class"),
-    (["{run}", "--target-class", "3"], "--targeted"),
-    (["{run}", "--targeted", "--target-class", "3", "--target-rule", "next"], "--target-rule"),
-    (["{run}", "--targeted", "--target-class", "77"], "does not exist"),
-    (["{run}", "--targeted", "--target-rule", "random"], "least-likely"),
-    (["{run}", "--limit", "0"], "nothing to attack"),
-    (["{run}", "--n", "3"], "never certify"),
-    (["{run}", "--alpha", "2"], "alpha"),
-    (["{run}", "--data", "breast-cancer"], "not the data of the run"),
-    (["{run}", "--data", "{tmp}/nothing"], "nothing"),
-    (["{tmp}/nowhere"], "not a run directory"),
-]
-
-
-@pytest.mark.parametrize(("arguments", "words"), MISTAKES, ids=[" ".join(arguments) for arguments, _ in MISTAKES])
-def test_a_mistake_gets_one_clear_message_and_two(
-    call: Any, trained: Path, tmp_path: Path, arguments: list[str], words: str
-) -> None:
-    before = _content(trained)
-    filled = ["attack", *(argument.format(tmp=tmp_path, run=trained) for argument in arguments)]
-    answer = call(*filled)
-    assert answer.code == 2
-    assert answer.out == ""
-    assert words in answer.err
-    assert "Traceback" not in answer.err
-    machine = call(*filled, "--json")
-    assert machine.code == 2
-    assert set(json.loads(machine.out)["error"]) == {"what", "where", "got", "wanted", "fix"}
-    assert _content(trained) == before
-
-
 def test_a_run_without_its_model_is_refused(call: Any, root: Path) -> None:
     (root / "model.safetensors").unlink()
     answer = call("attack", root, *QUICK)
     assert answer.code == 2
     assert "weights of this run are missing" in answer.err
-
-
-def test_group_names_do_not_widen_columns() -> None:
-    assert table([["", "a group", ""], ["size", "x", "y"], ["1", "0.5", "0.25"]]) == [
-        "      a group",
-        "size  x    y",
-        "1     0.5  0.25",
-    ]
 
 
 def test_verify_can_measure_against_the_records(call: Any, root: Path) -> None:
@@ -185,4 +123,4 @@ def test_certifying_anew_says_what_to_renew(call: Any, root: Path) -> None:
     assert call("attack", root, "--size", "0.5", "--attack", "fgsm", *QUICK).code == 0
     answer = call("certify", root, "--n", "200", "--limit", "20", "--overwrite", "--device", "cpu")
     assert answer.code == 0, answer.err
-    assert "attacks.json speaks of the certificates before" in answer.out
+    assert "attacks.json is about the previous certificates" in answer.out

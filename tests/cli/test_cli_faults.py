@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -16,7 +15,7 @@ from disk_faults import VANISHED, DiskFault, fill, small_disk
 from twinproof.auditing.verify import verify_run
 from twinproof.cli.main import run
 from twinproof.errors import SystemFault
-from twinproof.randomness import Key
+from twinproof.keys import Key
 from twinproof.recipes import demo as demo_settings
 
 KEYS = ["what", "where", "got", "wanted", "fix"]
@@ -26,62 +25,32 @@ for pair in ("model=mlp", "noise_multiplier=20", "steps=6", "batch_size=64", "pe
     SETTINGS += ["--set", pair]
 
 
-@dataclass(frozen=True)
-class Verb:
-    """A verb that writes: its command for a place, the same command to go on with, and what it leaves there."""
+class Verb(NamedTuple):
+    """A verb that writes: its options for a place, what it leaves there, and the option to continue with."""
 
     name: str
-    command: Callable[[Path], list[str]]
+    options: str
     leaves: tuple[str, ...]
-    needs_run: bool = False
-    go_on: tuple[str, ...] = ()
+    needs_run: bool = True
+    resume: tuple[str, ...] = ()
 
-
-def _of_run(verb: str, *options: str) -> Callable[[Path], list[str]]:
-    return lambda root: [verb, str(root), *options]
+    def command(self, root: Path) -> list[str]:
+        place = [str(root)] if self.needs_run else ["--out", str(root)]
+        settings = SETTINGS if self.resume else []
+        name, *first = self.name.split()
+        return [name, *first, *place, *self.options.split(), *settings]
 
 
 VERBS = {
-    verb.name: verb
+    verb.name.split()[0]: verb
     for verb in (
-        Verb(
-            "train",
-            lambda root: ["train", "--out", str(root), *SETTINGS],
-            ("model.safetensors", "ledger.jsonl", "metrics.jsonl"),
-            go_on=("--resume",),
-        ),
-        Verb(
-            "federate",
-            lambda root: ["federate", "--out", str(root), "--parties", "2", *SETTINGS],
-            ("model.safetensors", "metrics.jsonl"),
-            go_on=("--resume",),
-        ),
-        Verb(
-            "certify",
-            _of_run("certify", "--n", "40", "--n0", "10", "--limit", "20", "--device", "cpu"),
-            ("certificates.csv",),
-            needs_run=True,
-        ),
-        Verb(
-            "attack",
-            _of_run("attack", "--limit", "8", "--steps", "2", "--n", "40", "--size", "0.5", "--seed", "1", "--device", "cpu"),
-            ("attacks.csv", "attacks.safetensors"),
-            needs_run=True,
-        ),
-        Verb(
-            "audit",
-            _of_run(
-                "audit", "--certificates", "--steps", "2", "--draws", "2", "--restarts", "1", "--votes", "100", "--seed", "7"
-            ),
-            (),
-            needs_run=True,
-        ),
-        Verb("report", _of_run("report"), ("report.html", "report.json"), needs_run=True),
-        Verb(
-            "reproduce",
-            lambda root: ["reproduce", "hgm-fig1", "--out", str(root)],
-            ("hgm-fig1/table.md", "hgm-fig1/figure.svg"),
-        ),
+        Verb("train", "", ("model.safetensors", "ledger.jsonl", "metrics.jsonl"), False, ("--resume",)),
+        Verb("federate", "--parties 2", ("model.safetensors", "metrics.jsonl"), False, ("--resume",)),
+        Verb("certify", "--n 40 --n0 10 --limit 20 --device cpu", ("certificates.csv",)),
+        Verb("attack", "--limit 8 --steps 2 --n 40 --size 0.5 --seed 1 --device cpu", ("attacks.csv", "attacks.safetensors")),
+        Verb("audit", "--certificates --steps 2 --draws 2 --restarts 1 --votes 100 --seed 7", ()),
+        Verb("report", "", ("report.html", "report.json")),
+        Verb("reproduce hgm-fig1", "", ("hgm-fig1/table.md", "hgm-fig1/figure.svg"), False),
     )
 }
 
@@ -165,10 +134,10 @@ def test_a_fault_in_the_middle_is_told_once_and_the_work_goes_on(
     assert str(tmp_path) in error["where"]
     assert all(error.values()), error
     assert "again" in error["fix"]
-    assert ("--resume" in error["fix"]) == bool(verb.go_on)
+    assert ("--resume" in error["fix"]) == bool(verb.resume)
     assert "Traceback" not in answer.err
     assert kind == VANISHED or _parts(root) == []
-    again = call(*verb.command(root), *verb.go_on, "--json")
+    again = call(*verb.command(root), *verb.resume, "--json")
     assert again.code == 0, again.err
     assert _contents(root, verb) == _contents(reference, verb)
     if (root / "run.json").is_file():
@@ -197,7 +166,7 @@ def test_a_disk_that_is_truly_full(name: str, call: Any, certified: Path, whole:
         assert answer.json()["error"]["what"] == "the disk is full"
         assert _parts(root) == []
         ballast.unlink()
-        assert call(*verb.command(root), *verb.go_on, "--json").code == 0
+        assert call(*verb.command(root), *verb.resume, "--json").code == 0
         assert _contents(root, verb) == _contents(whole(verb)[0], verb)
 
 

@@ -15,23 +15,12 @@ from typing import Any
 import pytest
 
 from twinproof.cli.ranks import bars_of, launched_ranks, leave
+from twinproof.compute.ranks import ALONE
 from twinproof.progress import Silent
-from twinproof.training.distributed.ranks import ALONE
 
 TRAIN = [
-    "train",
-    "--data",
-    "digits",
-    "--recipe",
-    "dpcert-gaussian",
-    "--sigma",
-    "0.25",
-    "--delta",
-    "1e-4",
-    "--seed",
-    "3",
-    "--device",
-    "cpu",
+    *("train", "--data", "digits", "--recipe", "dpcert-gaussian", "--sigma", "0.25"),
+    *("--delta", "1e-4", "--seed", "3", "--device", "cpu"),
 ]
 SMALL = [word for pair in ("steps=200", "batch_size=100", "noise_multiplier=2.0", "model=mlp") for word in ("--set", pair)]
 EVERY = ["--set", "performance.checkpoint_every=5"]
@@ -125,7 +114,7 @@ def _kill_a_rank(arguments: Iterable[object], is_time: Callable[[], bool]) -> No
         running.kill()
     assert time.monotonic() - began < 30
     assert running.returncode != 0
-    assert errors.count("error: a rank has gone without a word") == 1
+    assert errors.count("error: a rank was lost") == 1
     assert "where: rank 1" in errors
 
 

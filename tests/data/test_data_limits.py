@@ -22,11 +22,10 @@ from pyarrow import parquet
 from twinproof.cli.train import read_toml
 from twinproof.data import limits
 from twinproof.data.config import DataConfig
-from twinproof.data.load import load
-from twinproof.data.own_files import public_name
+from twinproof.data.load import load, public_name
 from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError, DataError, SystemFault
-from twinproof.privacy.mechanisms.redistribution_text import parse_redistribution
+from twinproof.privacy.redistribution import parse_redistribution
 
 RANGES = {"*": (0.0, 1.0)}
 
@@ -65,14 +64,6 @@ def test_pipes_devices_and_folders_are_not_read(tmp_path: Path, name: str) -> No
         assert (caught.value.where, caught.value.got) == (str(path), got)
     with pytest.raises(DataError, match="a folder"):
         load_path(whole, ranges=RANGES, test=str(tmp_path))
-
-
-def test_an_image_that_is_a_pipe(tmp_path: Path) -> None:
-    write_image_folder(tmp_path / "train")
-    write_image_folder(tmp_path / "test")
-    os.mkfifo(tmp_path / "train" / "cat" / "1a.png")
-    with pytest.raises(DataError, match="a pipe"):
-        load_path(tmp_path)
 
 
 def test_other_options_that_name_a_file(tmp_path: Path) -> None:
@@ -163,38 +154,23 @@ def test_an_archive_that_unpacks_to_too_much(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("label", "match"),
+    ("labels", "match"),
     [
-        ("\ud800", "not valid text"),
-        ("9" * 5000, "too long"),
-        ("a" * 131_000, "too long"),
+        (np.array(["a", "\ud800"]), "not valid text"),
+        (np.array(["a", "9" * 5000]), "too long"),
+        (np.array(["a", "b" * 131_000]), "too long"),
+        (np.array([97, 0x7FFFFFFF], dtype="<u4").view("<U1"), r"record 1\n  got: U\+7FFFFFFF"),
+        (np.array([0, 2**64 - 1], dtype=np.uint64), "too large"),
     ],
 )
-def test_labels_that_are_not_names(tmp_path: Path, label: str, match: str) -> None:
+def test_labels_that_are_not_names(tmp_path: Path, labels: Any, match: str) -> None:
     path = tmp_path / "a.npz"
-    labels = np.array(["a", label, "a", "b"])
-    np.savez(path, x=np.zeros((4, 3)), y=labels)
+    np.savez(path, x=np.zeros((2, 3)), y=labels)
     with pytest.raises(DataError, match=match):
         load_path(path, ranges=RANGES)
-
-
-def test_code_points_that_do_not_exist(tmp_path: Path) -> None:
-    labels = np.array([97, 0x7FFFFFFF, 98], dtype="<u4").view("<U1")
-    np.savez(tmp_path / "a.npz", x=np.zeros((3, 3)), y=labels)
-    with pytest.raises(DataError, match=r"record 1\n  got: U\+7FFFFFFF"):
-        load_path(tmp_path / "a.npz", ranges=RANGES)
-
-
-def test_labels_above_the_largest_integer(tmp_path: Path) -> None:
-    np.savez(tmp_path / "a.npz", x=np.zeros((2, 3)), y=np.array([0, 2**64 - 1], dtype=np.uint64))
-    with pytest.raises(DataError, match="too large"):
-        load_path(tmp_path / "a.npz", ranges=RANGES)
-
-
-def test_inputs_without_values(tmp_path: Path) -> None:
-    np.savez(tmp_path / "a.npz", x=np.zeros((4, 0)), y=np.arange(4) % 2)
+    np.savez(path, x=np.zeros((4, 0)), y=np.arange(4) % 2)
     with pytest.raises(DataError, match="inputs are empty"):
-        load_path(tmp_path / "a.npz", ranges=RANGES)
+        load_path(path, ranges=RANGES)
 
 
 def test_names_that_are_not_utf8(tmp_path: Path) -> None:
@@ -235,15 +211,25 @@ def test_a_long_label_and_many_columns_take_seconds(tmp_path: Path) -> None:
         load_path(over, ranges=RANGES)
 
 
-def test_an_image_with_too_many_pixels(tmp_path: Path) -> None:
-    write_image_folder(tmp_path / "train")
-    write_image_folder(tmp_path / "test")
-    header = b"P5 100000 100000 255\n"
-    (tmp_path / "train" / "cat" / "1.pgm").write_bytes(header + b"0")
-    with pytest.raises(DataError, match=r"cannot be read|unusable size"):
-        load_path(tmp_path)
-    (tmp_path / "train" / "cat" / "1.pgm").write_bytes(b"P5 10000 10000 255\n0")
-    with pytest.raises(DataError, match="10000x10000 pixels"):
+@pytest.mark.parametrize(
+    ("name", "content", "match"),
+    [
+        ("1.pgm", b"P5 100000 100000 255\n0", r"cannot be read|unusable size"),
+        ("1.pgm", b"P5 10000 10000 255\n0", "10000x10000 pixels"),
+        # Pillow would hand PostScript to a program of its own.
+        ("1.png", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 6 5\n", "cannot identify image file"),
+        ("1a.png", None, "a pipe"),
+    ],
+)
+def test_images_that_are_not_opened(tmp_path: Path, name: str, content: bytes | None, match: str) -> None:
+    for part in ("train", "test"):
+        write_image_folder(tmp_path / part)
+    path = tmp_path / "train" / "cat" / name
+    if content is None:
+        os.mkfifo(path)
+    else:
+        path.write_bytes(content)
+    with pytest.raises(DataError, match=match):
         load_path(tmp_path)
 
 
@@ -256,15 +242,6 @@ def test_images_that_unpack_to_too_much(tmp_path: Path, monkeypatch: pytest.Monk
     assert load_path(tmp_path).shape == (1, 1000, 1000)
     monkeypatch.setattr(limits, "UNPACKED_BYTES", 2**20)
     with pytest.raises(DataError, match="store the images without compression"):
-        load_path(tmp_path)
-
-
-def test_a_file_with_the_suffix_of_another_format(tmp_path: Path) -> None:
-    """Pillow would hand PostScript to a program of its own."""
-    write_image_folder(tmp_path / "train")
-    write_image_folder(tmp_path / "test")
-    (tmp_path / "train" / "cat" / "1.png").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 6 5\n")
-    with pytest.raises(DataError, match="cannot identify image file"):
         load_path(tmp_path)
 
 
@@ -311,10 +288,4 @@ def test_faults_of_the_machine_are_not_called_bad_data(error: BaseException, kin
 def test_what_decoders_raise_becomes_one_error(error: Exception, got: str) -> None:
     with pytest.raises(DataError) as caught, limits.reading("a.csv", "a table", "mend it"):
         raise error
-    assert caught.value.as_dict() == {
-        "what": "the file cannot be read",
-        "where": "a.csv",
-        "got": got,
-        "wanted": "a table",
-        "fix": "mend it",
-    }
+    assert list(caught.value.as_dict().values()) == ["the file cannot be read", "a.csv", got, "a table", "mend it"]

@@ -1,17 +1,24 @@
+"""Loading by name and path, and what of it is public."""
+
 from __future__ import annotations
 
 import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from data_samples import write_cifar10, write_csv, write_mnist, write_npz
+from sklearn.datasets import load_breast_cancer, load_digits
 
 from twinproof.data import DataConfig, Dataset, RangeSpending, Scaling, describe_sources, known_sources, load
-from twinproof.data.own_files import public_name
+from twinproof.data.load import public_name
+from twinproof.data.sources import BREAST_CANCER_BOUNDS, read_breast_cancer, read_digits
 from twinproof.errors import ConfigError, DataError
-from twinproof.randomness import Key
+from twinproof.keys import Key
 
 OFFICIAL = {"mnist": (1, 28, 28), "fashion-mnist": (1, 28, 28), "cifar10": (3, 32, 32)}
 
@@ -79,33 +86,25 @@ def test_cifar10_is_found_in_each_of_its_folders(tmp_path: Path, folder: str) ->
         load("cifar10", root=tmp_path)
 
 
-@pytest.mark.parametrize(("name", "close"), [("minst", "mnist"), ("fashion_mnist", "fashion-mnist"), ("cifar-10", "cifar10")])
-def test_unknown_name_suggests_a_close_one(name: str, close: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "close"),
+    [("minst", "mnist"), ("fashion_mnist", "fashion-mnist"), ("cifar-10", "cifar10"), ("zzzz", "choose a name from the list")],
+)
+def test_an_unknown_name_suggests_a_close_one(name: str, close: str) -> None:
     with pytest.raises(ConfigError, match="no data set has this name") as caught:
         load(name)
     assert close in caught.value.fix
     assert all(known in caught.value.wanted for known in known_sources())
 
 
-def test_unknown_name_unlike_any() -> None:
-    with pytest.raises(ConfigError, match="choose a name from the list"):
-        load("zzzz")
-
-
-@pytest.mark.parametrize(("source", "match"), [("nowhere/data", "nothing at this path"), ("no.csv", "nothing at this path")])
-def test_paths_that_lead_nowhere(source: str, match: str) -> None:
-    with pytest.raises(DataError, match=match):
-        load(source)
-
-
-def test_unknown_kind_of_file(tmp_path: Path) -> None:
+def test_paths_and_settings_that_cannot_be_used(tmp_path: Path) -> None:
+    for source in ("nowhere/data", "no.csv", Path("no.csv")):
+        with pytest.raises(DataError, match="nothing at this path"):
+            load(source)
     path = tmp_path / "model.pkl"
     path.write_bytes(b"cos\nsystem\n(S'false'\ntR.")
     with pytest.raises(DataError, match="kind of file is not read"):
         load(str(path))
-
-
-def test_settings_of_a_set_with_its_own() -> None:
     with pytest.raises(ConfigError) as caught:
         load(DataConfig(source="digits", test="t", classes=("a", "b")))
     assert caught.value.where == "test, classes"
@@ -232,3 +231,37 @@ def test_official_sets(official: Dataset) -> None:
     # Means published for these sets: 0.1307, 0.2860, and 0.4914 for the red channel.
     mean = float(official.train.inputs[:, 0].mean()) / 255
     assert mean == pytest.approx({"mnist": 0.1307, "fashion-mnist": 0.2860, "cifar10": 0.4914}[official.name], abs=1e-4)
+
+
+def test_digits_are_the_stored_integers() -> None:
+    parts = read_digits()
+    bunch = load_digits()
+    assert parts.train.inputs.dtype == np.uint8
+    assert (parts.levels, parts.train.inputs.shape) == (16, (1797, 1, 8, 8))
+    np.testing.assert_array_equal(parts.train.inputs.reshape(1797, 64), bunch.data)
+    np.testing.assert_array_equal(parts.train.labels, bunch.target)
+
+
+def test_declared_bounds_cover_the_published_ones_and_are_no_copies_of_them() -> None:
+    """The description of the set lists the smallest and largest value of each measurement."""
+    published = re.findall(r"\((?:mean|standard error|worst)\):\s+([\d.]+)\s+([\d.]+)", load_breast_cancer().DESCR)
+    assert len(published) == len(BREAST_CANCER_BOUNDS) == 30
+    for (low, high), (smallest, largest) in zip(BREAST_CANCER_BOUNDS.values(), published, strict=True):
+        assert low <= float(smallest) < float(largest) <= high
+        assert (high - low) < 2 * (float(largest) - float(smallest))
+        assert len(f"{high:g}".replace(".", "").strip("0")) <= 2
+
+
+def test_breast_cancer_names_and_records() -> None:
+    parts = read_breast_cancer()
+    bunch = load_breast_cancer()
+    assert parts.feature_names == tuple(BREAST_CANCER_BOUNDS) == tuple(bunch.feature_names)
+    assert parts.classes == tuple(bunch.target_names)
+    low, high = np.array(list(BREAST_CANCER_BOUNDS.values())).T
+    assert ((parts.train.inputs >= low) & (parts.train.inputs <= high)).all()
+
+
+def test_importing_the_room_is_cheap() -> None:
+    code = "import sys, twinproof.data; print([m for m in ('sklearn', 'scipy', 'PIL', 'pyarrow', 'torch') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -41,14 +41,6 @@ def test_csv(tmp_path: Path) -> None:
     assert (data.scaling.low, data.scaling.source) == ((0.0, 1.0), "declared")
 
 
-def test_csv_with_byte_order_mark_quotes_and_empty_lines(tmp_path: Path) -> None:
-    plain = load_table(write_csv(tmp_path / "a.csv", HEADER, *ROWS))
-    path = tmp_path / "b.csv"
-    rows = [f'"{row.replace(",", chr(34) + "," + chr(34))}"' for row in ROWS]
-    path.write_text("\ufeff" + "\r\n\r\n".join([HEADER, *rows]), encoding="utf-8", newline="")
-    np.testing.assert_array_equal(load_table(path).train.inputs, plain.train.inputs)
-
-
 def test_parquet_agrees_with_csv(tmp_path: Path) -> None:
     csv = load_table(write_csv(tmp_path / "a.csv", HEADER, *ROWS))
     path = write_parquet(
@@ -159,6 +151,9 @@ def test_label_column(tmp_path: Path) -> None:
     assert (caught.value.where, caught.value.fix) == ("label", "set label = 'ill'")
     with pytest.raises(ConfigError, match="no label set"):
         load_table(path, label=None)
+    quoted = tmp_path / "b.csv"
+    quoted.write_text('age,label\n1,"a, ""b""\nc"\n2,d\n', newline="")
+    assert load_table(quoted, label=None, ranges={"*": (0, 2)}).classes == ('a, "b"\nc', "d")
 
 
 def test_ranges_test_and_none(tmp_path: Path) -> None:
@@ -175,6 +170,7 @@ def test_ranges_test_and_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content",
     [
+        "\ufeff" + '"age","ill","height"\r\n\r\n"30","no","1.75"\r\n\r\n"60","yes","1.8"',
         "age,ill,height\r30,no,1.75\r60,yes,1.8\r",
         "\n\nage,ill,height\n\n30,no,1.75\n\n60,yes,1.8",
         " age , ill,height\n 30 ,no ,\t1.75\n+60, yes,1.8e0\n",
@@ -190,13 +186,7 @@ def test_spellings_of_one_table(tmp_path: Path, content: str) -> None:
     assert data.classes == ("no", "yes")
 
 
-def test_labels_with_commas_quotes_and_lines(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    path.write_text('age,label\n1,"a, ""b""\nc"\n2,d\n', newline="")
-    assert load_table(path, label=None, ranges={"*": (0, 2)}).classes == ('a, "b"\nc', "d")
-
-
-@pytest.mark.parametrize(("bad", "got"), [("x", "'x'"), ("inf", "'inf'"), ("", "nothing")])
+@pytest.mark.parametrize(("bad", "got"), [("inf", "'inf'"), ("", "nothing")])
 def test_a_bad_cell_far_down_is_named(tmp_path: Path, bad: str, got: str) -> None:
     """Arrow reads a megabyte at a time: the line is still the file's."""
     rows = [f"{number},{'ab'[number % 2]}" for number in range(300_000)]

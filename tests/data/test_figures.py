@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import builtins
 import io
+import math
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -12,8 +14,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from twinproof.data.figures import figures as figures_module
-from twinproof.data.figures.figures import Figures
+from twinproof.data import figures as figures_module
+from twinproof.data.figures import Figures, Outlines, Strokes
 
 CPU = torch.device("cpu")
 COUNT, SIDE, EACH = 20, 16, 12
@@ -73,13 +75,10 @@ def _nearest_mean_accuracy(seen: Tensor, new: Tensor) -> float:
     return float((torch.cdist(new, means).argmin(dim=1) == LABELS).float().mean())
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_images_of_one_figure_are_alike(seed: int) -> None:
-    assert _nearest_mean_accuracy(_drawn(seed=seed), _drawn(seed=seed, draw=2)) > 0.6
-
-
-def test_planted_figures_that_forget_their_seed_are_at_chance() -> None:
-    """The check above can fail: new images of other figures are no nearer to the mean of the same number."""
+def test_images_of_one_figure_are_alike() -> None:
+    """New images of other figures are at chance, so that the check can fail."""
+    for seed in (0, 1):
+        assert _nearest_mean_accuracy(_drawn(seed=seed), _drawn(seed=seed, draw=2)) > 0.6
     assert _nearest_mean_accuracy(_drawn(seed=0), _drawn(seed=1, draw=2)) < 0.2
 
 
@@ -107,3 +106,104 @@ def test_a_pixel_is_found_where_it_lies(monkeypatch: pytest.MonkeyPatch) -> None
     assert seen.shape == (2, 16, 2)
     expected = torch.tensor([[-0.75, -0.75], [-0.25, -0.75], [0.75, -0.75], [-0.75, -0.25], [0.75, 0.75]])
     torch.testing.assert_close(seen[1][[0, 1, 3, 4, 15]], expected)
+
+
+NUMBER = torch.tensor([0])
+STRAIGHT = torch.tensor([[-0.6, 0.0], [-0.2, 0.0], [0.2, 0.0], [0.6, 0.0]])
+BENT = torch.tensor([[-0.6, 0.1], [-0.2, 0.7], [0.3, -0.4], [0.6, 0.5]])
+
+
+def _generator() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+@pytest.fixture
+def _still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every image shows its figure exactly."""
+    for name in ("_TREMBLE", "_PRESSURE", "_OUTLINE_SHIFT", "_STRETCH", "_BEND", "_FLICKER"):
+        monkeypatch.setattr(figures_module, name, 0.0)
+
+
+def test_a_curve_goes_through_its_points_and_ends_at_the_last() -> None:
+    places = figures_module._curve(BENT.view(1, 1, 4, 2))[0, 0]
+    assert places.shape == (3 * figures_module._PIECES + 1, 2)
+    torch.testing.assert_close(places[:: figures_module._PIECES], BENT)
+    places = figures_module._curve(STRAIGHT.view(1, 1, 4, 2))[0, 0]
+    line = torch.linspace(-0.6, 0.6, len(places))
+    torch.testing.assert_close(places, torch.stack([line, torch.zeros(len(places))], dim=1))
+
+
+@pytest.mark.parametrize(
+    ("pixel", "wanted"),
+    [((0.1, 0.3), 0.3), ((0.0, 0.0), 0.0), ((1.0, 0.0), 0.4), ((-0.9, -0.4), 0.5)],
+    ids=["beside", "on it", "behind the end", "off the corner"],
+)
+def test_the_distance_is_to_the_nearest_place_of_the_stroke(pixel: tuple[float, float], wanted: float) -> None:
+    distance = figures_module._distance(torch.tensor([[pixel]]), figures_module._curve(STRAIGHT.view(1, 1, 4, 2)))
+    torch.testing.assert_close(distance, torch.tensor([[[wanted]]]), atol=1e-6, rtol=0)
+
+
+def test_strokes_whose_points_coincide_are_points() -> None:
+    distance = figures_module._distance(torch.tensor([[(0.3, 0.4)]]), figures_module._curve(torch.zeros(1, 1, 4, 2)))
+    torch.testing.assert_close(distance, torch.tensor([[[0.5]]]))
+
+
+@pytest.mark.usefixtures("_still")
+def test_ink_lies_on_the_strokes_that_are_there() -> None:
+    points = torch.stack([STRAIGHT, STRAIGHT + torch.tensor([0.0, 0.5])]).unsqueeze(0)
+    pixels = torch.tensor([[(0.0, 0.0), (0.0, 0.1), (0.0, 0.25), (0.0, 0.5)]])
+    both = Strokes(points, torch.full((1, 2), 0.1), torch.tensor([[True, True]])).ink(pixels, NUMBER, _generator())[0]
+    assert both.tolist() == pytest.approx([1, 0.5, 0, 1], abs=0.06), "full on the line, half at its edge, none between"
+    first = Strokes(points, torch.full((1, 2), 0.1), torch.tensor([[True, False]])).ink(pixels, NUMBER, _generator())[0]
+    assert first.tolist() == pytest.approx([1, 0.5, 0, 0], abs=0.06)
+
+
+def test_random_figures_fit_the_canvas_and_have_a_stroke_and_a_surface() -> None:
+    found = Strokes.random(300, _generator())
+    torch.testing.assert_close(found.points.abs().amax(dim=(1, 2, 3)), torch.full((300,), figures_module._EXTENT))
+    assert bool(found.there.any(dim=1).all())
+    assert 0 < float(found.widths.min()) < float(found.widths.max()) < 0.2
+    outlines = Outlines.random(300, _generator())
+    assert bool(outlines.there.any(dim=1).all())
+    assert float(outlines.sizes.min()) > 0
+
+
+def _circle() -> Outlines:
+    """One surface: a circle of radius 0.5 around the middle, of brightness 0.8, without waves or stripes."""
+    drawn = Outlines.random(1, _generator())
+    made = replace(
+        drawn,
+        places=torch.zeros_like(drawn.places),
+        sizes=torch.full_like(drawn.sizes, 0.5),
+        waves=torch.zeros_like(drawn.waves),
+        lights=torch.full_like(drawn.lights, 0.8),
+        stripe_depths=torch.zeros_like(drawn.stripe_depths),
+        there=torch.zeros_like(drawn.there),
+    )
+    made.there[:, 0] = True
+    return made
+
+
+def _fill(made: Outlines, pixels: list[tuple[float, float]]) -> list[float]:
+    values: Tensor = made.fill(torch.tensor([pixels]), NUMBER, _generator())[0]
+    return [float(value) for value in values]
+
+
+@pytest.mark.usefixtures("_still")
+def test_a_surface_is_bright_inside_its_outline_and_nowhere_else() -> None:
+    pixels = [(0.0, 0.0), (0.3, 0.0), (0.0, -0.5), (0.7, 0.0), (0.6, 0.6)]
+    assert _fill(_circle(), pixels) == pytest.approx([0.8, 0.8, 0.4, 0, 0], abs=0.01)
+    stretched = replace(_circle(), sizes=torch.tensor([[[1.0, 0.25], [1.0, 0.25]]]), turns=torch.zeros(1, 2))
+    assert _fill(stretched, [(0.7, 0.0), (0.0, 0.7)]) == pytest.approx([0.8, 0], abs=0.02), "sizes are those of x and y"
+    turned = replace(stretched, turns=torch.full((1, 2), math.pi / 2))
+    assert _fill(turned, [(0.7, 0.0), (0.0, 0.7)]) == pytest.approx([0, 0.8], abs=0.02)
+
+
+@pytest.mark.usefixtures("_still")
+def test_waves_move_the_outline_and_stripes_darken_the_surface() -> None:
+    wavy = _circle()
+    wavy.waves[:, :, 1, 0] = 0.5  # the cosine of twice the angle
+    turned = replace(wavy, turns=torch.zeros(1, 2))
+    assert _fill(turned, [(0.65, 0.0), (0.0, 0.35)]) == pytest.approx([0.8, 0.0], abs=0.08), "longer in x, shorter in y"
+    striped = replace(_circle(), stripes=torch.tensor([[[10.0, 0.0]] * 2]), stripe_depths=torch.full((1, 2), 0.5))
+    assert _fill(striped, [(0.0, 0.0), (math.pi / 10, 0.0)]) == pytest.approx([0.4, 0.8], abs=0.01)

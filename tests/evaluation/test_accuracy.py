@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 from twinproof.errors import UserError
-from twinproof.evaluation.accuracy import clean_accuracy
-from twinproof.evaluation.intervals import binomial_interval
+from twinproof.evaluation.accuracy import binomial_interval, clean_accuracy
 from twinproof.layers.noise import Law, NoiseLayer, UniformSpread
 
 

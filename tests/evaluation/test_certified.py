@@ -11,8 +11,9 @@ import pytest
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from twinproof.certification.clopper_pearson import clopper_pearson_lower
+from twinproof.certification.confidence import clopper_pearson_lower
 from twinproof.errors import UserError
+from twinproof.evaluation.accuracy import binomial_interval
 from twinproof.evaluation.certified import (
     abstained,
     average_certified_radius,
@@ -24,7 +25,6 @@ from twinproof.evaluation.certified import (
     smoothed_accuracy,
     summarize,
 )
-from twinproof.evaluation.intervals import binomial_interval
 from twinproof.runs.certificates import ABSTAIN, Certificate, CertificateSettings
 
 Certificates = Sequence[Certificate]

@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import binom
 
 from twinproof.errors import UserError
-from twinproof.evaluation.intervals import Interval, binomial_interval, mean_interval
+from twinproof.evaluation.accuracy import Interval, binomial_interval, mean_interval
 
 Rule = Callable[[int, int], Interval]
 MeanRule = Callable[[list[float], float], Interval]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from twinproof.errors import ConfigError
-from twinproof.evaluation.reach import reach
+from twinproof.evaluation.certified import reach
 from twinproof.rounding import round_down
 
 ORDERS = {"l1": 1.0, "l2": 2.0, "linf": math.inf}

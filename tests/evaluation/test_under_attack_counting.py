@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from twinproof.errors import DataError
-from twinproof.evaluation.crossing import CertifiedLine, Crossing, held_against
-from twinproof.evaluation.intervals import binomial_interval
-from twinproof.evaluation.worst_case import Outcome, outcome_as_papers, outcome_of_all, scores, worst_outcomes
+from twinproof.evaluation.accuracy import binomial_interval
+from twinproof.evaluation.attack_results import Outcome, outcome_as_papers, outcome_of_all, scores, worst_outcomes
+from twinproof.evaluation.certified import CertifiedLine, Crossing, held_against
 from twinproof.runs.attacks import NOBODY, AttackLine
 from twinproof.runs.certificates import ABSTAIN, Certificate
 

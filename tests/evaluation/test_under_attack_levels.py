@@ -14,8 +14,8 @@ from torch import Tensor
 
 from twinproof.attacks.threat import Threat
 from twinproof.errors import CheckFailed
-from twinproof.evaluation import stored_levels
-from twinproof.evaluation.stored_levels import budget, lengths_of, stored_inside
+from twinproof.evaluation import attack_results as stored_levels
+from twinproof.evaluation.attack_results import budget, lengths_of, stored_inside
 
 
 def _length(moves: np.ndarray[Any, Any], norm: str, levels: int) -> list[Fraction]:

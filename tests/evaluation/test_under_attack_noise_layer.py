@@ -12,22 +12,20 @@ import numpy as np
 import pytest
 import torch
 
-from twinproof.attacks.attack import Attack
 from twinproof.attacks.objective import Objective, OwnNoise, Plain
 from twinproof.attacks.resumable import attack_in_folder
+from twinproof.attacks.search import Attack
 from twinproof.auditing.verify import verify_run
-from twinproof.certification.method import Method
-from twinproof.certification.of_run import smoothed_for_run
-from twinproof.certification.run import certify_run
-from twinproof.certification.smoothed import Sampling
+from twinproof.certification.method import Method, Sampling
+from twinproof.certification.run import certify_run, smoothed_for_run
 from twinproof.data.record import Dataset
 from twinproof.errors import RunError
 from twinproof.evaluation import under_attack
-from twinproof.evaluation.attacked_classifiers import smoothed_objective
+from twinproof.evaluation.attack_work import smoothed_objective
 from twinproof.evaluation.protocols import AttackPlan
 from twinproof.evaluation.under_attack import AttackedRun, attack_run
+from twinproof.keys import Key
 from twinproof.layers.noise import NoiseLayer, silenced
-from twinproof.randomness import Key
 from twinproof.recipes.run_data import load_run_data
 from twinproof.recipes.train import train
 from twinproof.runs.run import Run

@@ -8,15 +8,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from twinproof.attacks.attack import Keep
 from twinproof.attacks.objective import Expectation, OwnNoise, Plain, Smoothed
+from twinproof.attacks.search import Keep
 from twinproof.certification.smoothed import smooth
 from twinproof.errors import ConfigError
-from twinproof.evaluation.aims import aimed_classes
-from twinproof.evaluation.attacked_classifiers import AttackedClassifiers
-from twinproof.evaluation.own_noise import answers_at_random
-from twinproof.evaluation.protocols import DEFAULT_SIZES, AttackPlan, Entry
-from twinproof.layers.noise import Law, NoiseLayer, Place, UniformSpread, add_noise
+from twinproof.evaluation.attack_work import AttackedClassifiers
+from twinproof.evaluation.protocols import DEFAULT_SIZES, AttackPlan, Entry, aimed_classes, answers_at_random
+from twinproof.layers.noise import Law, NoiseLayer, Place, UniformSpread
+from twinproof.layers.noise_placement import add_noise
 
 NETWORK = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
 

@@ -13,15 +13,15 @@ from interruption import StopAfter
 from rank_processes import run_ranks
 from twinproof.attacks import resumable
 from twinproof.auditing.verify import verify_run
-from twinproof.certification.smoothed import Sampling
+from twinproof.certification.method import Sampling
+from twinproof.compute.ranks import ALONE, Ranks
 from twinproof.data.record import Dataset
 from twinproof.evaluation import under_attack
 from twinproof.evaluation.protocols import AttackPlan
 from twinproof.evaluation.under_attack import attack_run
+from twinproof.keys import Key
 from twinproof.progress import Progress
-from twinproof.randomness import Key
 from twinproof.runs.run import Run
-from twinproof.training.distributed.ranks import ALONE, Ranks
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 INPUTS = 21

@@ -19,24 +19,25 @@ import torch
 from scipy.stats import beta
 from torch import Tensor, nn
 
-from twinproof.attacks.attack import Attack
 from twinproof.attacks.objective import Expectation, Objective, Plain, Smoothed
 from twinproof.attacks.resumable import attack_in_folder
+from twinproof.attacks.search import Attack
 from twinproof.auditing.verify import verify_run
+from twinproof.certification.method import Sampling
 from twinproof.certification.run import certify_run
-from twinproof.certification.smoothed import Sampling, smooth
+from twinproof.certification.smoothed import smooth
 from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError, RunError, UserError
 from twinproof.evaluation import attack_results, under_attack
 from twinproof.evaluation.protocols import AttackPlan
 from twinproof.evaluation.under_attack import AttackedRun, attack_run
+from twinproof.keys import Key
 from twinproof.progress import Silent
-from twinproof.randomness import Key
 from twinproof.recipes.run_data import load_run_data
 from twinproof.recipes.train import train
 from twinproof.runs.attacks import read_attack_lines, read_attacks
 from twinproof.runs.certificates import CertificateWriter, read_certificates
-from twinproof.runs.record import update_run_json
+from twinproof.runs.layout import update_run_json
 from twinproof.runs.run import Run
 
 KEY = Key.from_seed(5)
@@ -240,7 +241,7 @@ from twinproof.certification.smoothed import Sampling
 from twinproof.evaluation.protocols import AttackPlan
 from twinproof.evaluation.under_attack import attack_run
 from twinproof.progress import Silent
-from twinproof.randomness import Key
+from twinproof.keys import Key
 from twinproof.recipes.run_data import load_run_data
 from twinproof.runs.run import Run
 

@@ -14,19 +14,15 @@ from torch import nn
 
 from twinproof.data.load import load
 from twinproof.data.record import Dataset, Split
-from twinproof.federated.agreement import Agreement, DeclaredParty, agree
-from twinproof.federated.coordinator import FederatedGradients
+from twinproof.federated.agreement import Agreement, DeclaredParty, agree, public_part, unequal_shares
+from twinproof.federated.coordinator import FederatedGradients, Round
 from twinproof.federated.local import Answering, LocalParties
 from twinproof.federated.messages import Parties, Reply, Request, Update
 from twinproof.federated.party import Party, repeatable_key
-from twinproof.federated.public_part import public_part
-from twinproof.federated.rounds import Round
-from twinproof.federated.shares import unequal_shares
 from twinproof.privacy.ledger import Ledger
 from twinproof.privacy.plan import PrivateExecution
-from twinproof.recipes.noise_network import run_network
-from twinproof.recipes.own import Own
-from twinproof.training.distributed.weights import weights_digest
+from twinproof.recipes.network import Own, run_network
+from twinproof.training.distributed import weights_digest
 
 NAMES = ("party-1", "party-2", "party-3", "party-4")
 

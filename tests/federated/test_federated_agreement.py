@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from threading import TIMEOUT_MAX, Event
 from typing import Any
 
 import pytest
@@ -10,9 +12,8 @@ from federations import NAMES, agreed, digits, public, settings, shares
 
 from twinproof.data.record import RangeSpending, Scaling
 from twinproof.errors import ConfigError
-from twinproof.federated.agreement import DeclaredParty, agree
-from twinproof.federated.draw_cap import draw_cap
-from twinproof.federated.shares import unequal_shares
+from twinproof.federated.agreement import DeclaredParty, agree, check_timeout, draw_cap, unequal_shares
+from twinproof.federated.local import LocalParties
 from twinproof.recipes.config import parse_train_config
 from twinproof.recipes.resolve import plan_of, resolve
 
@@ -54,8 +55,8 @@ def test_the_digest_covers_the_parties() -> None:
 @pytest.mark.parametrize(
     ("parties", "changes", "message"),
     [
-        ([], {}, "cannot be told apart"),
-        ([DeclaredParty("a", 500), DeclaredParty("a", 500)], {}, "cannot be told apart"),
+        ([], {}, "are not unique"),
+        ([DeclaredParty("a", 500), DeclaredParty("a", 500)], {}, "are not unique"),
         ([DeclaredParty("", 500)], {}, "name of a party"),
         ([DeclaredParty("\x1b[31m", 500)], {}, "name of a party"),
         ([DeclaredParty("a" * 65, 500)], {}, "name of a party"),
@@ -119,3 +120,19 @@ def test_shares_are_unequal_and_hold_every_record_once() -> None:
 def test_more_parties_than_records_and_fewer_than_one_are_refused(parties: int) -> None:
     with pytest.raises(ConfigError, match="cannot share"):
         unequal_shares(digits().train, parties)
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, math.nan, math.inf, 1e300])
+def test_no_clock_waits_so_long(seconds: float) -> None:
+    with pytest.raises(ConfigError, match="this time for a round"):
+        check_timeout(seconds)
+    with pytest.raises(ConfigError, match="this time for a round"):
+        LocalParties({}, timeout=seconds)
+
+
+@pytest.mark.parametrize("seconds", [None, 0.001, 600.0, TIMEOUT_MAX])
+def test_others_are_waited_for(seconds: float | None) -> None:
+    check_timeout(seconds)
+    done = Event()
+    done.set()
+    assert done.wait(seconds)

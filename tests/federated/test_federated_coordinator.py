@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch import Tensor
 from twinproof.errors import RunError
 from twinproof.federated import coordinator
 from twinproof.federated.coordinator import FederatedGradients
+from twinproof.federated.local import LocalParties
 from twinproof.federated.messages import Failure, Reply, Request, Update
 
 
@@ -187,3 +189,36 @@ def test_as_many_answers_are_needed_as_was_asked_for(work: Bench) -> None:
     with pytest.raises(RunError, match="too few parties"):
         work.source(Scripted(answer), fewest=3).gradient(0)
     work.source(Scripted(answer), fewest=2).gradient(0)
+
+
+@dataclass
+class Slow:
+    gate: threading.Event
+    asked: int = 0
+
+    def answer(self, request: Request) -> Update:
+        self.asked += 1
+        self.gate.wait(60)
+        return Update("party-1", request.step, 0, {}, request.weights_sha256)
+
+
+class Broken:
+    def answer(self, request: Request) -> Update:
+        raise RunError("the disk is full", got="a value that may depend on records")
+
+
+def test_an_error_comes_back_by_name_and_without_its_values(work: Bench) -> None:
+    (reply,) = LocalParties({"party-1": Broken()}).ask(work.request())
+    assert reply.sender == "party-1"
+    assert reply.content == Failure("the disk is full")
+
+
+def test_who_is_late_is_missing_and_not_asked_again_while_busy(work: Bench) -> None:
+    slow = Slow(threading.Event())
+    parties = LocalParties({"party-1": slow, "party-2": members(work.agreement)["party-2"]}, timeout=3)
+    for step in range(2):
+        assert [reply.sender for reply in parties.ask(work.request(step))] == ["party-2"]
+    assert slow.asked == 1
+    slow.gate.set()
+    parties._busy["party-1"].join(10)
+    assert [reply.sender for reply in parties.ask(work.request(2))] == ["party-1", "party-2"]

@@ -20,23 +20,25 @@ from flwr.serverapp import Grid
 
 from twinproof.auditing.verify import verify_run
 from twinproof.errors import ConfigError, RunError
-from twinproof.federated.flower import FlowerParties, client_app, server_app
-from twinproof.federated.flower_messages import (
+from twinproof.federated.coordinator import read_rounds
+from twinproof.federated.flower import (
     ARRAYS,
     FIELDS,
+    FlowerParties,
+    client_app,
     read_name,
     read_request,
     read_update,
     request_content,
+    server_app,
     update_content,
 )
 from twinproof.federated.local import Answering
 from twinproof.federated.messages import Failure, Request, Update
 from twinproof.federated.party import Party
-from twinproof.federated.rounds import read_rounds
 from twinproof.federated.train import federate
 from twinproof.runs.run import Run
-from twinproof.training.distributed.weights import weights_digest
+from twinproof.training.distributed import weights_digest
 
 
 @pytest.fixture(autouse=True)

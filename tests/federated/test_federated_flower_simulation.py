@@ -24,14 +24,12 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from twinproof.errors import ConfigError, RunError
-from twinproof.federated.flower import client_app
-from twinproof.federated.flower_interruption import InterruptibleNodes
-from twinproof.federated.flower_messages import read_update, request_content
-from twinproof.federated.flower_simulation import simulated_client_app
+from twinproof.federated.coordinator import read_rounds
+from twinproof.federated.flower import client_app, read_update, request_content
+from twinproof.federated.flower_simulation import InterruptibleNodes, simulated_client_app
+from twinproof.federated.local import federate_shares
 from twinproof.federated.messages import Failure, Request, Update
-from twinproof.federated.on_one_machine import federate_shares
 from twinproof.federated.party import Party
-from twinproof.federated.rounds import read_rounds
 from twinproof.runs.run import Run
 
 cloudpickle: Any = importlib.import_module("ray.cloudpickle")  # what the simulation copies apps with

@@ -12,10 +12,10 @@ from federations import Watched, agreed, local, members, public
 
 from twinproof.auditing.verify import verify_run
 from twinproof.errors import RunError
-from twinproof.federated import train as train_module
+from twinproof.federated.coordinator import read_rounds
 from twinproof.federated.messages import Parties, Reply, Request
-from twinproof.federated.rounds import read_rounds
 from twinproof.federated.train import federate
+from twinproof.recipes import train as train_module
 from twinproof.runs.run import Run
 from twinproof.training import checkpoint
 

@@ -11,17 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from federations import NAMES, Cheat, agreed, digits, local, members, public, settings, shares, with_sums
+from federations import Cheat, agreed, digits, local, members, public, settings, shares, with_sums
 
 from twinproof.auditing.verify import verify_run
+from twinproof.certification.method import Sampling
 from twinproof.certification.run import certify_run
-from twinproof.certification.sampling import Sampling
 from twinproof.errors import RunError
 from twinproof.federated.agreement import agree
-from twinproof.federated.local import Answering
+from twinproof.federated.coordinator import read_rounds
+from twinproof.federated.local import Answering, federate_shares
 from twinproof.federated.messages import Update
-from twinproof.federated.on_one_machine import federate_shares
-from twinproof.federated.rounds import read_rounds
 from twinproof.federated.train import federate
 from twinproof.guarantee import Status
 from twinproof.progress import Silent
@@ -186,10 +185,6 @@ def test_four_parties_come_within_two_points_of_the_pooled_run(tmp_path: Path) -
     assert np.mean(accuracies["federated"]) > 0.92
 
 
-def test_all_parties_are_in_the_plan() -> None:
-    assert tuple(agreed().caps) == NAMES
-
-
 @pytest.mark.parametrize("inside", [False, True], ids=["a file", "inside a file"])
 @pytest.mark.parametrize("resume", [False, True])
 def test_a_file_is_no_directory_for_a_run(tmp_path: Path, inside: bool, resume: bool) -> None:
@@ -199,11 +194,3 @@ def test_a_file_is_no_directory_for_a_run(tmp_path: Path, inside: bool, resume: 
     with pytest.raises(RunError, match="this directory cannot be made"):
         federate(agreement, local(members(agreement)), public(), file / "run" if inside else file, resume=resume)
     assert file.read_text() == "mine"
-
-
-def test_a_folder_of_other_things_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("mine")
-    agreement = agreed()
-    with pytest.raises(RunError, match="the directory is not empty"):
-        federate(agreement, local(members(agreement)), public(), tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]

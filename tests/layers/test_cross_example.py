@@ -1,4 +1,4 @@
-"""Layers that mix examples are refused, all at once, with a reason and a remedy for each."""
+"""Layers that mix examples are refused, all at once, with a reason and a remedy for each; eval mode for a while."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from torch import nn
 
 from twinproof.errors import ModelError
-from twinproof.layers.cross_example import OFFENCES, refuse_cross_example_layers
+from twinproof.layers.cross_example import OFFENCES, evaluation_mode, refuse_cross_example_layers
 
 OFFENDERS: list[tuple[nn.Module, str, str]] = [
     (nn.BatchNorm1d(3), "mean and variance of the whole batch", "GroupNorm"),
@@ -55,12 +55,9 @@ def test_all_offenders_are_listed() -> None:
     assert caught.value.where.split(", ") == [str(index) for index in range(len(OFFENDERS))]
 
 
-def test_a_layer_with_two_faults_has_both_named() -> None:
+def test_a_layer_with_two_faults_or_the_model_itself_is_named() -> None:
     with pytest.raises(ModelError, match=r"max_norm rescales[\s\S]*scale_grad_by_freq divides"):
         refuse_cross_example_layers(nn.Embedding(4, 3, max_norm=1.0, scale_grad_by_freq=True))
-
-
-def test_the_model_itself_can_be_the_offender() -> None:
     with pytest.raises(ModelError, match="the model itself"):
         refuse_cross_example_layers(nn.BatchNorm1d(3))
 
@@ -74,3 +71,19 @@ def test_every_kind_in_the_table_has_an_offender() -> None:
     for offence in OFFENCES:
         assert any(offence.applies(layer) for layer, _, _ in OFFENDERS), offence.reason
         assert not any(offence.applies(layer) for layer in ALLOWED), offence.reason
+
+
+def test_every_module_gets_its_own_mode_back() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Dropout(), nn.BatchNorm1d(2)), nn.Dropout()).train()
+    model[1].eval()
+    before = [module.training for module in model.modules()]
+    for mode in (before, [False] * len(before), [True] * len(before)):
+        for module, training in zip(model.modules(), mode, strict=True):
+            module.training = training
+        with evaluation_mode(model):
+            with evaluation_mode(model):
+                pass
+            assert not any(module.training for module in model.modules())
+        with pytest.raises(RuntimeError, match="inside"), evaluation_mode(model):
+            raise RuntimeError("inside")
+        assert [module.training for module in model.modules()] == mode

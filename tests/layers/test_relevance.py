@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from twinproof.errors import ModelError
 from twinproof.layers import relevance as module
-from twinproof.layers.models.registry import build_network
-from twinproof.layers.models.with_noise import NoiseForm, RedistributionKind, with_noise
+from twinproof.layers.networks import build_network
 from twinproof.layers.noise import Law, Place
+from twinproof.layers.noise_placement import NoiseForm, RedistributionKind, with_noise
 from twinproof.layers.relevance import relevance
 
 SHAPES = {"mlp": (5,), "small-cnn": (1, 6, 6), "tramer-boneh-cnn": (1, 20, 20), "gelu-cnn": (2, 9, 9)}

@@ -334,6 +334,6 @@ HARMFUL: dict[str, Harmful] = {
     "calls > 50, a global": Harmful(GlobalCalls, CHANGES),
     "what the last call left": Harmful(LastCall, CHANGES),
     "what the first call left": Harmful(FirstCall, CHANGES),
-    "a growing list": Harmful(GrowingLog, CHANGES, "log"),
+    "a growing list": Harmful(GrowingLog, CHANGES, "GrowingLog.log"),
     "a coin of a hidden generator": Harmful(HiddenGenerator, CHANGES),
 }

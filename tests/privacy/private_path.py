@@ -13,17 +13,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from twinproof.data.record import Split
+from twinproof.keys import Key
 from twinproof.privacy.ledger import Ledger
 from twinproof.privacy.plan import Draw, Plan, PrivateExecution
-from twinproof.randomness import Key
-from twinproof.training.augmentation import Augmentation, OriginalOnly
-from twinproof.training.batching import Batching
-from twinproof.training.gradient_source import PrivateGradients
-from twinproof.training.loss import mean_cross_entropy
-from twinproof.training.pass_mode import ONE_BY_ONE, PassMode
+from twinproof.training.loop import PrivateGradients, mean_cross_entropy
+from twinproof.training.passes import ONE_BY_ONE, Augmentation, Batching, DeviceRecords, OriginalOnly, PassMode
 from twinproof.training.per_example.choose import choose_path
-from twinproof.training.per_example.path import PerExamplePath, RecordLoss
-from twinproof.training.records import DeviceRecords
+from twinproof.training.per_example.paths import PerExamplePath, RecordLoss
 
 LEVELS = 255
 CLASSES = 3

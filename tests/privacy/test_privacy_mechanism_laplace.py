@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mechanism_oracles import hockey_stick, laplace_log_density
 
 from twinproof.errors import ConfigError
-from twinproof.privacy.mechanisms.laplace import Laplace, laplace_delta, laplace_scale
+from twinproof.privacy.mechanisms import Laplace, calibrate, laplace_delta, laplace_scale
 
 epsilons = st.floats(min_value=1e-6, max_value=1e6)
 sensitivities = st.floats(min_value=1e-3, max_value=1e3)
@@ -22,7 +22,7 @@ PROPERTY = settings(max_examples=150, deadline=None, derandomize=True)
 @given(epsilon=epsilons, sensitivity=sensitivities)
 def test_pure_privacy_is_exact_to_the_last_float(epsilon: float, sensitivity: float) -> None:
     """In rational numbers: the scale is not below sensitivity / epsilon, and the float below it is."""
-    mechanism = Laplace.for_target(epsilon, sensitivity=sensitivity)
+    mechanism = Laplace(laplace_scale(epsilon, 0.0, sensitivity), sensitivity)
     assert Fraction(mechanism.scale) * Fraction(epsilon) >= Fraction(sensitivity)
     assert Fraction(math.nextafter(mechanism.scale, 0)) * Fraction(epsilon) < Fraction(sensitivity)
     assert mechanism.delta_at(epsilon) == 0
@@ -34,7 +34,8 @@ def test_pure_privacy_is_exact_to_the_last_float(epsilon: float, sensitivity: fl
 @PROPERTY
 @given(epsilon=epsilons, delta=st.floats(min_value=1e-12, max_value=0.999), sensitivity=sensitivities)
 def test_a_delta_saves_noise_as_the_formula_says(epsilon: float, delta: float, sensitivity: float) -> None:
-    mechanism = Laplace.for_target(epsilon, delta, sensitivity)
+    mechanism = calibrate("laplace", epsilon, delta, sensitivity)
+    assert isinstance(mechanism, Laplace)
     assert mechanism.delta_at(epsilon) <= delta
     assert mechanism.scale == pytest.approx(sensitivity / (epsilon - 2 * math.log1p(-delta)), rel=1e-9)
     assert mechanism.scale <= laplace_scale(epsilon, 0.0, sensitivity)
@@ -87,21 +88,16 @@ def test_the_profile_is_never_below_the_truth() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((0.0, 0.0, 1.0), "the epsilon cannot be used"),
-        ((math.nan, 0.0, 1.0), "the epsilon cannot be used"),
+        ((0.0, 0.0, 1.0), "epsilon cannot be used"),
+        ((math.nan, 0.0, 1.0), "epsilon cannot be used"),
         ((1.0, -0.1, 1.0), "delta cannot be used"),
         ((1.0, 1.0, 1.0), "delta cannot be used"),
-        ((1.0, 0.0, 0.0), "the sensitivity cannot be used"),
+        ((1.0, 0.0, 0.0), "sensitivity cannot be used"),
         ((1e-200, 0.0, 1e200), "outside the range of floats"),
     ],
 )
 def test_targets_without_meaning_are_refused(arguments: tuple[float, float, float], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        Laplace.for_target(*arguments)
-
-
-def test_noise_without_meaning_is_refused() -> None:
-    with pytest.raises(ConfigError, match="the scale cannot be used"):
+        calibrate("laplace", *arguments)
+    with pytest.raises(ConfigError, match="scale cannot be used"):
         Laplace(0.0)
-    with pytest.raises(ConfigError, match="the sensitivity cannot be used"):
-        Laplace(1.0, math.inf)

@@ -21,9 +21,9 @@ from scipy import stats
 from torch import Tensor, nn
 
 from twinproof.errors import ConfigError
+from twinproof.keys import Key
 from twinproof.privacy.plan import Draw, PrivateExecution
 from twinproof.privacy.step_randomness import DeviceRandomness
-from twinproof.randomness import Key
 
 STEPS = 100
 MULTIPLIER, CLIP, DIVISOR = 1.3, 0.7, 24.0
@@ -86,7 +86,7 @@ def test_the_deviation_is_the_one_accounted_for(noise: NDArray[np.float64]) -> N
     assert scale_is_right(noise)
 
 
-@pytest.mark.parametrize("factor", [0.99, 1.01, 0.5, math.sqrt(2)])
+@pytest.mark.parametrize("factor", [0.99, 1.01])
 def test_planted_wrong_deviation_is_caught(tmp_path: Path, factor: float) -> None:
     path = make_path(tmp_path)
     wrong = replace(path, plan=replace(path.plan, noise_multiplier=MULTIPLIER * factor))
@@ -142,11 +142,6 @@ class OneNoiseForAllSteps(PrivateExecution):
         return super()._noisy(0, sums)
 
 
-def test_planted_reused_noise_is_caught(tmp_path: Path) -> None:
-    wrong = released(make_path(tmp_path, execution=OneNoiseForAllSteps), some_records(), steps=10)
-    assert not steps_are_independent(wrong)
-
-
 class NoiseTwice(PrivateExecution):
     """Planted: noise added in two places."""
 
@@ -155,8 +150,11 @@ class NoiseTwice(PrivateExecution):
         return super().release(draw, extra)
 
 
-def test_planted_double_noise_is_caught(tmp_path: Path) -> None:
-    assert not scale_is_right(released(make_path(tmp_path, execution=NoiseTwice), some_records(), steps=20))
+def test_planted_reused_and_double_noise_are_caught(tmp_path: Path) -> None:
+    reused = released(make_path(tmp_path, execution=OneNoiseForAllSteps), some_records(), steps=10)
+    assert not steps_are_independent(reused)
+    (tmp_path / "twice").mkdir()
+    assert not scale_is_right(released(make_path(tmp_path / "twice", execution=NoiseTwice), some_records(), steps=20))
 
 
 def test_released_values_are_whole_multiples_of_the_grid(tmp_path: Path, noise: NDArray[np.float64]) -> None:

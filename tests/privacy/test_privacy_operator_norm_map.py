@@ -1,4 +1,4 @@
-"""A layer as a matrix that is never written down: the same products as torch's, and bounds for layers that are large."""
+"""A layer as a matrix that is never written down: torch's products, bounds for large layers, and what is refused."""
 
 from __future__ import annotations
 
@@ -10,16 +10,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from operator_norm_oracles import Case, dense, random_case
-from torch import nn
+from torch import Tensor, nn
 
-from twinproof.privacy.sensitivity import spectral
-from twinproof.privacy.sensitivity.bound import Norm
-from twinproof.privacy.sensitivity.cheap_bounds import dimension_bound, magnitude_bounds
-from twinproof.privacy.sensitivity.layer_map import layer_map
-from twinproof.privacy.sensitivity.operator_norm import operator_norm
-from twinproof.privacy.sensitivity.relaxation import ascend, relaxed_bound
-from twinproof.privacy.sensitivity.symbol import symbol_bound
-from twinproof.privacy.sensitivity.top_eigenvalue import proven_top_eigenvalue
+from twinproof.errors import ConfigError, ModelError
+from twinproof.privacy import spectral
+from twinproof.privacy.linear_maps import Norm, layer_map
+from twinproof.privacy.operator_norm import dimension_bound, magnitude_bounds, operator_norm
+from twinproof.privacy.spectral import ascend, proven_top_eigenvalue, relaxed_bound, symbol_bound
 
 KINDS: dict[int, Any] = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 
@@ -139,7 +136,88 @@ def test_the_proven_eigenvalue_is_above_and_close(size: int) -> None:
 
 
 def test_where_nothing_can_be_proven_the_bound_of_magnitudes_is_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    from twinproof.privacy.sensitivity import top_eigenvalue
-
-    monkeypatch.setattr(top_eigenvalue, "top_eigenvalue_guess", lambda gram: 0.1)
+    monkeypatch.setattr(spectral, "top_eigenvalue_guess", lambda gram: 0.1)
     assert proven_top_eigenvalue(np.eye(30), 0.0, 7.0) == 7.0
+
+
+class Doubled(nn.Linear):
+    """A linear layer by type, and another function."""
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002
+        return 2 * super().forward(input)
+
+
+def hooked() -> nn.Module:
+    layer = nn.Linear(3, 2)
+    layer.register_forward_hook(lambda module, inputs, output: 2 * output)
+    return layer
+
+
+def replaced() -> nn.Module:
+    layer = nn.Linear(3, 2)
+    layer.__dict__["forward"] = lambda x: 2 * x
+    return layer
+
+
+def weight(value: float) -> nn.Module:
+    layer = nn.Linear(3, 2)
+    with torch.no_grad():
+        layer.weight[1, 2] = value
+    return layer
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape", "message"),
+    [
+        (nn.ReLU(), (3,), "operator norm of this layer is not known"),
+        (nn.ConvTranspose2d(1, 1, 2), (1, 4, 4), "operator norm of this layer is not known"),
+        (nn.Sequential(nn.Linear(3, 2)), (3,), "operator norm of this layer is not known"),
+        (Doubled(3, 2), (3,), "operator norm of this layer is not known"),
+        (nn.utils.parametrizations.weight_norm(nn.Linear(3, 2)), (3,), "operator norm of this layer is not known"),
+        (hooked(), (3,), "does more than its type says"),
+        (replaced(), (3,), "does more than its type says"),
+        (nn.Conv2d(1, 1, 3, padding=1, padding_mode="circular"), (1, 4, 4), "padding is not known"),
+        (nn.Conv1d(1, 1, 3, padding=1, padding_mode="reflect"), (1, 4), "padding is not known"),
+        (weight(float("nan")), (3,), "NaN or infinity"),
+        (weight(float("inf")), (3,), "NaN or infinity"),
+        (nn.Linear(3, 2, dtype=torch.complex64), (3,), "complex64"),
+        (nn.Linear(3, 2), (4,), r"wanted: \(3\)"),
+        (nn.Linear(3, 2), (1, 3), r"got: \(1, 3\)"),
+        (nn.Conv2d(2, 1, 3), (1, 8, 8), r"wanted: \(2, any, any\)"),
+        (nn.Conv2d(2, 1, 3), (2, 8), "does not fit the layer"),
+        (nn.Conv2d(2, 1, 3), (2, 8, 0), "does not fit the layer"),
+        (nn.Conv2d(2, 1, 3), (2, 8, 2), "kernel is larger than the input"),
+    ],
+)
+def test_layers_and_shapes_that_are_refused(layer: nn.Module, shape: tuple[int, ...], message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        operator_norm(layer, shape)
+
+
+@pytest.mark.parametrize(
+    ("scale", "message"),
+    [
+        ([1.0], "1 numbers"),
+        (np.ones(7), "one for each output"),
+        ([1.0, 0.0], "smallest_scale cannot be used"),
+        ([1.0, -2.0], "got: -2"),
+        ([1.0, float("nan")], "scale cannot be used"),
+        ([1.0, 1e-70], "from 1e-60 to"),
+        ([1.0, float("inf")], "largest_scale cannot be used"),
+    ],
+)
+def test_scales_and_norms_that_are_refused(scale: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        operator_norm(nn.Linear(3, 2), (3,), "linf", "l2", scale)
+    for source, target, name in (("l0", "l2", "source"), ("l2", "linf", "target")):
+        with pytest.raises(ConfigError, match=f"{name} cannot be used"):
+            operator_norm(nn.Linear(3, 2), (3,), source, target)
+
+
+def test_half_precision_and_frozen_weights_are_read_exactly() -> None:
+    torch.manual_seed(0)
+    layer = nn.Linear(5, 4).to(torch.bfloat16).requires_grad_(False)
+    wide = nn.Linear(5, 4).double()
+    with torch.no_grad():
+        wide.weight.copy_(layer.weight)
+    assert operator_norm(layer, (5,), "linf") == operator_norm(wide, (5,), "linf")

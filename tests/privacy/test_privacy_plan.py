@@ -15,12 +15,12 @@ from private_path import CLASSES, Records, TrainingPath, WatchedExecution, flat,
 from torch import Tensor, nn
 
 from twinproof.errors import ConfigError, RunError
+from twinproof.keys import Key
 from twinproof.privacy import step_randomness as randomness_module
 from twinproof.privacy.accounting import PoissonGaussianEvent
 from twinproof.privacy.ledger import Ledger
 from twinproof.privacy.plan import LEDGER_BLOCK, Draw, PrivateExecution
-from twinproof.privacy.sampling import poisson_sample
-from twinproof.randomness import Key
+from twinproof.privacy.step_randomness import poisson_sample
 
 NAN, INF = float("nan"), float("inf")
 
@@ -28,12 +28,12 @@ NAN, INF = float("nan"), float("inf")
 @pytest.mark.parametrize(
     ("field", "values", "message"),
     [
-        ("sample_rate", [-0.1, 1.1, NAN, INF], "sample rate is no probability"),
-        ("noise_multiplier", [-1.0, NAN, INF], "noise multiplier cannot be used"),
-        ("noise_multiplier", [1e6], "noise multiplier is too large"),
+        ("sample_rate", [-0.1, 1.1, NAN, INF], "sample_rate cannot be used"),
+        ("noise_multiplier", [-1.0, NAN, INF], "noise_multiplier cannot be used"),
+        ("noise_multiplier", [1e6], "noise_multiplier cannot be used"),
         ("clip_norm", [0.0, -1.0, NAN, INF, 5e-324, 1e-31, 1e31], "clip_norm cannot be used"),
         ("divisor", [0.0, -1.0, NAN, INF], "divisor cannot be used"),
-        ("steps", [-1, 1.5, NAN, INF], "number of steps cannot be used"),
+        ("steps", [-1, 1.5, NAN, INF], "steps cannot be used"),
         ("delta", [0.0, 1.0, -1e-5, 2.0, NAN], "delta cannot be used"),
     ],
 )
@@ -64,7 +64,7 @@ def test_the_grid_is_a_fine_power_of_two(clip: float) -> None:
 def test_a_step_outside_the_plan_is_refused(tmp_path: Path) -> None:
     execution = PrivateExecution(make_plan(steps=3), Key.from_seed(0), new_ledger(tmp_path), records=2, parameters=1)
     for step in (-1, 3, 10**6):
-        with pytest.raises(ConfigError, match="no such step"):
+        with pytest.raises(ConfigError, match="step cannot be used"):
             execution.draw(step)
 
 
@@ -91,10 +91,6 @@ def divisors(path: TrainingPath) -> set[float]:
     return {round(released_over_sum(path, count), 6) for count in (1, 7, 8, 9, 20)}
 
 
-def test_the_divisor_does_not_depend_on_the_records(tmp_path: Path) -> None:
-    assert divisors(divisor_path(tmp_path)) == {0.125}
-
-
 class DividedByDrawn(WatchedExecution):
     """Planted: the drawn batch as divisor."""
 
@@ -114,9 +110,9 @@ class DividedByData(WatchedExecution):
         return {name: value * 8 / expected for name, value in super().release(draw, sums).items()}
 
 
-@pytest.mark.parametrize("execution", [DividedByDrawn, DividedByData])
-def test_planted_divisor_from_the_records_is_caught(tmp_path: Path, execution: type[WatchedExecution]) -> None:
-    assert divisors(divisor_path(tmp_path, execution)) != {0.125}
+@pytest.mark.parametrize(("execution", "sound"), [(WatchedExecution, True), (DividedByDrawn, False), (DividedByData, False)])
+def test_the_divisor_does_not_depend_on_the_records(tmp_path: Path, execution: type[WatchedExecution], sound: bool) -> None:
+    assert (divisors(divisor_path(tmp_path, execution)) == {0.125}) == sound
 
 
 def on_disk(path: Path) -> Ledger:
@@ -170,13 +166,6 @@ def test_planted_late_announcement_is_caught(tmp_path: Path, monkeypatch: pytest
     assert not all(reserved > step for step, reserved in enumerate(counted))
 
 
-def test_a_draw_far_ahead_announces_all_before_it(tmp_path: Path) -> None:
-    plan = make_plan(sample_rate=0.1, steps=1000)
-    execution = PrivateExecution(plan, Key.from_seed(0), new_ledger(tmp_path), records=5, parameters=1)
-    execution.draw(750)
-    assert on_disk(tmp_path / "ledger.jsonl").reserved_steps == 800
-
-
 def test_a_new_execution_does_not_announce_twice(tmp_path: Path) -> None:
     plan = make_plan(sample_rate=0.3, steps=150)
     drawn = []
@@ -186,6 +175,11 @@ def test_a_new_execution_does_not_announce_twice(tmp_path: Path) -> None:
         drawn.append([execution.draw(step).indices.tolist() for step in (0, 99, 100, 149)])
     assert on_disk(tmp_path / "ledger.jsonl").events() == [plan.event]
     assert drawn[0] == drawn[1] == drawn[2]
+    ahead = PrivateExecution(
+        make_plan(sample_rate=0.1, steps=1000), Key.from_seed(0), new_ledger(tmp_path, "b"), records=5, parameters=1
+    )
+    ahead.draw(750)
+    assert on_disk(tmp_path / "b").reserved_steps == 800, "all steps before it are announced"
 
 
 @pytest.mark.parametrize(

@@ -19,10 +19,9 @@ from private_path import CLASSES, Records, TrainingPath, WatchedExecution, flat,
 from torch import Tensor, nn
 
 from twinproof.privacy.plan import Draw
-from twinproof.training.augmentation import Augmentation
-from twinproof.training.pass_mode import PassMode
+from twinproof.training.passes import Augmentation, PassMode
 from twinproof.training.per_example.gradients import Instantiated, PerExampleGradient
-from twinproof.training.per_example.path import PerExamplePath, RecordGradients
+from twinproof.training.per_example.paths import PerExamplePath, RecordGradients
 
 PAIRS = 1000
 TOLERANCE = 1 + 1e-6

@@ -7,9 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from small_runs import one_thread, write_blobs
+from small_runs import StopAfter, Stopped, one_thread, run_json, write_blobs
+
+from twinproof.recipes.train import train
+
+
+def interrupt(settings: dict[str, Any], root: Path, *, steps: int, **given: Any) -> None:
+    """Leaves a run in the middle of its training, after ``steps`` steps; its last checkpoint may be older."""
+    with pytest.raises(Stopped):
+        train(settings, root, progress=StopAfter(steps - 1), **given)
+    assert run_json(root)["state"] == "training"
 
 
 @pytest.fixture(autouse=True)

@@ -23,24 +23,23 @@ from twinproof.data.load import load
 from twinproof.data.record import Dataset, Split
 from twinproof.errors import ModelError, RunError
 from twinproof.guarantee import Status
-from twinproof.layers.models.registry import build_network
-from twinproof.layers.models.with_noise import with_noise
-from twinproof.layers.noise import NoiseLayer, silenced, split_at_noise
+from twinproof.keys import Key
+from twinproof.layers.networks import build_network
+from twinproof.layers.noise import NoiseLayer, silenced
+from twinproof.layers.noise_placement import split_at_noise, with_noise
 from twinproof.privacy.accounting import GaussianEvent, PoissonGaussianEvent, epsilon_pld
-from twinproof.randomness import Key
 from twinproof.recipes import redistribution
 from twinproof.recipes import train as train_module
 from twinproof.recipes.config import ResolvedConfig, parse_train_config
-from twinproof.recipes.noise_network import run_network
-from twinproof.recipes.own import Own
+from twinproof.recipes.network import Own, run_network
 from twinproof.recipes.redistribution import exact_mean, private_mean, relevances, scales_against, scales_from
 from twinproof.recipes.registry import RECIPES
 from twinproof.recipes.resolve import redistribution_plan, resolve
 from twinproof.recipes.train import train
 from twinproof.rounding import round_up
 from twinproof.runs.run import Run
-from twinproof.training.records import DeviceRecords
-from twinproof.training.taylor_loss import taylor_cross_entropy
+from twinproof.training.passes import DeviceRecords
+from twinproof.training.stobatch import taylor_cross_entropy
 
 CPU = torch.device("cpu")
 

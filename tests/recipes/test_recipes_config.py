@@ -14,7 +14,10 @@ from twinproof.cli.train import assignments, read_toml
 from twinproof.data.load import load
 from twinproof.errors import ConfigError
 from twinproof.recipes.config import ResolvedConfig, parse_train_config
+from twinproof.recipes.noise_layer import NoiseLayerConfig
+from twinproof.recipes.recipe import RegulariserConfig, reading
 from twinproof.recipes.resolve import plan_of, resolve
+from twinproof.recipes.train import train
 
 DIGITS: dict[str, Any] = {"data": {"source": "digits"}}
 
@@ -28,12 +31,6 @@ def test_later_layers_go_before_earlier_ones_and_before_the_recipes_defaults() -
     config = parse_train_config(*layers)
     assert (config.sigma, config.copies, config.delta) == (0.3, 5, 1e-4)
     assert (config.performance.path, config.performance.physical_batch) == ("vmap", 7), "sections are merged, not replaced"
-
-
-@pytest.mark.parametrize(("recipe", "copies", "rate"), [("dpsgd", 0, 2.0), ("dpcert-gaussian", 2, 2.0), ("regular", 0, 0.05)])
-def test_what_nobody_says_comes_from_the_recipe(recipe: str, copies: int, rate: float) -> None:
-    config = parse_train_config(DIGITS, {"recipe": recipe})
-    assert (config.copies, config.learning_rate) == (copies, rate)
 
 
 def test_the_default_recipe_is_the_private_and_robust_one() -> None:
@@ -83,61 +80,126 @@ def test_all_problems_are_told_at_once() -> None:
     assert "7 settings" in caught.value.what
 
 
-UNKNOWN: list[tuple[dict[str, Any], str]] = [
-    ({"learning_rat": 1}, "'learning_rate'"),
-    ({"noise_multiplyer": 1}, "'noise_multiplier'"),
-    ({"data": {"source": "digits", "labl": "x"}}, "'label'"),
-    ({"performance": {"phisical_batch": 3}}, "'physical_batch'"),
-]
-
-
-@pytest.mark.parametrize(("wrong", "suggestion"), UNKNOWN, ids=[suggestion for _, suggestion in UNKNOWN])
+@pytest.mark.parametrize(
+    ("wrong", "suggestion"),
+    [
+        ({"learning_rat": 1}, "learning_rate"),
+        ({"noise_multiplyer": 1}, "noise_multiplier"),
+        ({"data": {"source": "digits", "labl": "x"}}, "label"),
+        ({"performance": {"phisical_batch": 3}}, "physical_batch"),
+        ({"recipe": "dpcert-macer", "regulariser": {"macer_gama": 8}}, "macer_gamma"),
+        ({"recipe": "pixeldp", "noise_layer": {"attack_bond": 0.1}}, "attack_bound"),
+        ({"recipe": "dp-sgd"}, "dpsgd"),
+    ],
+)
 def test_an_unknown_key_brings_a_suggestion(wrong: dict[str, Any], suggestion: str) -> None:
-    with pytest.raises(ConfigError, match=f"did you mean {suggestion}"):
+    with pytest.raises(ConfigError, match=f"did you mean '{suggestion}'"):
         parse_train_config(DIGITS, wrong)
 
 
-def test_an_unknown_recipe_brings_a_suggestion() -> None:
-    with pytest.raises(ConfigError, match="did you mean 'dpsgd'"):
-        parse_train_config(DIGITS, {"recipe": "dp-sgd"})
+UNUSABLE: dict[str, tuple[Any, ...]] = {
+    "epsilon": (0, -1, float("inf"), float("nan")),
+    "delta": (0, 1),
+    "noise_multiplier": (0, 1e-9, 1e6),
+    "clip_norm": (0,),
+    "clip_rule": ("psac",),
+    "clip_r": (0,),
+    "batch_size": (0,),
+    "records": (0,),
+    "steps": (0,),
+    "epochs": (0,),
+    "learning_rate": (-0.1,),
+    "schedule": ("stairs",),
+    "averaging": (-0.1, 1.0),
+    "sigma": (0, -1.0),
+    "copies": (-1, 65),
+    "width": (0,),
+    "prior": ("photographs",),
+    "variant": ("proven",),
+    "seed": (-1,),
+}
 
 
-UNUSABLE: list[tuple[str, Any]] = [
-    ("epsilon", 0),
-    ("epsilon", -1),
-    ("epsilon", float("inf")),
-    ("epsilon", float("nan")),
-    ("delta", 0),
-    ("delta", 1),
-    ("noise_multiplier", 0),
-    ("noise_multiplier", 1e-9),
-    ("noise_multiplier", 1e6),
-    ("clip_norm", 0),
-    ("batch_size", 0),
-    ("records", 0),
-    ("steps", 0),
-    ("epochs", 0),
-    ("learning_rate", -0.1),
-    ("sigma", 0),
-    ("copies", -1),
-    ("width", 0),
-    ("seed", -1),
+@pytest.mark.parametrize("key", UNUSABLE)
+def test_an_unusable_value_is_refused_by_name(key: str) -> None:
+    for value in UNUSABLE[key]:
+        with pytest.raises(ConfigError) as caught:
+            parse_train_config(DIGITS, {key: value})
+        assert caught.value.where == key
+        assert repr(value) in caught.value.got
+
+
+BOTH = "noise at both places is certified where"
+CONTRADICTIONS: list[tuple[str, dict[str, Any], str]] = [
+    ("dpsgd", {"epsilon": 1.0, "noise_multiplier": 1.0}, "noise is set twice"),
+    ("dpcert-stability", {"regulariser": {"eta": 0.5}}, "does not read every setting(.|\n)*regulariser.eta"),
+    ("gaussian", {"regulariser": {"weight": 1.0}}, "does not read every setting"),
+    ("stobatch", {"regulariser": {"radius": 0.2}}, "does not read every setting"),
+    ("stobatch", {"regulariser": {"attack_size": 1.5}}, "less than or equal to 1"),
+    ("dpcert-macer", {"regulariser": {"beta": None}}, "that the recipe reads is missing(.|\n)*regulariser.beta"),
+    ("dpcert-macer", {"regulariser": None}, "that the recipe reads is missing"),
+    ("dpcert-smoothadv", {"regulariser": {"radius": 0}}, "greater than 0"),
+    ("dpcert-smoothadv", {"copies": 0}, "too few noisy copies"),
+    ("dpcert-consistency", {"copies": 1}, "too few noisy copies"),
+    ("dpcert-gaussian", {"copies": 0, "originals": False}, "too few noisy copies"),
+    ("gaussian", {"copies": 0}, "too few noisy copies"),
+    ("twinproof", {"copies": 0}, "too few noisy copies"),
+    ("pixeldp", {"copies": 0}, "never be seen(.|\n)*at least 1"),
+    ("stobatch", {"copies": 0}, "never be seen"),
+    *((recipe, {"originals": False}, "cannot do without the original") for recipe in ("dpcert-stability", "psac", "securesgd")),
+    *((recipe, {"clip_rule": "psac-paper"}, "clips nothing") for recipe in ("regular", "gaussian")),
+    ("gaussian", {"prior": "figures"}, "no learned weights to start from"),
+    *(
+        (recipe, {"variant": "published"}, r"no published variant(.|\n)*pixeldp or hgm-pixeldp")
+        for recipe in ("dpsgd", "gaussian")
+    ),
+    ("securesgd", {"averaging": 0.5}, r"sized for the weights of the step(.|\n)*leave averaging out"),
+    ("pixeldp", {"sigma": 0.25}, r"sigma is set twice(.|\n)*noise_layer\.attack_bound"),
+    ("stobatch", {"sigma": 0.5}, "sigma is set twice"),
+    ("pixeldp", {"noise_layer": None}, r"noise layer disagree(.|\n)*no noise layer, with pixeldp"),
+    ("dpsgd", {"noise_layer": {"attack_bound": 0.1}}, r"noise layer disagree(.|\n)*a noise layer, with dpsgd"),
+    *(
+        (recipe, {"noise_layer": noise}, message)
+        for recipe, noise, message in (
+            ("pixeldp", {"epsilon_r": 0}, r"noise_layer\.epsilon_r(.|\n)*greater than 0"),
+            ("pixeldp", {"delta_r": 0}, r"noise_layer\.delta_r(.|\n)*greater than 0"),
+            ("pixeldp", {"delta_r": 1}, r"noise_layer\.delta_r(.|\n)*less than 1"),
+            ("pixeldp", {"epsilon_r": 1.5}, r"proven for epsilon up to 1(.|\n)*epsilon_r = 1\.5(.|\n)*analytic"),
+            ("pixeldp", {"mechanism": "laplace"}, r"law and its calibration disagree(.|\n)*law = gaussian"),
+            ("pixeldp", {"attack_bound": 100}, r"cannot be used(.|\n)*sigma = 253(.|\n)*smaller attack_bound"),
+            ("hgm-pixeldp", {"law": "laplace"}, r"law and its calibration disagree(.|\n)*mechanism = heterogeneous"),
+            ("securesgd-agm", {"redistribution": "learned"}, r"every output the same noise(.|\n)*heterogeneous"),
+            ("securesgd", {"place": "input"}, r"noise at the input is the same(.|\n)*redistribution uniform"),
+            ("securesgd", {"public_data": "digits"}, r"public data are named(.|\n)*redistribution public"),
+            ("securesgd", {"redistribution": "training", "r_clip": 1e-40}, r"noise_layer\.r_clip(.|\n)*greater than or equal"),
+            ("stobatch", {"law": "gaussian", "mechanism": "analytic"}, BOTH),
+            ("stobatch", {"redistribution": "learned"}, BOTH),
+            ("stobatch", {"hidden_share": 0.0}, "greater than 0"),
+            ("stobatch", {"place": "everywhere"}, "a setting cannot be used|settings cannot be used"),
+            ("stobatch", {"place": "input"}, "needs both of its noises"),
+        )
+    ),
 ]
 
 
-@pytest.mark.parametrize(("key", "value"), UNUSABLE, ids=[f"{key}={value}" for key, value in UNUSABLE])
-def test_an_unusable_value_is_refused_by_name(key: str, value: object) -> None:
-    with pytest.raises(ConfigError) as caught:
-        parse_train_config(DIGITS, {key: value})
-    assert caught.value.where == key
-    assert repr(value) in caught.value.got
+@pytest.mark.parametrize(("recipe", "changes", "message"), CONTRADICTIONS)
+def test_settings_that_contradict_each_other_are_refused_and_nothing_is_written(
+    recipe: str, changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        train({**DIGITS, "recipe": recipe, "delta": 1e-4, "steps": 1, **changes}, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("order", [0, 1])
-def test_noise_that_is_set_twice_is_refused(order: int) -> None:
-    layers: list[dict[str, Any]] = [{"epsilon": 1.0}, {"noise_multiplier": 1.0}]
-    with pytest.raises(ConfigError, match="noise is set twice"):
-        parse_train_config(DIGITS, layers[order], layers[1 - order])
+def test_settings_made_by_hand_are_checked_too() -> None:
+    noise = NoiseLayerConfig(mechanism="classic", epsilon_r=0.5)
+    config = parse_train_config(DIGITS, {"recipe": "pixeldp"}).model_copy(update={"noise_layer": noise, "sigma": 0.2})
+    with pytest.raises(ConfigError, match="sigma is set twice"):
+        resolve(config, load("digits"))
+    with pytest.raises(ConfigError, match="is missing"):
+        reading(None, "weight")
+    with pytest.raises(ConfigError, match=r"regulariser\.eta"):
+        reading(RegulariserConfig(weight=1.0), "eta")
 
 
 def _resolved(source: Path, **changes: Any) -> ResolvedConfig:
@@ -180,7 +242,7 @@ def test_the_plan_follows_from_declared_numbers(source: Path) -> None:
 
 
 def test_there_is_no_plan_without_a_private_recipe(source: Path) -> None:
-    with pytest.raises(ConfigError, match="no plan without noise"):
+    with pytest.raises(ConfigError, match="no privacy plan without noise"):
         plan_of(_resolved(source, recipe="regular"))
 
 

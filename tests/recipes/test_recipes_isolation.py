@@ -20,18 +20,16 @@ from twinproof.data.config import DataConfig
 from twinproof.data.load import load
 from twinproof.data.record import Dataset
 from twinproof.recipes.config import ResolvedConfig, parse_train_config
-from twinproof.recipes.dpcert_consistency import consistency
-from twinproof.recipes.dpcert_stability import stability
-from twinproof.recipes.noise_network import run_network
-from twinproof.recipes.own import Own
-from twinproof.recipes.own_path import per_example_path
+from twinproof.recipes.dpcert import consistency, stability
+from twinproof.recipes.gradients import per_example_path
+from twinproof.recipes.network import Own, run_network
 from twinproof.recipes.registry import RECIPES
 from twinproof.recipes.resolve import resolve
-from twinproof.training.adversarial_copies import AdversarialCopies
-from twinproof.training.adversarial_ensemble import ATTACKS, AdversarialEnsemble
-from twinproof.training.loss import mean_cross_entropy
+from twinproof.training.copies import AdversarialCopies
+from twinproof.training.loop import mean_cross_entropy
 from twinproof.training.per_example.fast import FastPath
-from twinproof.training.per_example.path import PerExamplePath
+from twinproof.training.per_example.paths import PerExamplePath
+from twinproof.training.stobatch import ATTACKS, AdversarialEnsemble
 
 RECORDS, WATCHED = 7, 2
 OF_COPIES = ("dpcert-smoothadv", "dpcert-stability", "dpcert-consistency", "dpcert-macer")

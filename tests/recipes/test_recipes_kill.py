@@ -39,7 +39,8 @@ from twinproof.privacy import plan as plan_module
 from twinproof.privacy import step_randomness as randomness_module
 from twinproof.privacy.accounting import Event, PoissonGaussianEvent, epsilon_pld, epsilon_rdp, spending
 from twinproof.privacy.ledger import Ledger
-from twinproof.recipes import finish, redistribution, reporter
+from twinproof.recipes import finish, redistribution
+from twinproof.recipes import finish as reporter
 from twinproof.recipes.train import train
 from twinproof.runs.private_files import load_seconds
 from twinproof.training import checkpoint

@@ -20,12 +20,12 @@ from small_runs import RECORDS, blobs, ledger_lines, released, run_json, tiny, w
 from small_runs import write_blobs as write
 
 from twinproof.data.record import Dataset
-from twinproof.recipes import stored_data
+from twinproof.recipes import run_data as stored_data
 from twinproof.recipes import train as train_module
 from twinproof.recipes.config import ResolvedConfig
-from twinproof.recipes.reporter import Reporter
+from twinproof.recipes.finish import Reporter
 from twinproof.recipes.train import train
-from twinproof.training.gradient_source import StepDiagnostics
+from twinproof.training.loop import StepDiagnostics
 
 Arrays = dict[str, NDArray[Any]]
 NEIGHBOURS = {"removed": without_record(7), "last removed": without_record(RECORDS - 1), "replaced": with_other_record(7)}

@@ -10,22 +10,25 @@ from typing import Any
 import pytest
 from recipe_fixtures import on_one_thread as on_one_thread
 from recipe_fixtures import source as source
-from small_runs import blobs, tiny
+from small_runs import blobs, run_json, tiny
 from torch import nn
 
 from twinproof.cli.main import run as run_command
+from twinproof.cli.train import assignments
 from twinproof.data.load import load
 from twinproof.data.record import Dataset
-from twinproof.errors import ConfigError, RunError, UserError
-from twinproof.privacy.mechanisms.analytic_gaussian import analytic_gaussian_sigma
-from twinproof.privacy.mechanisms.classic_gaussian import classic_gaussian_sigma
-from twinproof.privacy.mechanisms.extended_gaussian import extended_gaussian_sigma
-from twinproof.privacy.mechanisms.gaussian import gaussian_delta
+from twinproof.errors import RunError, UserError
+from twinproof.privacy.mechanisms import (
+    analytic_gaussian_sigma,
+    classic_gaussian_sigma,
+    extended_gaussian_sigma,
+    gaussian_delta,
+)
 from twinproof.recipes.config import parse_train_config
 from twinproof.recipes.noise_layer import NoiseLayerConfig, settled_noise
-from twinproof.recipes.registry import RECIPES
 from twinproof.recipes.resolve import DEFAULT_SIGMA, resolve
 from twinproof.recipes.train import train
+from twinproof_papers.published.formulas import paper_extended_sigma
 
 NOISY = ("pixeldp", "hgm-pixeldp", "securesgd", "securesgd-agm")
 MNIST = (1, 28, 28)
@@ -39,21 +42,6 @@ def _noise(recipe: str, **noise: Any) -> NoiseLayerConfig:
     config = parse_train_config(_settings(recipe, **noise)).noise_layer
     assert config is not None
     return config
-
-
-DEFAULTS: list[tuple[str, dict[str, Any]]] = [
-    ("pixeldp", {"norm": "l2", "epsilon_r": 1.0, "delta_r": 0.05, "mechanism": "classic", "weights": "parseval"}),
-    ("hgm-pixeldp", {"norm": "linf", "epsilon_r": 4.0, "delta_r": 1e-5, "redistribution": "training"}),
-    ("securesgd", {"norm": "linf", "mechanism": "heterogeneous", "redistribution": "learned"}),
-    ("securesgd-agm", {"norm": "linf", "mechanism": "analytic", "redistribution": "uniform"}),
-]
-
-
-@pytest.mark.parametrize(("recipe", "wanted"), DEFAULTS)
-def test_each_recipe_begins_with_its_papers_settings(recipe: str, wanted: dict[str, Any]) -> None:
-    noise = _noise(recipe)
-    assert {name: getattr(noise, name) for name in wanted} == wanted
-    assert RECIPES[recipe].augmentation(resolve(parse_train_config(_settings(recipe)), _digits())).copies == 4
 
 
 def test_one_changed_setting_leaves_the_recipes_other_ones() -> None:
@@ -107,37 +95,13 @@ def test_sigma_without_a_noise_layer_is_as_before() -> None:
     assert resolve(config.model_copy(update={"delta": 1e-4, "noise_multiplier": 5.0}), _digits()).sigma == DEFAULT_SIGMA
 
 
-WRONG: list[tuple[dict[str, Any], str]] = [
-    (_settings("pixeldp", epsilon_r=0), r"noise_layer\.epsilon_r(.|\n)*greater than 0"),
-    (_settings("pixeldp", delta_r=0), r"noise_layer\.delta_r(.|\n)*greater than 0"),
-    (_settings("pixeldp", delta_r=1), r"noise_layer\.delta_r(.|\n)*less than 1"),
-    (_settings("pixeldp", attack_bond=0.1), r"did you mean 'attack_bound'"),
-    (_settings("pixeldp", epsilon_r=1.5), r"proven for epsilon up to 1(.|\n)*epsilon_r = 1\.5(.|\n)*analytic"),
-    (_settings("hgm-pixeldp", law="laplace"), r"law and its calibration disagree(.|\n)*mechanism = heterogeneous"),
-    (_settings("pixeldp", mechanism="laplace"), r"law and its calibration disagree(.|\n)*law = gaussian"),
-    (_settings("securesgd-agm", redistribution="learned"), r"every output the same noise(.|\n)*heterogeneous"),
-    (_settings("securesgd", place="input"), r"noise at the input is the same(.|\n)*redistribution uniform"),
-    (_settings("securesgd", public_data="digits"), r"public data are named(.|\n)*redistribution public"),
-    (_settings("pixeldp", attack_bound=100), r"cannot be used(.|\n)*sigma = 253(.|\n)*smaller attack_bound"),
-    (_settings("pixeldp") | {"sigma": 0.25}, r"sigma is set twice(.|\n)*noise_layer\.attack_bound"),
-    (_settings("pixeldp") | {"copies": 0}, r"never be seen(.|\n)*at least 1"),
-    (_settings("pixeldp") | {"noise_layer": None}, r"noise layer disagree(.|\n)*no noise layer, with pixeldp"),
-    (_settings("dpsgd", attack_bound=0.1), r"noise layer disagree(.|\n)*a noise layer, with dpsgd"),
-    (_settings("dpsgd") | {"variant": "published"}, r"no published variant(.|\n)*pixeldp or hgm-pixeldp"),
-    (_settings("pixeldp") | {"variant": "proven"}, r"there is no (.|\n)*sound or published"),
-    (_settings("securesgd", redistribution="public", public_data="nowhere"), r"no data set has this name"),
-    (_settings("securesgd", redistribution="public", public_data="breast-cancer"), r"public data do not fit(.|\n)*test set"),
-    (_settings("securesgd", redistribution="training", r_clip=1e-40), r"noise_layer\.r_clip(.|\n)*greater than or equal"),
-]
-
-
-@pytest.mark.parametrize(("settings", "message"), WRONG)
-def test_a_mistake_is_one_clear_error_and_nothing_is_written(settings: dict[str, Any], message: str, tmp_path: Path) -> None:
-    quick = {"delta": 1e-4, "steps": 1, "seed": 1, "performance": {"device": "cpu"}} | settings
-    if settings["recipe"].startswith("securesgd"):
-        quick["noise_multiplier"] = 20.0
+@pytest.mark.parametrize(
+    ("data", "message"), [("nowhere", "no data set has this name"), ("breast-cancer", r"public data do not fit(.|\n)*test set")]
+)
+def test_public_data_that_cannot_be_used_are_refused(tmp_path: Path, data: str, message: str) -> None:
+    settings = _settings("securesgd", redistribution="public", public_data=data) | {"delta": 1e-4, "noise_multiplier": 20.0}
     with pytest.raises(UserError, match=message):
-        train(quick, tmp_path / "run")
+        train(settings, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -171,15 +135,18 @@ def test_a_named_network_that_begins_otherwise_is_refused(tmp_path: Path) -> Non
     assert not (tmp_path / "run").exists()
 
 
-def test_recipes_are_listed_with_their_variants(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        run_command(["recipes", "--json"])
-    listed = {recipe["name"]: recipe for recipe in json.loads(capsys.readouterr().out)["recipes"]}
-    assert {name: listed[name]["privacy_status"] for name in NOISY} == dict(
-        zip(NOISY, ("none", "none", "proven", "proven"), strict=True)
-    )
-    assert all(listed[name]["variants"] == ["sound", "published"] for name in NOISY)
-    assert listed["dpsgd"]["variants"] == ["sound"]
+def test_the_command_takes_the_layers_settings(capsys: pytest.CaptureFixture[str], source: Path, tmp_path: Path) -> None:
+    sets = ["noise_layer.attack_bound=0.05", "variant=published", "steps=2", "batch_size=20", "data.ranges={'*'=[0.0,1.0]}"]
+    command = ["train", "--data", str(source), "--recipe", "hgm-pixeldp", "--out", str(tmp_path / "run"), "--json"]
+    command += [part for item in sets for part in ("--set", item)]
+    with pytest.raises(SystemExit) as ended:
+        run_command(command)
+    assert ended.value.code in (0, None)
+    assert json.loads(capsys.readouterr().out)["status"] == "none"
+    config = run_json(tmp_path / "run")["config"]
+    assert (config["noise_layer"]["attack_bound"], config["variant"]) == (0.05, "published")
+    assert config["sigma"] == paper_extended_sigma(4.0, 1e-5) * 0.05
+    assert assignments(sets[:2]) == {"noise_layer": {"attack_bound": 0.05}, "variant": "published"}
 
 
 def test_a_finished_run_agrees_with_the_settings_it_was_started_with(source: Path, tmp_path: Path) -> None:
@@ -196,10 +163,3 @@ def test_sigma_is_written_down_with_its_promise(source: Path, tmp_path: Path) ->
     sigma = extended_gaussian_sigma(4.0, 1e-5) * 0.1 / math.sqrt(blobs()["x_train"].shape[1])
     assert run.record["config"]["sigma"] == pytest.approx(sigma, rel=1e-12)
     assert dict(run.robustness.values) == {"sigma": run.record["config"]["sigma"]}
-
-
-def test_a_config_made_by_hand_is_checked_too() -> None:
-    noise = NoiseLayerConfig(mechanism="classic", epsilon_r=0.5)
-    config = parse_train_config(_settings("pixeldp")).model_copy(update={"noise_layer": noise, "sigma": 0.2})
-    with pytest.raises(ConfigError, match="sigma is set twice"):
-        resolve(config, _digits())

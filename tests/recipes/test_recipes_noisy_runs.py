@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from recipe_fixtures import interrupt
 from recipe_fixtures import on_one_thread as on_one_thread
 from recipe_fixtures import source as source
 from safetensors.torch import load_file
@@ -17,21 +18,21 @@ from small_runs import tiny
 from torch import Tensor, nn
 
 from twinproof.auditing.verify import verify_run
+from twinproof.certification.method import Sampling
 from twinproof.certification.run import certify_run
-from twinproof.certification.smoothed import Sampling
 from twinproof.data.load import load
 from twinproof.guarantee import Status
-from twinproof.layers.noise import silenced, split_at_noise
-from twinproof.layers.noise.constraint import Constraint
+from twinproof.keys import Key
+from twinproof.layers.noise import silenced
+from twinproof.layers.noise_constraint import Constraint
+from twinproof.layers.noise_placement import split_at_noise
+from twinproof.privacy.operator_norm import operator_norm
 from twinproof.privacy.plan import PrivateExecution
-from twinproof.privacy.sensitivity.operator_norm import operator_norm
-from twinproof.randomness import Key
 from twinproof.recipes import train as train_module
 from twinproof.recipes.run_data import load_run_data
 from twinproof.recipes.train import train
 from twinproof.runs.run import Run
 from twinproof.training.checkpoint import load_checkpoint, save_checkpoint
-from twinproof.training.loop import run_loop
 
 DIGITS: dict[str, Any] = {
     "data": {"source": "digits"},
@@ -67,24 +68,10 @@ def test_a_recipe_learns_the_digits_and_is_certified_in_its_norm(
     assert verification.ok, [str(problem) for problem in verification.problems]
 
 
-def test_a_private_recipe_without_a_seed_is_proven(source: Path, tmp_path: Path) -> None:
-    run = train(tiny(source, recipe="securesgd", seed=None), tmp_path / "run")
-    assert run.guarantee.status is Status.PROVEN
-    assert verify_run(run.root).ok
-
-
 def test_the_published_variant_of_a_sound_privacy_claim_is_called_published(source: Path, tmp_path: Path) -> None:
     run = train(tiny(source, recipe="securesgd-agm", seed=None, variant="published"), tmp_path / "run")
     assert run.guarantee.status is Status.PUBLISHED
     assert verify_run(run.root).ok
-
-
-@pytest.mark.parametrize("recipe", ["pixeldp", "hgm-pixeldp"])
-def test_recipes_that_are_not_private_say_so(source: Path, tmp_path: Path, recipe: str) -> None:
-    run = train(tiny(source, recipe=recipe, steps=1, noise_multiplier=None), tmp_path / "run")
-    assert run.guarantee.status is Status.NONE
-    assert run.epsilon is None
-    assert "without a privacy mechanism" in run.guarantee.reason
 
 
 PROPORTION: list[tuple[str, str]] = [("measure", "linf"), ("project", "linf"), ("parseval", "l2"), ("measure", "l1")]
@@ -196,27 +183,14 @@ def _outputs(model: nn.Module) -> Tensor:
     return outputs
 
 
-def interrupt(settings: dict[str, Any], root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leaves a run of six steps after its third: the last checkpoint holds two."""
-
-    def interrupted(*arguments: Any, steps: int, **named: Any) -> None:
-        run_loop(*arguments, steps=min(steps, 3), **named)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(train_module, "run_loop", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            train(settings, root)
-
-
 @pytest.mark.parametrize("kind", ["uniform", "random", "public", "training", "learned"])
 @pytest.mark.parametrize("recipe", ["securesgd", "hgm-pixeldp"])
 def test_a_run_killed_between_checkpoints_goes_on_to_the_same_bits(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: str, kind: str
+    source: Path, tmp_path: Path, recipe: str, kind: str
 ) -> None:
     settings = tiny(source, recipe=recipe, noise_layer={"redistribution": kind})
     whole = train(settings, tmp_path / "whole")
-    interrupt(settings, tmp_path / "run", monkeypatch)
+    interrupt(settings, tmp_path / "run", steps=3)
     resumed = train(None, tmp_path / "run", resume=True)
     assert resumed.layout.model.read_bytes() == whole.layout.model.read_bytes()
     assert torch.equal(_outputs(resumed.model()), _outputs(whole.model()))
@@ -229,7 +203,7 @@ def test_a_planted_resumption_that_holds_the_layer_again_is_caught(
     """Projection is not idempotent to the bit once r or the weights are read back: the state is the checkpoint's alone."""
     settings = tiny(source, recipe="securesgd", noise_layer={"weights": "parseval", "norm": "l2"})
     whole = train(settings, tmp_path / "whole")
-    interrupt(settings, tmp_path / "run", monkeypatch)
+    interrupt(settings, tmp_path / "run", steps=3)
 
     def held_again(private: Path, model: nn.Module, optimizer: Any, **named: Any) -> int:
         step = load_checkpoint(private, model, optimizer, **named)

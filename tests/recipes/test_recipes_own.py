@@ -12,14 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from twinproof.auditing.verify import verify_run
+from twinproof.certification.method import Sampling
 from twinproof.certification.run import certify_run
-from twinproof.certification.smoothed import Sampling
 from twinproof.cli.summaries import training_answer
 from twinproof.data import Dataset, from_arrays
 from twinproof.errors import ConfigError, ModelError, RunError
 from twinproof.guarantee import Status
 from twinproof.recipes.guarantees import OWN_NETWORK_ASSUMPTIONS
-from twinproof.recipes.own import note_own_network, own_network_assumptions
+from twinproof.recipes.own_network import note_own_network, own_network_assumptions
 from twinproof.recipes.train import train
 from twinproof.runs.layout import read_run_json
 from twinproof.runs.run import Run

@@ -11,12 +11,13 @@ import dp_accounting
 import numpy as np
 import pytest
 from dp_accounting.pld import pld_privacy_accountant
+from recipe_fixtures import interrupt
 from recipe_fixtures import on_one_thread as on_one_thread
 from small_runs import blobs, ledger_lines, run_json, tiny, write_blobs
 
 from twinproof.auditing.verify import verify_run
 from twinproof.data import assemble
-from twinproof.data.private_ranges import private_scaling
+from twinproof.data.scaling import private_scaling
 from twinproof.errors import ConfigError, RunError
 from twinproof.guarantee import Status
 from twinproof.recipes import train as train_module
@@ -113,28 +114,6 @@ def test_a_target_below_the_price_of_the_ranges_is_refused(table: Path, tmp_path
     assert not (tmp_path / "run").exists()
 
 
-class Stop(Exception):
-    """Ends training early."""
-
-
-class AfterTwo:
-    """A progress display that stops in the third step."""
-
-    def __init__(self) -> None:
-        self._left = 2
-
-    def start(self, stage: str, total: int, done: int = 0) -> None:
-        pass
-
-    def advance(self, units: int = 1) -> None:
-        self._left -= 1
-        if self._left < 0:
-            raise Stop
-
-    def say(self, text: str) -> None:
-        pass
-
-
 def test_resuming_and_loading_again_do_not_spend_again(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     estimates: list[float] = []
 
@@ -143,8 +122,7 @@ def test_resuming_and_loading_again_do_not_spend_again(table: Path, tmp_path: Pa
         return private_scaling(values, names, noise, key)
 
     monkeypatch.setattr(assemble, "private_scaling", counted)
-    with pytest.raises(Stop):
-        train(patients(table, "private"), tmp_path / "run", progress=AfterTwo())
+    interrupt(patients(table, "private"), tmp_path / "run", steps=3)
     bounds = run_json(tmp_path / "run")["data"]["scaling"]
     run = train(patients(table, "private"), tmp_path / "run", resume=True)
     again = load_run_data(run)

@@ -18,12 +18,12 @@ from twinproof.auditing.verify import verify_run
 from twinproof.data import Dataset, from_arrays
 from twinproof.errors import ModelError
 from twinproof.guarantee import Status
-from twinproof.randomness import Key
-from twinproof.recipes import own_path
+from twinproof.keys import Key
+from twinproof.recipes import own_network
 from twinproof.recipes.config import parse_train_config
-from twinproof.recipes.gradients import pass_records
-from twinproof.recipes.own import Own
-from twinproof.recipes.own_watch import try_network
+from twinproof.recipes.gradients import pass_records, path_of_kind
+from twinproof.recipes.network import Own
+from twinproof.recipes.own_network import try_network
 from twinproof.recipes.resolve import resolve
 from twinproof.recipes.train import train
 from twinproof.runs.layout import read_run_json
@@ -128,7 +128,7 @@ def test_bits_that_a_device_does_not_give_are_assumed(
     dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a GPU: the trial could show rows alone up to rounding, and the watch compares norms."""
-    monkeypatch.setattr(own_path, "_shown", lambda *_: (own_path.GPU_ROUNDING,))
+    monkeypatch.setattr(own_network, "_shown", lambda *_: (own_network.GPU_ROUNDING,))
     run = train(SETTINGS, tmp_path / "run", dataset=dataset, network=Mlp())
     assert run.record["own_network"] == {"assumptions": ["gpu-rounding"]}
     assert run.guarantee.status is Status.ASSUMED
@@ -156,7 +156,7 @@ def test_the_trial_is_made_at_the_size_of_the_passes_on_any_number_of_cores(data
     try:
         torch.set_num_threads(8)
         found = try_network(config, own, dataset, Key.from_seed(1), device)
-        path = own_path.own_path(config, found.kind, plain_sequence())
+        path = path_of_kind(config, found.kind, plain_sequence())
         assert found.records == pass_records(config, dataset, plain_sequence(), path, device)
         assert torch.get_num_threads() == 8
     finally:

@@ -19,7 +19,7 @@ from rank_processes import quick_to_part, run_ranks
 from twinproof.errors import RunError
 from twinproof.recipes import train as train_module
 from twinproof.recipes.config import ResolvedConfig
-from twinproof.recipes.passes_of_run import PassesOfRun, kept_to, refuse_other_passes
+from twinproof.recipes.resumption import PassesOfRun, kept_to, refuse_other_passes
 from twinproof.recipes.train import train
 
 PASSES = "private/passes.json"
@@ -112,7 +112,7 @@ def test_a_run_of_a_cpu_stays_there_beside_a_gpu(
     free = config.model_copy(update={"performance": config.performance.model_copy(update={"device": "auto"})})
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
-    kept = kept_to(free, run_json(root)["device"], PassesOfRun(5, "float32"))
+    kept = kept_to(free, run_json(root)["device"], PassesOfRun(records=5, arithmetic="float32"))
     assert (kept.performance.device, kept.performance.physical_batch) == ("cpu", 5)
     assert kept_to(free, "cuda: a GPU, 2 ranks", None).performance.device == "cuda"
     with pytest.raises(RunError, match="device of this run is not known"):
@@ -131,4 +131,4 @@ def test_a_run_from_before_the_file_goes_on(settings: dict[str, Any], tmp_path: 
     root = interrupted(settings, tmp_path / "run")
     (root / PASSES).unlink()
     assert train(None, root, resume=True).record["state"] == "complete"
-    refuse_other_passes(None, PassesOfRun(3, "float32"))
+    refuse_other_passes(None, PassesOfRun(records=3, arithmetic="float32"))

@@ -23,8 +23,7 @@ from twinproof.recipes.config import TrainConfig, parse_train_config
 from twinproof.recipes.guarantees import privacy_guarantee
 from twinproof.recipes.resolve import plan_of, resolve
 from twinproof.recipes.train import train
-from twinproof.training.performance import Performance
-from twinproof.training.records import DeviceRecords, Pass
+from twinproof.training.passes import DeviceRecords, Pass, Performance
 
 PERFORMANCES = st.fixed_dictionaries(
     {

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from recipe_fixtures import interrupt
 from recipe_fixtures import on_one_thread as on_one_thread
 from safetensors.torch import load_file
 from small_runs import ledger_lines, model_bytes, run_json, tiny
@@ -20,23 +21,21 @@ from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError, RunError
 from twinproof.files import sha256_file
 from twinproof.guarantee import Status
-from twinproof.layers.models import prior as prior_module
-from twinproof.layers.models.prior import PRIOR_WIDTH, Prior, start_from_prior
-from twinproof.layers.models.registry import build_network
-from twinproof.randomness import Key
-from twinproof.recipes import noise_network
+from twinproof.keys import Key
+from twinproof.layers import prior as prior_module
+from twinproof.layers.networks import build_network
+from twinproof.layers.prior import PRIOR_WIDTH, Prior, start_from_prior
+from twinproof.recipes import network as noise_network
 from twinproof.recipes import train as train_module
 from twinproof.recipes.config import ResolvedConfig, TrainConfig, parse_train_config
-from twinproof.recipes.noise_network import run_network
-from twinproof.recipes.own import Own
-from twinproof.recipes.prior_of_run import describe_prior, refuse_other_prior
+from twinproof.recipes.network import Own, run_network
 from twinproof.recipes.registry import RECIPES
 from twinproof.recipes.resolve import resolve
-from twinproof.recipes.stored_data import public_config
+from twinproof.recipes.resumption import describe_prior, refuse_other_prior
+from twinproof.recipes.run_data import public_config
 from twinproof.recipes.train import train
-from twinproof.runs.record import update_run_json
+from twinproof.runs.layout import update_run_json
 from twinproof.runs.run import Run
-from twinproof.training.loop import run_loop
 
 RECORDS, SIDE = 30, 8
 SEED = 3
@@ -138,12 +137,6 @@ def test_a_network_of_ones_own_starts_from_its_own_weights(tmp_path: Path) -> No
         train(settings | {"prior": "figures"}, tmp_path / "other", dataset=_images(0), network=own)
 
 
-def test_an_unknown_prior_is_refused_by_name() -> None:
-    with pytest.raises(ConfigError) as caught:
-        parse_train_config({"data": {"source": "digits"}, **_settings(prior="photographs")})
-    assert caught.value.where == "prior"
-
-
 # --- the promise: the start is a function of settings and key ------------------------------------------------------------
 
 
@@ -234,19 +227,12 @@ def _before(settings: dict[str, Any], root: Path, monkeypatch: pytest.MonkeyPatc
         del stored["prior"]
         return stored
 
-    def interrupted(*arguments: Any, steps: int, **named: Any) -> None:
-        run_loop(*arguments, steps=left_after, **named)
-        raise KeyboardInterrupt
-
-    left_after = steps or 0
     with monkeypatch.context() as patch:
         patch.setattr(train_module, "public_config", older)
         if steps is None:
             train(settings, root, dataset=_images(1))
         else:
-            patch.setattr(train_module, "run_loop", interrupted)
-            with pytest.raises(KeyboardInterrupt):
-                train(settings, root, dataset=_images(1))
+            interrupt(settings, root, steps=steps, dataset=_images(1))
     assert "prior" not in run_json(root)["config"]
 
 
@@ -287,20 +273,10 @@ def test_planted_resumption_that_starts_from_what_the_recipe_does_today_is_caugh
     assert model_bytes(train(None, tmp_path / "run", resume=True, dataset=_images(1)).root) != model_bytes(whole.root)
 
 
-def test_an_interrupted_run_that_started_from_it_ends_with_the_same_bits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_run_that_started_from_it_ends_with_the_same_bits(tmp_path: Path) -> None:
     settings = _settings(steps=4, averaging=0.9)
     whole = train(settings, tmp_path / "whole", dataset=_images(1))
-
-    def interrupted(*arguments: Any, steps: int, **named: Any) -> None:
-        run_loop(*arguments, steps=3, **named)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(train_module, "run_loop", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            train(settings, tmp_path / "run", dataset=_images(1))
+    interrupt(settings, tmp_path / "run", steps=3, dataset=_images(1))
     with pytest.raises(RunError, match=r"not the settings(.|\n)*prior"):
         train(settings | {"prior": "none"}, tmp_path / "run", resume=True, dataset=_images(1))
     assert model_bytes(train(settings, tmp_path / "run", resume=True, dataset=_images(1)).root) == model_bytes(whole.root)

@@ -18,7 +18,7 @@ from twinproof.auditing.verify import verify_run
 from twinproof.data import from_arrays
 from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError, DataError
-from twinproof.recipes.overlap import OverlapWarning, check_test_part
+from twinproof.recipes.resolve import OverlapWarning, check_test_part
 from twinproof.recipes.run_data import load_run_data
 from twinproof.recipes.train import train
 from twinproof.runs.run import Run

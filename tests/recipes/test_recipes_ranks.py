@@ -25,11 +25,11 @@ from torch import Tensor, nn
 
 from rank_processes import Ended, die, quick_to_part, run_ranks
 from twinproof.auditing.verify import verify_run
+from twinproof.compute.ranks import Ranks
 from twinproof.errors import RunError
 from twinproof.privacy.plan import Draw, PrivateExecution
 from twinproof.recipes import train as train_module
 from twinproof.recipes.train import train
-from twinproof.training.distributed.ranks import Ranks
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and SIGKILL")
 TOLERANCE = 1e-6
@@ -118,7 +118,7 @@ def test_a_run_that_lost_a_rank_goes_on_with_any_number(victim: int, tmp_path: P
     assert time.monotonic() - began < 30
     left = ends[1 - victim]
     assert left.error is not None
-    assert (left.error["what"], left.error["where"]) == ("a rank has gone without a word", f"rank {victim}")
+    assert (left.error["what"], left.error["where"]) == ("a rank was lost", f"rank {victim}")
     assert announced_steps(root) >= 5
     assert run_json(root)["state"] == "training"
     together = run_ranks(2 if victim else 4, shared(settings, root, resume=True))
@@ -154,7 +154,7 @@ def test_a_complete_run_is_nobodys_work(tmp_path: Path) -> None:
 
 def refused(ends: list[Ended]) -> tuple[str, str]:
     """What rank 0 tells; the others know and keep quiet."""
-    assert all(ended.error is not None and ended.told == (number > 0) for number, ended in enumerate(ends))
+    assert all(ended.error is not None and ended.quiet == (number > 0) for number, ended in enumerate(ends))
     error = ends[0].error or {}
     return error["what"], error["where"]
 

@@ -27,15 +27,14 @@ from small_runs import (
 )
 
 from twinproof.auditing.verify import verify_run
-from twinproof.data.fingerprint import fingerprint
+from twinproof.data.record import fingerprint
 from twinproof.errors import ConfigError, RunError, UserError
 from twinproof.privacy import plan as plan_module
 from twinproof.privacy.ledger import Entry
 from twinproof.recipes.train import train
 from twinproof.runs import private_files
-from twinproof.runs.lock import exclusive
+from twinproof.runs.layout import StepLine, exclusive
 from twinproof.runs.reading import read_lines
-from twinproof.runs.run_model import StepLine
 
 
 @pytest.fixture(autouse=True)

@@ -21,17 +21,17 @@ from twinproof.auditing.verify import verify_run
 from twinproof.data.load import load
 from twinproof.errors import RunError
 from twinproof.guarantee import Status
-from twinproof.layers.models.registry import build_network
+from twinproof.keys import Key
+from twinproof.layers.networks import build_network
 from twinproof.privacy.accounting import PoissonGaussianEvent, epsilon_pld
-from twinproof.privacy.sampling import poisson_sample
-from twinproof.randomness import Key
+from twinproof.privacy.step_randomness import poisson_sample
 from twinproof.recipes.config import parse_train_config
 from twinproof.recipes.registry import RECIPES
 from twinproof.recipes.resolve import resolve
 from twinproof.recipes.train import train
 from twinproof.rounding import round_up
-from twinproof.training.augmentation import GaussianCopies, OriginalOnly
-from twinproof.training.loss import mean_cross_entropy
+from twinproof.training.loop import mean_cross_entropy
+from twinproof.training.passes import GaussianCopies, OriginalOnly
 
 # Enough to learn the digits well where nothing destroys it; the same for every noise.
 LEARNING: dict[str, Any] = {

@@ -8,29 +8,23 @@ from typing import Any
 
 import pytest
 import torch
+from recipe_fixtures import interrupt
 from recipe_fixtures import on_one_thread as on_one_thread
 from recipe_fixtures import source as source
 from safetensors.torch import load_file
-from small_runs import ledger_lines, model_bytes, released, run_json, tiny
+from small_runs import ledger_lines, model_bytes, released, tiny
 from torch import Tensor, nn
 
 from twinproof.auditing.verify import verify_run
-from twinproof.data.load import load
-from twinproof.errors import ConfigError, RunError
+from twinproof.errors import RunError
 from twinproof.evaluation.accuracy import clean_accuracy
 from twinproof.guarantee import Status
 from twinproof.recipes import train as train_module
-from twinproof.recipes.config import parse_train_config
-from twinproof.recipes.reporter import Reporter
-from twinproof.recipes.resolve import resolve
+from twinproof.recipes.finish import Reporter
 from twinproof.recipes.run_data import load_run_data
 from twinproof.recipes.train import train
-from twinproof.recipes.twinproof import TWINPROOF
-from twinproof.training.augmentation import GaussianCopies
 from twinproof.training.checkpoint import load_checkpoint, save_checkpoint
-from twinproof.training.loop import run_loop
-from twinproof.training.loss import mean_cross_entropy
-from twinproof.training.records import DeviceRecords
+from twinproof.training.passes import DeviceRecords
 
 DECAY, STEPS = 0.6, 6
 
@@ -42,17 +36,6 @@ def settings(source: Path) -> dict[str, Any]:
 
 def _weights(root: Path) -> dict[str, Tensor]:
     return load_file(root / "model.safetensors")
-
-
-def test_its_defaults_are_those_that_tuning_found() -> None:
-    config = parse_train_config({"data": {"source": "digits"}, "recipe": "twinproof"})
-    found = (config.copies, config.width, config.learning_rate, config.epochs, config.averaging, config.schedule)
-    assert found == (8, 2, 2.0, 40, 0.99, "constant")
-
-
-def test_its_copies_have_the_noise_and_number_of_the_settings(settings: dict[str, Any]) -> None:
-    config = parse_train_config(settings | {"copies": 3, "sigma": 0.4})
-    assert TWINPROOF.augmentation(resolve(config, load(config.data))) == GaussianCopies(3, 0.4)
 
 
 @pytest.mark.parametrize("recipe", ["twinproof", "dpsgd", "regular"])
@@ -72,27 +55,11 @@ def test_the_released_weights_are_the_average_of_every_steps(settings: dict[str,
         assert float((value - iterates[-1][name]).abs().max()) > 1e-4, "the comparison tells the average from the last step"
 
 
-def _interrupted(settings: dict[str, Any], root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leaves a run of six steps after its fifth: the last checkpoint holds four."""
-
-    def interrupted(*arguments: Any, steps: int, **named: Any) -> None:
-        run_loop(*arguments, steps=steps - 1, **named)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(train_module, "run_loop", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            train(settings, root)
-    assert run_json(root)["state"] == "training"
-
-
 @pytest.mark.parametrize("schedule", ["constant", "cosine", "linear"])
-def test_an_interrupted_run_ends_with_the_same_bits(
-    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schedule: str
-) -> None:
+def test_an_interrupted_run_ends_with_the_same_bits(settings: dict[str, Any], tmp_path: Path, schedule: str) -> None:
     settings = settings | {"schedule": schedule}
     whole = train(settings, tmp_path / "whole")
-    _interrupted(settings, tmp_path / "run", monkeypatch)
+    interrupt(settings, tmp_path / "run", steps=STEPS - 1)
     resumed = train(None, tmp_path / "run", resume=True)
     assert model_bytes(resumed.root) == model_bytes(whole.root)
     assert released(resumed.root) == released(whole.root)
@@ -102,7 +69,7 @@ def test_a_planted_resumption_that_forgets_the_average_is_caught(
     settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = train(settings, tmp_path / "whole")
-    _interrupted(settings, tmp_path / "run", monkeypatch)
+    interrupt(settings, tmp_path / "run", steps=STEPS - 1)
 
     def forgetful(*arguments: Any, average: Any, **named: Any) -> int:
         return load_checkpoint(*arguments, **named)
@@ -112,10 +79,8 @@ def test_a_planted_resumption_that_forgets_the_average_is_caught(
 
 
 @pytest.mark.parametrize("change", [{"averaging": 0.5}, {"averaging": 0.0}, {"schedule": "cosine"}], ids=str)
-def test_other_settings_are_refused(
-    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
-) -> None:
-    _interrupted(settings, tmp_path / "run", monkeypatch)
+def test_other_settings_are_refused(settings: dict[str, Any], tmp_path: Path, change: dict[str, Any]) -> None:
+    interrupt(settings, tmp_path / "run", steps=STEPS - 1)
     with pytest.raises(RunError, match=f"not the settings(.|\n)*{next(iter(change))}"):
         train(settings | change, tmp_path / "run", resume=True)
 
@@ -149,18 +114,6 @@ def test_progress_and_accuracy_are_those_of_the_released_weights(settings: dict[
     assert other["test_loss"] != pytest.approx(found.loss, rel=1e-4), "the comparison tells the average from the last step"
 
 
-@pytest.mark.parametrize(("key", "value"), [("averaging", -0.1), ("averaging", 1.0), ("schedule", "step")])
-def test_an_unusable_value_is_refused_by_name(settings: dict[str, Any], key: str, value: object) -> None:
-    with pytest.raises(ConfigError) as caught:
-        parse_train_config(settings | {key: value})
-    assert caught.value.where == key
-
-
-def test_an_average_beside_a_noise_layer_is_refused(settings: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=r"noise layer's rule(.|\n)*leave averaging out"):
-        parse_train_config(settings | {"recipe": "securesgd"})
-
-
 @pytest.mark.parametrize("model", ["scatter-cnn", "gelu-cnn"])
 def test_its_networks_train_privately_and_are_read_back(tmp_path: Path, model: str) -> None:
     settings = tiny("digits", recipe="twinproof", model=model, steps=2, batch_size=16, copies=1, width=1)
@@ -169,31 +122,6 @@ def test_its_networks_train_privately_and_are_read_back(tmp_path: Path, model: s
     assert names == set(run.model().state_dict())
     assert ("0.coarse" in names) is (model == "scatter-cnn"), "fixed numbers lie with the weights"
     assert verify_run(run.root).ok
-
-
-LOGITS = torch.tensor([[2.0, -1.0, 0.5], [1.0, 0.0, 0.0], [-0.5, 1.5, 0.0]])
-
-
-@pytest.mark.parametrize("originals", [True, False])
-def test_its_term_is_the_consistency_of_the_noisy_copies(settings: dict[str, Any], originals: bool) -> None:
-    def loss(weight: float, eta: float) -> float:
-        changes = {"regulariser": {"weight": weight, "eta": eta}, "originals": originals}
-        config = parse_train_config(settings | changes)
-        return float(TWINPROOF.record_loss(resolve(config, load(config.data)))(LOGITS, torch.tensor(0)))
-
-    noisy = (LOGITS[1:] if originals else LOGITS).softmax(dim=1)
-    average = noisy.mean(0)
-    divergence = float((average * (average.log() - noisy.log())).sum(1).mean())
-    entropy = float(-(average * average.log()).sum())
-    plain = float(mean_cross_entropy(LOGITS, torch.tensor(0)))
-    assert loss(0, 0) == plain
-    assert loss(3, 0) == pytest.approx(plain + 3 * divergence, rel=1e-5)
-    assert loss(3, 0.5) == pytest.approx(plain + 3 * divergence + 0.5 * entropy, rel=1e-5)
-
-
-def test_it_needs_a_noisy_copy(settings: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="too few noisy copies"):
-        parse_train_config(settings | {"copies": 0})
 
 
 @pytest.mark.parametrize("planted", [False, True])

@@ -14,7 +14,7 @@ from report_runs import LABELS, certificate_settings, make_certificates, make_me
 from twinproof.auditing.certificate_verdict import verdict_of
 from twinproof.data.record import Dataset
 from twinproof.evaluation.attack_results import attack_results
-from twinproof.evaluation.crossing import CertifiedLine
+from twinproof.evaluation.certified import CertifiedLine
 from twinproof.evaluation.protocols import CLEAN, AttackPlan, Entry
 from twinproof.files import sha256_file
 from twinproof.runs.attacks import AttackLine, AttackRecord, AttackSettings, read_attacks, write_attacks, write_record

@@ -9,7 +9,7 @@ import pytest
 from report_attacks import attacked_run
 from report_runs import LABELS, image_data
 
-from twinproof.attacks.attack import METHODS
+from twinproof.attacks.search import METHODS
 from twinproof.evaluation.protocols import Protocol
 from twinproof.reporting.attack_facts import AttackFacts
 from twinproof.reporting.attack_marks import WORST, legend_entry, mark_of

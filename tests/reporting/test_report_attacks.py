@@ -16,13 +16,13 @@ from report_attacks import SIZES, add_attacks, attacked_run, change_results, cro
 from report_page import check_page
 from report_runs import LABELS, feature_data, image_data, make_certificates, make_metrics, run_record, write_run
 
+from twinproof.certification.method import Sampling
 from twinproof.certification.run import certify_run
-from twinproof.certification.smoothed import Sampling
 from twinproof.data.record import Dataset, Split
 from twinproof.errors import RunError
 from twinproof.evaluation.protocols import AttackPlan
 from twinproof.evaluation.under_attack import attack_run
-from twinproof.randomness import Key
+from twinproof.keys import Key
 from twinproof.reporting import write_report
 from twinproof.reporting.attack_section import attack_section
 from twinproof.reporting.card import guarantee_card, robustness_sentence

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinproof.evaluation.intervals import Interval
+from twinproof.evaluation.accuracy import Interval
 from twinproof.reporting.numbers import (
     duration_text,
     epsilon_number,

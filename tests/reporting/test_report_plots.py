@@ -7,8 +7,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from twinproof.evaluation.accuracy import binomial_interval
 from twinproof.evaluation.certified import certified_curve
-from twinproof.evaluation.intervals import binomial_interval
 from twinproof.reporting.facts import Progress
 from twinproof.reporting.plots import RadiusCounts, comparison_plot, curve_plot, histogram_plot, progress_plot
 from twinproof.reporting.radius_words import REFUTED_CLAIM, RadiusWords

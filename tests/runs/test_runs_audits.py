@@ -23,8 +23,7 @@ from twinproof.runs.audits import (
     unbind_audit,
     write_audit,
 )
-from twinproof.runs.layout import read_run_json
-from twinproof.runs.record import update_run_json
+from twinproof.runs.layout import read_run_json, update_run_json
 
 VALUES: dict[str, Any] = {
     "str": "x",

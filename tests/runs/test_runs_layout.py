@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from twinproof.errors import RunError
-from twinproof.runs.layout import RunLayout, read_run_json
+from twinproof.runs.layout import MetricsLine, RunLayout, read_run_json
 from twinproof.runs.reading import read_lines
-from twinproof.runs.run_model import MetricsLine
 
 
 def test_the_names_are_those_of_the_format(tmp_path: Path) -> None:

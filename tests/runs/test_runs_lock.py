@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from twinproof.errors import RunError
-from twinproof.runs.lock import exclusive
+from twinproof.runs.layout import exclusive
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from twinproof.runs.lock import exclusive
+from twinproof.runs.layout import exclusive
 with exclusive(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)

@@ -12,10 +12,10 @@ from torch import nn
 
 from twinproof.errors import RunError
 from twinproof.files import write_atomic
-from twinproof.layers.models.registry import build_network
-from twinproof.layers.models.with_noise import NoiseForm, RedistributionKind, with_noise
+from twinproof.layers.networks import build_network
 from twinproof.layers.noise import Law, NoiseLayer, Place, silenced
-from twinproof.runs.record import COMPLETE, file_digests, write_run_json
+from twinproof.layers.noise_placement import NoiseForm, RedistributionKind, with_noise
+from twinproof.runs.layout import COMPLETE, file_digests, write_run_json
 from twinproof.runs.run import Run
 
 SHAPE, CLASSES, SIGMA = (5,), ("a", "b", "c"), 0.3

@@ -13,7 +13,7 @@ import pytest
 
 from twinproof.data.record import Split
 from twinproof.errors import RunError
-from twinproof.randomness import Key
+from twinproof.keys import Key
 from twinproof.runs import private_files
 
 RECORDS = Split(np.arange(12, dtype=np.uint8).reshape(4, 3), np.array([0, 1, 0, 1], dtype=np.int64))

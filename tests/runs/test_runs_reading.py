@@ -20,10 +20,9 @@ from twinproof.runs import private_files
 from twinproof.runs.attacks import read_attack_lines, read_attacks
 from twinproof.runs.audits import read_audit
 from twinproof.runs.certificates import HEADER, read_certificates, read_settings
-from twinproof.runs.layout import read_run_json
+from twinproof.runs.layout import MetricsLine, read_run_json
 from twinproof.runs.reading import read_json, read_lines
 from twinproof.runs.run import Run
-from twinproof.runs.run_model import MetricsLine
 
 KEPT = Path(__file__).parents[1] / "fixtures" / "format-1"
 

@@ -9,9 +9,15 @@ import pytest
 
 from twinproof.errors import RunError
 from twinproof.files import sha256_file
-from twinproof.runs.environment import software_versions, utc_now
-from twinproof.runs.layout import read_run_json
-from twinproof.runs.record import config_digest, file_digests, update_run_json, write_run_json
+from twinproof.runs.layout import (
+    config_digest,
+    file_digests,
+    read_run_json,
+    software_versions,
+    update_run_json,
+    utc_now,
+    write_run_json,
+)
 
 ACCURACY = {"value": 0.5, "low": 0.25, "high": 0.75, "confidence": 0.95}
 

@@ -13,10 +13,9 @@ from torch import nn
 
 from twinproof.errors import RunError
 from twinproof.guarantee import Guarantee, Kind, Status
-from twinproof.layers.models.registry import build_network
-from twinproof.runs.layout import read_run_json
+from twinproof.layers.networks import build_network
+from twinproof.runs.layout import file_digests, read_run_json, update_run_json, write_run_json
 from twinproof.runs.private_files import save_times
-from twinproof.runs.record import file_digests, update_run_json, write_run_json
 from twinproof.runs.run import Run
 
 PRIVACY = Guarantee(

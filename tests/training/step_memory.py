@@ -23,7 +23,7 @@ from training_problems import CLASSES, CPU, LEVELS, PLAN, problem
 from speed.memory import step_bytes
 from twinproof.data.record import Split
 from twinproof.training.per_example.fast import FastPath
-from twinproof.training.per_example.path import PerExamplePath, RecordGradients, RecordLoss
+from twinproof.training.per_example.paths import PerExamplePath, RecordGradients, RecordLoss
 
 RECORDS, FEATURES, ROWS = 65_536, 128, 128
 FEW = 256

@@ -16,15 +16,12 @@ from twinproof.data.config import DataConfig
 from twinproof.data.load import load
 from twinproof.data.record import Split
 from twinproof.errors import ConfigError
-from twinproof.layers.models.registry import build_network
-from twinproof.training.adversarial_copies import AdversarialCopies, Ascent, smoothed_loss
-from twinproof.training.augmentation import GaussianCopies
-from twinproof.training.loss import mean_cross_entropy
-from twinproof.training.moved_copies import WarmedUp
-from twinproof.training.pass_mode import ONE_BY_ONE, PassMode
+from twinproof.layers.networks import build_network
+from twinproof.training.copies import AdversarialCopies, Ascent, WarmedUp, smoothed_loss
+from twinproof.training.loop import mean_cross_entropy
+from twinproof.training.passes import ONE_BY_ONE, GaussianCopies, PassMode
 from twinproof.training.per_example.fast import FastPath
-from twinproof.training.per_example.path import PerExamplePath, RecordLoss
-from twinproof.training.per_example.vmap import VmapPath
+from twinproof.training.per_example.paths import PerExamplePath, RecordLoss, VmapPath
 
 SIGMA, NOISY, FRESH = 0.25, 2, 128
 AUTHORS = Ascent(radius=0.25, steps=2)

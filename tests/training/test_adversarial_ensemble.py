@@ -13,14 +13,14 @@ from torch.func import vmap
 from twinproof.data.config import DataConfig
 from twinproof.data.load import load
 from twinproof.errors import ConfigError, ModelError
-from twinproof.layers.models.registry import build_network
-from twinproof.layers.models.with_noise import with_two_noises
+from twinproof.keys import Key
+from twinproof.layers.networks import build_network
 from twinproof.layers.noise import silenced
-from twinproof.randomness import Key
-from twinproof.training.adversarial_ensemble import ATTACKS, AdversarialEnsemble, Ensemble
-from twinproof.training.loss import mean_cross_entropy
-from twinproof.training.moved_copies import WarmedUp
-from twinproof.training.per_example.vmap import VmapPath
+from twinproof.layers.noise_placement import with_two_noises
+from twinproof.training.copies import WarmedUp
+from twinproof.training.loop import mean_cross_entropy
+from twinproof.training.per_example.paths import VmapPath
+from twinproof.training.stobatch import ATTACKS, AdversarialEnsemble, Ensemble
 
 BENIGN, SHAPE, SIZE = 2, (1, 8, 8), 0.1
 PAPERS = Ensemble(size=SIZE, steps=10)

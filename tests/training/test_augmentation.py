@@ -8,9 +8,7 @@ from torch import Tensor
 from training_problems import CPU, KEY, LEVELS, training_split
 
 from twinproof.errors import ConfigError
-from twinproof.training.augmentation import Augmentation, GaussianCopies, OriginalOnly, Repeats
-from twinproof.training.batching import Batching
-from twinproof.training.records import DeviceRecords
+from twinproof.training.passes import Augmentation, Batching, DeviceRecords, GaussianCopies, OriginalOnly, Repeats
 
 SIGMA = 0.25
 # The standard deviation of a sample deviation over a million draws is 0.07 %: 0.5 % is seven of them.

@@ -10,9 +10,8 @@ from torch import Tensor, nn
 from training_problems import network, problem
 
 from twinproof.errors import ConfigError, RunError
-from twinproof.training.averaging import WeightAverage
 from twinproof.training.checkpoint import load_checkpoint, save_checkpoint
-from twinproof.training.loop import run_loop
+from twinproof.training.loop import WeightAverage, run_loop
 
 DECAY = 0.7
 
@@ -171,5 +170,5 @@ def test_a_checkpoint_without_its_average_changes_nothing(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("decay", [-0.1, 1.0, float("nan")])
 def test_a_decay_that_never_forgets_is_refused(decay: float) -> None:
-    with pytest.raises(ConfigError, match="no moving average"):
+    with pytest.raises(ConfigError, match="decay is too large"):
         WeightAverage(network(), decay)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from twinproof.training.captured import Captured
+from twinproof.compute.devices import Captured
 
 
 def test_on_a_cpu_the_work_is_called() -> None:

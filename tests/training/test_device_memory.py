@@ -8,7 +8,7 @@ import weakref
 import pytest
 import torch
 
-from twinproof.training.device_memory import free_device_memory, power_of_two_below
+from twinproof.training.step_sums import free_device_memory, power_of_two_below
 
 
 class Knot:

@@ -10,9 +10,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from twinproof.compute.process_ranks import join
+from twinproof.compute.ranks import Ranks
 from twinproof.recipes.train import train
-from twinproof.training.distributed.join import join
-from twinproof.training.distributed.ranks import Ranks
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,22 +13,17 @@ from torch import Tensor, nn
 from training_problems import CPU, KEY, PLAN, Gradients, distance, hand_step, network, problem, training_split
 
 from rank_processes import Ended, quick_to_part, run_ranks
+from twinproof.compute.process_ranks import ProcessRanks
+from twinproof.compute.ranks import ALONE, Ranks, Share
 from twinproof.errors import TwinproofError
+from twinproof.keys import KEY_BYTES, Key
 from twinproof.privacy.ledger import Ledger
 from twinproof.privacy.plan import Plan, PrivateExecution
-from twinproof.randomness import KEY_BYTES, Key
-from twinproof.training.augmentation import Augmentation, GaussianCopies, OriginalOnly
-from twinproof.training.batching import Batching
-from twinproof.training.distributed.process_ranks import ProcessRanks
-from twinproof.training.distributed.ranks import ALONE, Ranks
-from twinproof.training.distributed.share import Share
-from twinproof.training.distributed.shared_ledger import SharedLedger
-from twinproof.training.distributed.shared_sums import SharedPlainGradients, SharedPrivateGradients, SharedStepSums
-from twinproof.training.gradient_source import PlainGradients
-from twinproof.training.loss import mean_cross_entropy
+from twinproof.training.distributed import SharedLedger, clipped_over_ranks
+from twinproof.training.loop import PlainGradients, PrivateGradients, mean_cross_entropy
+from twinproof.training.passes import Augmentation, Batching, DeviceRecords, GaussianCopies, OriginalOnly
 from twinproof.training.per_example.fast import FastPath
-from twinproof.training.records import DeviceRecords
-from twinproof.training.step_sums import ClippedPass, ClippedSums, HostStepSums, StepSums
+from twinproof.training.step_sums import ClippedPass, ClippedSums, HostStepSums
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 ROWS, STEPS = 3, 3
@@ -45,7 +41,7 @@ def shared_step(ranks: Ranks, folder: Path, augmentation: Augmentation, step: in
     count = sum(value.numel() for value in shapes.values())
     execution = PrivateExecution(PLAN, KEY, given.ledger, records=len(given.records), parameters=count)
     path = FastPath(given.model, mean_cross_entropy)
-    source = SharedPrivateGradients(execution, path, given.batching, shapes, ranks=ranks)
+    source = PrivateGradients(execution, path, given.batching, shapes, ranks=ranks)
     found = source.gradient(step)
     assert source.last is not None
     seen = [source.last.drawn, source.last.clipped, source.last.non_finite]
@@ -75,19 +71,14 @@ def test_noisy_copies_are_those_of_one_process(world: int, tmp_path: Path) -> No
     assert ends[0].value["seen"] == [alone.source.last.drawn, alone.source.last.clipped, alone.source.last.non_finite]
 
 
-class SumOfEveryTensor(SharedStepSums):
+def sum_of_every_tensor(part: ClippedSums, ranks: Ranks) -> ClippedSums:
     """The waste: a message for each parameter."""
-
-    def of(self, indices: Tensor, step: int) -> ClippedSums:
-        part = self._inner.of(self._ranks.share.own(indices, self._size), step)
-        return ClippedSums(
-            {name: self._ranks.sum_in_order(value.flatten()) for name, value in part.by_name.items()}, part.counts
-        )
+    return ClippedSums({name: ranks.sum_in_order(value.flatten()) for name, value in part.by_name.items()}, part.counts)
 
 
-@pytest.mark.parametrize(("sums", "messages"), [(SharedStepSums, 1), (SumOfEveryTensor, 4)])
+@pytest.mark.parametrize(("summed", "messages"), [(clipped_over_ranks, 1), (sum_of_every_tensor, 4)])
 def test_a_step_is_one_message_however_many_passes_and_layers(
-    sums: type[SharedStepSums], messages: int, tmp_path: Path
+    summed: Callable[[ClippedSums, Ranks], ClippedSums], messages: int, tmp_path: Path
 ) -> None:
     def work(ranks: Ranks) -> int:
         assert isinstance(ranks, ProcessRanks)
@@ -101,7 +92,8 @@ def test_a_step_is_one_message_however_many_passes_and_layers(
         given = problem(tmp_path / str(ranks.rank), rows=ROWS)
         shapes = {name: value.detach() for name, value in given.model.named_parameters()}
         clipped = ClippedPass(FastPath(given.model, mean_cross_entropy), lambda norms: torch.ones_like(norms))
-        sums(HostStepSums(clipped, given.batching, shapes), ROWS, ranks).of(torch.arange(len(given.records)), 0)
+        batching = replace(given.batching, share=ranks.share)
+        summed(HostStepSums(clipped, batching, shapes).of(torch.arange(len(given.records)), 0), ranks)
         return len(sent)
 
     assert [ended.value for ended in run_ranks(2, work)] == [messages, messages]
@@ -124,11 +116,9 @@ def test_a_share_that_counts_twice_is_caught(tmp_path: Path) -> None:
     assert distance(as_gradients(found.value, network()), wanted) > 1e-3
 
 
-class Zeros(StepSums):
+def zeros() -> ClippedSums:
     """The sums of records whose gradients are all zero."""
-
-    def of(self, indices: Tensor, step: int) -> ClippedSums:
-        return ClippedSums({"weight": torch.zeros(COORDINATES, dtype=torch.float64)}, torch.zeros(2, dtype=torch.int64))
+    return ClippedSums({"weight": torch.zeros(COORDINATES, dtype=torch.float64)}, torch.zeros(2, dtype=torch.int64))
 
 
 def execution_of(folder: Path, ranks: Ranks, key: Key, plan: Plan = NOISE_PLAN) -> PrivateExecution:
@@ -142,15 +132,14 @@ Release = Callable[[Path, Ranks], Tensor]
 def honest(folder: Path, ranks: Ranks) -> Tensor:
     execution = execution_of(folder, ranks, KEY)
     draw = execution.draw(0)
-    sums = SharedStepSums(Zeros(), 8, ranks).of(draw.indices, 0)
-    return execution.release(draw, sums.by_name)["weight"]
+    return execution.release(draw, clipped_over_ranks(zeros(), ranks).by_name)["weight"]
 
 
 def noise_of_every_rank(folder: Path, ranks: Ranks) -> Tensor:
     """The bug: each rank makes its own part private, and the parts are added."""
     execution = execution_of(folder, ranks, Key(bytes([ranks.rank]) * KEY_BYTES))
     draw = execution.draw(0)
-    part = execution.release(draw, Zeros().of(draw.indices, 0).by_name)["weight"]
+    part = execution.release(draw, zeros().by_name)["weight"]
     return ranks.sum_in_order(part)
 
 
@@ -192,10 +181,7 @@ def test_plain_gradients_are_shared_too() -> None:
     def source(ranks: Ranks) -> PlainGradients:
         model = network()
         batching = Batching(DeviceRecords(training_split(), 255, CPU, torch.float64), GaussianCopies(2, 0.2), ROWS, KEY)
-        settings = {"sample_rate": 0.4, "divisor": 16.0}
-        if ranks is ALONE:
-            return PlainGradients(model, mean_cross_entropy, batching, **settings)
-        return SharedPlainGradients(model, mean_cross_entropy, batching, **settings, ranks=ranks)
+        return PlainGradients(model, mean_cross_entropy, batching, sample_rate=0.4, divisor=16.0, ranks=ranks)
 
     def work(ranks: Ranks) -> dict[str, list[float]]:
         return {name: value.flatten().tolist() for name, value in source(ranks).gradient(1).items()}

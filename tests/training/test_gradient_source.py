@@ -34,11 +34,8 @@ from training_problems import (
     training_split,
 )
 
-from twinproof.training.augmentation import GaussianCopies, OriginalOnly
-from twinproof.training.batching import Batching
-from twinproof.training.gradient_source import PlainGradients
-from twinproof.training.loss import mean_cross_entropy
-from twinproof.training.records import DeviceRecords
+from twinproof.training.loop import PlainGradients, mean_cross_entropy
+from twinproof.training.passes import Batching, DeviceRecords, GaussianCopies, OriginalOnly
 
 TOLERANCE = 1e-6
 

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 from training_problems import Gradients, distance, hand_step, network, problem
 
-from twinproof.training.gradient_source import GradientSource
-from twinproof.training.loop import run_loop
+from twinproof.training.loop import GradientSource, run_loop
 
 RATE, MOMENTUM, STEPS = 0.3, 0.9, 4
 

@@ -6,18 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from twinproof.layers.noise import (
-    Constraint,
-    Law,
-    LearnedSpread,
-    NoiseLayer,
-    Place,
-    WeightRule,
-    add_noise,
-    split_at_noise,
-)
-from twinproof.privacy.sensitivity.operator_norm import operator_norm
-from twinproof.training.captured import Captured
+from twinproof.compute.devices import Captured
+from twinproof.layers.noise import Law, LearnedSpread, NoiseLayer, Place
+from twinproof.layers.noise_constraint import Constraint, WeightRule
+from twinproof.layers.noise_placement import add_noise, split_at_noise
+from twinproof.privacy.operator_norm import operator_norm
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

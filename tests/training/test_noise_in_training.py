@@ -9,8 +9,9 @@ import torch
 from torch import nn
 from training_problems import FEATURES, PATHS, Gradients, Problem, network, problem
 
-from twinproof.layers.noise import Law, LearnedSpread, NoiseLayer, Place, RandomSpread, Spread, add_noise, silenced
-from twinproof.training.augmentation import Repeats
+from twinproof.layers.noise import Law, LearnedSpread, NoiseLayer, Place, RandomSpread, Spread, silenced
+from twinproof.layers.noise_placement import add_noise
+from twinproof.training.passes import Repeats
 
 
 def _noisy(spread: type[Spread]) -> nn.Module:

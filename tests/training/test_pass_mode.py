@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from twinproof.layers.models.registry import NETWORKS, build_network
-from twinproof.layers.noise import Law, LearnedSpread, NoiseLayer, Place, RandomSpread, Spread, UniformSpread, add_noise
-from twinproof.training.pass_mode import ONE_BY_ONE, PassMode, is_known, layers_draw, pass_mode
+from twinproof.layers.networks import NETWORKS, build_network
+from twinproof.layers.noise import Law, LearnedSpread, NoiseLayer, Place, RandomSpread, Spread, UniformSpread
+from twinproof.layers.noise_placement import add_noise
+from twinproof.training.passes import ONE_BY_ONE, PassMode, is_known, layers_draw, pass_mode
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from scipy.stats import poisson
 
-from twinproof.training.performance import Performance, expected_passes, largest_pass, physical_batch_size
+from twinproof.training.passes import Performance, expected_passes, largest_pass, physical_batch_size
 
 
 @given(expected=st.floats(1e-3, 1e5), copies=st.integers(1, 65), limit=st.integers(1, 4096))

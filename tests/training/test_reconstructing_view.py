@@ -10,14 +10,18 @@ import torch
 from torch import Tensor, nn
 
 from twinproof.errors import ModelError
-from twinproof.layers.adjoint import Adjoint
-from twinproof.layers.models.registry import build_network
-from twinproof.layers.models.with_noise import with_two_noises
+from twinproof.layers.networks import build_network
 from twinproof.layers.noise import silenced
+from twinproof.layers.noise_constraint import Adjoint
+from twinproof.layers.noise_placement import with_two_noises
 from twinproof.training.per_example.choose import choose_path
 from twinproof.training.per_example.fast import FastPath
-from twinproof.training.reconstructing_view import ReconstructingView
-from twinproof.training.taylor_loss import taylor_cross_entropy, taylor_reconstruction, taylor_reconstruction_rows
+from twinproof.training.stobatch import (
+    ReconstructingView,
+    taylor_cross_entropy,
+    taylor_reconstruction,
+    taylor_reconstruction_rows,
+)
 
 SHAPES: list[tuple[str, tuple[int, ...]]] = [("mlp", (7,)), ("mlp", (1, 4, 4)), ("stobatch-cnn", (1, 8, 8))]
 SHAPES += [("stobatch-cnn", (3, 5, 9)), ("gelu-cnn", (1, 9, 9))]

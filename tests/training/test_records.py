@@ -10,7 +10,7 @@ import torch
 from training_problems import CPU, LEVELS, training_split
 
 from twinproof.data.record import Split
-from twinproof.training.records import DeviceRecords, Pass
+from twinproof.training.passes import DeviceRecords, Pass
 
 CASES = [(0, 4), (1, 4), (3, 4), (4, 4), (5, 4), (40, 7), (40, 64), (40, 1)]
 

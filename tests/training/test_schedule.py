@@ -9,9 +9,7 @@ import pytest
 import torch
 from training_problems import network
 
-from twinproof.training.gradient_source import GradientSource
-from twinproof.training.loop import run_loop
-from twinproof.training.schedule import Rate, Schedule, rate_of, share_of_rate
+from twinproof.training.loop import GradientSource, Rate, Schedule, rate_of, run_loop, share_of_rate
 
 STEPS = 12
 

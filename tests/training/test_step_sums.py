@@ -13,13 +13,10 @@ import torch
 from torch import Tensor, nn
 from training_problems import CPU, KEY, LEVELS, PLAN, distance, hand_step, network, problem, training_split
 
-from twinproof.privacy.clipping import flat_clip_weights
-from twinproof.training.augmentation import GaussianCopies
-from twinproof.training.batching import Batching
-from twinproof.training.loss import mean_cross_entropy
-from twinproof.training.pass_mode import PassMode
+from twinproof.privacy.plan import flat_clip_weights
+from twinproof.training.loop import mean_cross_entropy
+from twinproof.training.passes import Batching, DeviceRecords, GaussianCopies, PassMode
 from twinproof.training.per_example.fast import FastPath
-from twinproof.training.records import DeviceRecords
 from twinproof.training.step_sums import ClippedPass, ClippedSums, DeviceStepSums, HostStepSums, StepSums, in_order
 
 DRAWN = torch.tensor([0, 3, 4, 8, 11, 12, 20, 21, 22, 30, 39])

@@ -11,11 +11,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from twinproof.errors import ConfigError
-from twinproof.privacy.functional.polynomials import output_polynomial, reconstruction_polynomial
+from twinproof.privacy.functional import output_polynomial, reconstruction_polynomial
 from twinproof.training.per_example.fast import FastPath
-from twinproof.training.per_example.path import PerExamplePath, RecordLoss
-from twinproof.training.per_example.vmap import VmapPath
-from twinproof.training.taylor_loss import balanced_cross_entropy, taylor_cross_entropy, taylor_reconstruction
+from twinproof.training.per_example.paths import PerExamplePath, RecordLoss, VmapPath
+from twinproof.training.stobatch import balanced_cross_entropy, taylor_cross_entropy, taylor_reconstruction
 
 COPIES, CLASSES = 3, 4
 

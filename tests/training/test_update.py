@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from twinproof.training.update import Update
+from twinproof.training.loop import Update
 
 Maker = Callable[[nn.Module], torch.optim.Optimizer]
 OPTIMIZERS: dict[str, Maker] = {

@@ -11,19 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from twinproof.data.record import Split
+from twinproof.keys import Key
 from twinproof.privacy.ledger import Ledger
 from twinproof.privacy.plan import Plan, PrivateExecution
-from twinproof.privacy.sampling import poisson_sample
-from twinproof.randomness import Key
-from twinproof.training.augmentation import Augmentation, OriginalOnly
-from twinproof.training.batching import Batching
-from twinproof.training.gradient_source import PrivateGradients
-from twinproof.training.loss import mean_cross_entropy
-from twinproof.training.pass_mode import ONE_BY_ONE, PassMode
+from twinproof.privacy.step_randomness import poisson_sample
+from twinproof.training.loop import PrivateGradients, mean_cross_entropy
+from twinproof.training.passes import ONE_BY_ONE, Augmentation, Batching, DeviceRecords, OriginalOnly, PassMode
 from twinproof.training.per_example.fast import FastPath
-from twinproof.training.per_example.path import PerExamplePath, RecordLoss
-from twinproof.training.per_example.vmap import VmapPath
-from twinproof.training.records import DeviceRecords
+from twinproof.training.per_example.paths import PerExamplePath, RecordLoss, VmapPath
 
 RECORDS, FEATURES, CLASSES, LEVELS = 40, 5, 3, 255
 CPU = torch.device("cpu")

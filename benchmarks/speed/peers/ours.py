@@ -12,10 +12,10 @@ from speed.graphs import captured
 from speed.memory import step_bytes
 from speed.peers.peer import Answer, NotRun, Peer, Step, added
 from speed.workloads import CLASSES, CLIP, WORKLOADS, Task
-from twinproof.privacy.clipping import flat_clip_weights
-from twinproof.training.loss import mean_cross_entropy
+from twinproof.privacy.plan import flat_clip_weights
+from twinproof.training.loop import mean_cross_entropy
 from twinproof.training.per_example import PerExamplePath, VmapPath, choose_path
-from twinproof.training.per_example.scratch import SCRATCH
+from twinproof.training.per_example.gradients import SCRATCH
 
 
 @cache

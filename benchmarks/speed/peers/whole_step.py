@@ -17,17 +17,12 @@ from torch import Tensor
 from speed.peers.peer import Answer, Peer, Step
 from speed.workloads import CLASSES, CLIP, Task
 from twinproof.data.record import Split
+from twinproof.keys import Key
 from twinproof.privacy.ledger import Ledger
 from twinproof.privacy.plan import Plan, PrivateExecution
-from twinproof.randomness import Key
-from twinproof.training.augmentation import Augmentation
-from twinproof.training.batching import Batching
-from twinproof.training.gradient_source import PrivateGradients
-from twinproof.training.loss import mean_cross_entropy
-from twinproof.training.pass_mode import layers_draw, pass_mode
+from twinproof.training.loop import PrivateGradients, Update, mean_cross_entropy
+from twinproof.training.passes import Augmentation, Batching, DeviceRecords, layers_draw, pass_mode
 from twinproof.training.per_example import choose_path
-from twinproof.training.records import DeviceRecords
-from twinproof.training.update import Update
 
 _STEPS = 10**6
 

@@ -19,14 +19,12 @@ from typing import Any, Protocol
 from twinproof.data.record import Dataset
 from twinproof.errors import RunError
 from twinproof.files import append_line, canonical_json, write_json
-from twinproof.layers.models.prior import PRIOR_NETWORK, PRIOR_WIDTH, Prior, prior_sha256
+from twinproof.layers.prior import PRIOR_NETWORK, PRIOR_WIDTH, Prior, prior_sha256
 from twinproof.recipes.config import TrainConfig, parse_train_config
-from twinproof.recipes.prior_of_run import SECTION
 from twinproof.recipes.registry import find_recipe
-from twinproof.runs.environment import utc_now
-from twinproof.runs.layout import RunLayout, read_run_json
+from twinproof.recipes.resumption import SECTION
+from twinproof.runs.layout import COMPLETE, RunLayout, read_run_json, utc_now
 from twinproof.runs.reading import read_json
-from twinproof.runs.record import COMPLETE
 from twinproof.runs.run import Run
 
 Numbers = dict[str, Any]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from twinproof.cli.options import DataRoot, Device, Json
+from twinproof.cli.output import DataRoot, Device, Json
 from twinproof.cli.ranks import bars_of, launched_ranks
 from twinproof.errors import ConfigError
 

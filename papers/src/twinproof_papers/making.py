@@ -13,16 +13,15 @@ from itertools import takewhile
 from multiprocessing import get_context
 from pathlib import Path
 
+from twinproof.compute.devices import describe_device, resolve_device
+from twinproof.compute.ranks import ALONE, RankError, Ranks
 from twinproof.data.load import load
 from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError, OutOfMemory, RunError, SystemFault, TwinproofError, fault_of
 from twinproof.progress import Progress, Silent
 from twinproof.recipes.train import train
-from twinproof.runs.environment import software_versions, utc_now
+from twinproof.runs.layout import software_versions, utc_now
 from twinproof.runs.run import Run
-from twinproof.training.device import describe_device, resolve_device
-from twinproof.training.distributed.rank_error import RankError
-from twinproof.training.distributed.ranks import ALONE, Ranks
 from twinproof_papers.cell import RUN_AGAIN, Call, Cell, CellStore, Failure, Measured, Outcome, is_trained
 from twinproof_papers.experiment import Options
 
@@ -178,7 +177,7 @@ def _outcomes(cells: list[Cell], store: CellStore, options: Options, ranks: Rank
 
 
 def _attempt(cell: Cell, store: CellStore, options: Options) -> Outcome:
-    from twinproof.training.device_memory import free_device_memory
+    from twinproof.training.step_sums import free_device_memory
 
     outcome: Outcome
     try:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from twinproof.compute.devices import resolve_device
+from twinproof.compute.ranks import ALONE, Ranks
 from twinproof.errors import ConfigError, DataError, system_faults
 from twinproof.files import make_folder, write_atomic
 from twinproof.progress import Progress, Silent
-from twinproof.training.device import resolve_device
-from twinproof.training.distributed.ranks import ALONE, Ranks
 from twinproof_papers.catalogue import find_experiment
 from twinproof_papers.cell import CELLS, Cell, CellStore, Measured, made_in
 from twinproof_papers.certified_under_attack import CertifiedUnderAttack, SecureSgdMnist

@@ -10,18 +10,17 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from twinproof.certification.bounds.catalogue import find_bound, status_of
-from twinproof.certification.bounds.confidence import RunnerUp
-from twinproof.certification.bounds.evidence import Evidence
-from twinproof.certification.bounds.mean_confidence import find_confidence
+from twinproof.certification.catalogue import find_bound, status_of
+from twinproof.certification.confidence import Evidence
 from twinproof.certification.method import Method
-from twinproof.certification.of_run import smoothed_for_run
 from twinproof.certification.radius import Certified, RadiusRule
+from twinproof.certification.run import smoothed_for_run
 from twinproof.data.record import Dataset
 from twinproof.errors import CheckFailed
 from twinproof.guarantee import Status
-from twinproof.layers.noise import BOTH_PLACES, Law
-from twinproof.layers.noise.fixed_draws import FixedDraws
+from twinproof.layers.fixed_draws import FixedDraws
+from twinproof.layers.noise import Law
+from twinproof.layers.noise_placement import BOTH_PLACES
 from twinproof.runs.certificates import CertificateSettings
 from twinproof.runs.run import Run
 
@@ -98,14 +97,13 @@ def has_fixed_draws(network: nn.Module) -> bool:
 
 def recorded_rule(settings: CertificateSettings, bound: str) -> RadiusRule:
     """What ``bound`` makes of votes under the noise, the norm and the confidence that the certificates record."""
+    method = Method(settings.norm, settings.bound, settings.statistic, settings.confidence, settings.runner_up)
     return RadiusRule(
         bound=find_bound(bound, Law(settings.law)),
-        confidence=find_confidence(settings.confidence),
-        runner_up=RunnerUp(settings.runner_up),
         classes=settings.classes,
-        resolution=settings.resolution,
         sigma=settings.sigma,
         tau=settings.tau,
+        method=method,
         operator_norm=settings.operator_norm,
         slack=settings.slack,
         slackless_norm=settings.slackless_norm,

@@ -12,10 +12,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from twinproof.compute.devices import describe_device, resolve_device
 from twinproof.errors import DataError
 from twinproof.files import canonical_json
-from twinproof.runs.environment import software_versions, utc_now
-from twinproof.training.device import describe_device, resolve_device
+from twinproof.runs.layout import software_versions, utc_now
 from twinproof_papers.cell import CELLS, CellStore, Measured
 from twinproof_papers.comparison import compare
 from twinproof_papers.experiment import Experiment, Options

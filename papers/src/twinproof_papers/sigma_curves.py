@@ -12,11 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from twinproof.privacy.mechanisms.classic_gaussian import LARGEST_EPSILON
-from twinproof.privacy.mechanisms.gaussian import gaussian_delta
-from twinproof.privacy.mechanisms.heterogeneous_analytic import HeterogeneousAnalytic
-from twinproof.privacy.mechanisms.heterogeneous_gaussian import HeterogeneousGaussian
-from twinproof.privacy.mechanisms.redistribution import Redistribution
+from twinproof.privacy.mechanisms import LARGEST_EPSILON, calibrate, gaussian_delta
+from twinproof.privacy.redistribution import Redistribution
 from twinproof_papers.cell import Cell, Measured
 from twinproof_papers.drawing import BROKEN, RULE
 from twinproof_papers.experiment import Options
@@ -46,12 +43,12 @@ class Curve:
 
 def analytic_sigma(epsilon: float) -> float:
     """The least noise for any r: that of the heterogeneous analytic mechanism."""
-    return HeterogeneousAnalytic.for_target(epsilon, DELTA, redistribution=_EQUAL).sigma
+    return calibrate("heterogeneous-analytic", epsilon, DELTA, redistribution=_EQUAL).sigma
 
 
 def paper_sigma(epsilon: float) -> float:
     """The noise of the paper's Theorem 3."""
-    return HeterogeneousGaussian.for_target(epsilon, DELTA, redistribution=_EQUAL).sigma
+    return calibrate("heterogeneous", epsilon, DELTA, redistribution=_EQUAL).sigma
 
 
 def classic_sigma(epsilon: float) -> float:

@@ -13,27 +13,25 @@ from typing import Any
 
 import torch
 
-from twinproof.attacks.attack import Keep, fgsm
 from twinproof.attacks.objective import Plain
 from twinproof.attacks.run import predicted_labels, run_attack
+from twinproof.attacks.search import Keep, fgsm
 from twinproof.attacks.threat import Threat
-from twinproof.certification.earlier_work import CERTIFICATE_FILES
-from twinproof.certification.earlier_work import COMPLETE as CERTIFIED
-from twinproof.certification.run import CertifiedRun, certify_run
-from twinproof.certification.sampling import Sampling
+from twinproof.certification.method import Sampling
+from twinproof.certification.run import CERTIFICATE_FILES, CertifiedRun, certify_run
+from twinproof.certification.run import COMPLETE as CERTIFIED
+from twinproof.compute.devices import resolve_device
 from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError
 from twinproof.evaluation.certified import summarize
 from twinproof.files import sync_folder
-from twinproof.randomness import Key
+from twinproof.keys import Key
 from twinproof.recipes.guarantees import not_yet_certified
 from twinproof.runs.attacks import ATTACK_FILES
 from twinproof.runs.audits import AUDIT_JSON
 from twinproof.runs.certificates import read_certificates, read_settings
-from twinproof.runs.layout import RunLayout
-from twinproof.runs.record import update_run_json
+from twinproof.runs.layout import RunLayout, update_run_json
 from twinproof.runs.run import Run
-from twinproof.training.device import resolve_device
 from twinproof_papers.cell import Numbers, is_trained
 
 KIND = "smoothing"

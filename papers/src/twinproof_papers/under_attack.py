@@ -14,24 +14,21 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from twinproof.attacks.attack import pgd
-from twinproof.attacks.objective import Plain
+from twinproof.attacks.objective import Plain, without_noise
 from twinproof.attacks.run import predicted_labels, run_attack
+from twinproof.attacks.search import pgd
 from twinproof.attacks.threat import Threat
-from twinproof.attacks.without_noise import without_noise
-from twinproof.certification.method import Method
-from twinproof.certification.of_run import smoothed_for_run
-from twinproof.certification.run import CertifiedRun, certify_run
-from twinproof.certification.sampling import Sampling
+from twinproof.certification.method import Method, Sampling
+from twinproof.certification.run import CertifiedRun, certify_run, smoothed_for_run
+from twinproof.compute.devices import resolve_device
 from twinproof.data.record import Dataset
-from twinproof.evaluation.attacked_classifiers import smoothed_objective
+from twinproof.evaluation.attack_results import stored_inside
+from twinproof.evaluation.attack_work import smoothed_objective
 from twinproof.evaluation.protocols import CLEAN, AttackPlan, Protocol
-from twinproof.evaluation.stored_levels import stored_inside
 from twinproof.evaluation.under_attack import AttackedRun, attack_run
-from twinproof.randomness import Key
+from twinproof.keys import Key
 from twinproof.runs.attacks import AttackLine
 from twinproof.runs.run import Run
-from twinproof.training.device import resolve_device
 from twinproof_papers.cell import Numbers
 from twinproof_papers.experiment import in_input_units
 from twinproof_papers.rereading import PUBLISHED, Rereading

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from twinproof.errors import ConfigError, DataError, ModelError, UserError
-from twinproof.layers.models.registry import build_network
-from twinproof.layers.noise import Law, NoiseLayer, UniformSpread, add_noise
+from twinproof.layers.networks import build_network
+from twinproof.layers.noise import Law, NoiseLayer, UniformSpread
+from twinproof.layers.noise_placement import add_noise
 from twinproof_papers.example_metrics.curvature import (
     HessianNorms,
     Iteration,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from twinproof.errors import DataError, ModelError, UserError
-from twinproof.layers.models.registry import build_network
+from twinproof.layers.networks import build_network
 from twinproof_papers.example_metrics.lipschitz import LipschitzSettings, local_lipschitz
 from twinproof_papers.example_metrics.subject import penultimate
 

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
+from twinproof.certification.method import Sampling
 from twinproof.certification.run import certify_run
-from twinproof.certification.smoothed import Sampling
 from twinproof.data.record import Dataset
 from twinproof.errors import RunError
-from twinproof.layers.models.registry import build_network
-from twinproof.randomness import Key
+from twinproof.keys import Key
+from twinproof.layers.networks import build_network
 from twinproof.runs.run import Run
 from twinproof_papers.example_metrics.curvature import input_gradient_norms, input_hessian_norms
 from twinproof_papers.example_metrics.lipschitz import local_lipschitz

@@ -21,17 +21,17 @@ from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError
 from twinproof.files import canonical_json
 from twinproof.guarantee import Status
-from twinproof.layers.models.registry import build_network
-from twinproof.layers.models.with_noise import with_noise
+from twinproof.keys import Key
+from twinproof.layers.networks import build_network
 from twinproof.layers.noise import silenced
-from twinproof.randomness import Key
+from twinproof.layers.noise_placement import with_noise
 from twinproof.recipes.config import ResolvedConfig, parse_train_config
-from twinproof.recipes.optimizer import optimizer_of
+from twinproof.recipes.gradients import optimizer_of
 from twinproof.recipes.registry import RECIPES
 from twinproof.recipes.resolve import resolve
 from twinproof.recipes.train import train
-from twinproof.training.gradient_source import GradientSource
-from twinproof.training.taylor_loss import balanced_cross_entropy, taylor_cross_entropy
+from twinproof.training.loop import GradientSource
+from twinproof.training.stobatch import balanced_cross_entropy, taylor_cross_entropy
 from twinproof_papers.published.adlm import OneDraw, paper_output_sensitivity
 
 
@@ -119,7 +119,7 @@ def test_printed_noise_of_the_first_layer_is_a_constant(source: Path) -> None:
 
 def test_the_papers_sensitivity_is_what_one_replaced_record_can_do() -> None:
     """Two records with features at opposite corners and other labels: the l1 distance of all monomials of all classes."""
-    from twinproof.privacy.functional.polynomials import output_polynomial
+    from twinproof.privacy.functional import output_polynomial
 
     corner = torch.ones(1, 6, dtype=torch.float64)
     mixed = torch.tensor([[1.0, -1.0, 1.0, -1.0, 1.0, -1.0]], dtype=torch.float64)

@@ -13,17 +13,18 @@ from scipy.optimize import brentq
 from scipy.stats import binom
 from two_noises_oracles import TwoNoisesHalfspace, linear
 
-from twinproof.certification.bounds import Evidence, find_bound
-from twinproof.certification.method import Method
-from twinproof.certification.sampling import Sampling
+from twinproof.certification.catalogue import find_bound
+from twinproof.certification.confidence import Evidence
+from twinproof.certification.method import Method, Sampling
 from twinproof.certification.smoothed import SmoothedClassifier, smooth
-from twinproof.certification.two_noises import Rates, composition_radius, rates, single_pass_radius
-from twinproof.certification.two_noises.site import TwoNoisesSite
+from twinproof.certification.two_noise_bounds import Rates, composition_radius, rates, single_pass_radius
+from twinproof.certification.two_noises import TwoNoisesSite
 from twinproof.errors import ConfigError
 from twinproof.guarantee import Status
-from twinproof.layers.noise import BOTH_PLACES, Law, split_at_two_noises
-from twinproof.layers.noise.fixed_draws import PSI, fixed_draws_of, with_fixed_draws
-from twinproof.randomness import Key
+from twinproof.keys import Key
+from twinproof.layers.fixed_draws import PSI, fixed_draws_of, with_fixed_draws
+from twinproof.layers.noise import Law
+from twinproof.layers.noise_placement import BOTH_PLACES, split_at_two_noises
 from twinproof_papers.published.bounds import PublishedComposition, appendix_n_radius
 
 TOP = 0.9

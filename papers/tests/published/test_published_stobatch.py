@@ -13,19 +13,17 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from rank_processes import run_ranks
+from twinproof.compute.ranks import ALONE, Ranks, Share
 from twinproof.data.config import DataConfig
 from twinproof.data.load import load
 from twinproof.errors import ConfigError, ModelError
-from twinproof.layers.models.registry import build_network
-from twinproof.layers.models.with_noise import with_two_noises
+from twinproof.keys import Key
+from twinproof.layers.fixed_draws import PSI, FixedDrawsConstraint, fixed_draws_of, with_fixed_draws
+from twinproof.layers.networks import build_network
 from twinproof.layers.noise import silenced
-from twinproof.layers.noise.fixed_draws import PSI, FixedDrawsConstraint, fixed_draws_of, with_fixed_draws
-from twinproof.randomness import Key
-from twinproof.training.adversarial_ensemble import Ensemble
-from twinproof.training.distributed.ranks import ALONE, Ranks
-from twinproof.training.distributed.share import Share
-from twinproof.training.records import DeviceRecords
-from twinproof.training.taylor_loss import taylor_cross_entropy
+from twinproof.layers.noise_placement import with_two_noises
+from twinproof.training.passes import DeviceRecords
+from twinproof.training.stobatch import Ensemble, taylor_cross_entropy
 from twinproof_papers.published.stobatch import ONE_TRAINER as ONE
 from twinproof_papers.published.stobatch import (
     LocalTrainers,
@@ -142,7 +140,7 @@ def test_the_first_layer_descends_the_reconstruction_as_the_paper_writes_it() ->
 
 
 def _attacked_again(model: nn.Module, inputs: Tensor, generator: torch.Generator) -> Tensor:
-    from twinproof.torch_seeding import seed_generator
+    from twinproof.compute.seeds import seed_generator
 
     seed_generator(generator, KEY, "printed: attacks", 0)
     with silenced(model):

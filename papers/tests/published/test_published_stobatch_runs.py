@@ -18,14 +18,13 @@ from small_runs import ledger_lines, model_bytes, one_thread
 from rank_processes import run_ranks
 from twinproof.auditing.verify import verify_run
 from twinproof.auditing.verify_redistribution import PRINTED
-from twinproof.certification.method import Method
+from twinproof.certification.method import Method, Sampling
 from twinproof.certification.run import certify_run
-from twinproof.certification.smoothed import Sampling
 from twinproof.data.load import load
 from twinproof.errors import ConfigError
 from twinproof.guarantee import Status
-from twinproof.layers.noise.fixed_draws import PSI, fixed_draws_of
-from twinproof.randomness import Key
+from twinproof.keys import Key
+from twinproof.layers.fixed_draws import PSI, fixed_draws_of
 from twinproof.recipes.config import parse_train_config
 from twinproof.recipes.registry import RECIPES
 from twinproof.recipes.train import train

@@ -16,18 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from twinproof.attacks.checks import refuse_nan
-from twinproof.attacks.frozen import untouched
-from twinproof.attacks.looking import Looker, class_count, device_of, global_seed
-from twinproof.attacks.objective import Mean, Objective, as_objective
-from twinproof.attacks.result import AttackResult, joined
-from twinproof.attacks.run import checked_labels, default_batch, judged_result
-from twinproof.attacks.scores import scores_of
-from twinproof.attacks.search import Best
+from twinproof.attacks.objective import Mean, Objective, as_objective, scores_of, untouched
+from twinproof.attacks.run import checked_labels, default_batch, judged_result, refuse_nan
+from twinproof.attacks.search import AttackResult, Best, Looker, class_count, device_of, global_seed, joined
 from twinproof.attacks.threat import Threat
 from twinproof.errors import ConfigError, MissingExtra
+from twinproof.keys import Key
 from twinproof.progress import Progress, Silent
-from twinproof.randomness import Key
 
 ArtFactory = Callable[[Any, Threat], Any]
 """Makes an ART evasion attack from an ART classifier and a threat."""

@@ -9,12 +9,18 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 
-from torch import nn
+from torch import Tensor, nn
 
-from twinproof.errors import ConfigError
+from twinproof.errors import ConfigError, ModelError
+from twinproof.layers.cross_example import evaluation_mode
+from twinproof.layers.noise import NoiseLayer
+from twinproof.layers.noise_placement import split_at_noise, split_at_two_noises
 
 
 class Mean(StrEnum):
@@ -197,3 +203,53 @@ def _check_counts(**counts: int | None) -> None:
     for name, count in counts.items():
         if count is not None and count < 1:
             raise ConfigError(f"{name} cannot be used", where=name, got=count, wanted="at least 1")
+
+
+def scores_of(model: nn.Module, batch: Tensor) -> Tensor:
+    """(rows, classes); any other shape is a ModelError."""
+    scores = model(batch)
+    if not isinstance(scores, Tensor) or scores.ndim != 2 or scores.shape[0] != len(batch) or scores.shape[1] < 2:
+        got = f"shape {tuple(scores.shape)}" if isinstance(scores, Tensor) else type(scores).__name__
+        raise ModelError(
+            "the network does not give one score per class",
+            where=type(model).__name__,
+            got=f"{got} for {len(batch)} rows",
+            wanted="(rows, classes) with at least 2 classes",
+        )
+    return scores
+
+
+def without_noise(network: nn.Module) -> nn.Module:
+    """``network`` as the papers attack it: the same modules without the noise layers, or itself where it has none.
+
+    Guarantees
+        The scores are those of the network with its noise layer silenced, for the weights that it has when it is asked: the
+        modules are shared, under their own names. The network itself is not changed. A new Sequential, and not a block in
+        which the layer is silent, so that a GPU can record its passes.
+    """
+    if split_at_two_noises(network) is None and split_at_noise(network) is None:
+        return network
+    # Not named_children(), which leaves out a module that is used twice; split_at_noise has made sure of the Sequential.
+    kept = OrderedDict((name, module) for name, module in network._modules.items() if not isinstance(module, NoiseLayer))
+    made = nn.Sequential(kept)  # type: ignore[arg-type]
+    made.training = network.training  # not train(), which would overrule the modules' own modes
+    return made
+
+
+@contextmanager
+def untouched(model: nn.Module) -> Iterator[None]:
+    """Eval mode and no gradients for parameters inside; afterwards every module and parameter is as it was.
+
+    Guarantees
+        Inside, no backward pass computes or stores the gradient of a parameter, so that an attack within a training step
+        neither pays for one nor changes one.
+    """
+    learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    with evaluation_mode(model):
+        try:
+            for parameter in learning:
+                parameter.requires_grad_(False)
+            yield
+        finally:
+            for parameter in learning:
+                parameter.requires_grad_(True)

@@ -16,19 +16,16 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from twinproof.attacks.attack import Attack
-from twinproof.attacks.looking import device_of
 from twinproof.attacks.objective import Objective, as_objective
-from twinproof.attacks.result import ROWS, AttackResult, joined
 from twinproof.attacks.run import checked_labels, default_batch, run_attack
+from twinproof.attacks.search import ROWS, Attack, AttackResult, device_of, joined
 from twinproof.attacks.threat import Threat
+from twinproof.compute.ranks import ALONE, Ranks, in_rounds
 from twinproof.errors import RunError
 from twinproof.files import canonical_json, write_atomic, write_json
+from twinproof.keys import Key
 from twinproof.progress import Progress, Silent
-from twinproof.randomness import Key
 from twinproof.runs.reading import read_json
-from twinproof.training.distributed.ranks import ALONE, Ranks
-from twinproof.training.distributed.rounds import in_rounds
 
 SETTINGS = "attack.json"
 _FORMAT = 1

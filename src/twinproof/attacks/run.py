@@ -1,23 +1,93 @@
-"""Attacking inputs: ``run_attack`` to evaluate a network, ``craft`` inside a training step, ``predicted_labels`` for both."""
+"""Attacking inputs: ``run_attack`` to evaluate a network, ``craft`` inside a training step."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
-from twinproof.attacks.attack import Attack, Keep
-from twinproof.attacks.checks import check_batch, check_inputs, check_labels, refuse_missing_targets, refuse_nan
-from twinproof.attacks.frozen import untouched
-from twinproof.attacks.looking import Look, Looker, class_count, device_of, global_seed
-from twinproof.attacks.norms import per_row
-from twinproof.attacks.objective import Objective, as_objective
-from twinproof.attacks.result import AttackResult, joined
-from twinproof.attacks.search import Best, Search, left_the_threat
-from twinproof.attacks.threat import Threat, violations
+from twinproof.attacks.objective import Objective, as_objective, untouched
+from twinproof.attacks.search import (
+    Attack,
+    AttackResult,
+    Best,
+    Keep,
+    Look,
+    Looker,
+    Search,
+    class_count,
+    device_of,
+    global_seed,
+    joined,
+    left_the_threat,
+)
+from twinproof.attacks.threat import Threat, per_row, violations
+from twinproof.compute.devices import repeatable_convolutions
+from twinproof.errors import ConfigError, DataError, ModelError
+from twinproof.keys import Key
 from twinproof.progress import Progress, Silent
-from twinproof.randomness import Key
-from twinproof.training.pass_mode import pass_mode
-from twinproof.training.per_example.repeatable import repeatable_convolutions
+from twinproof.training.passes import pass_mode
+
+
+def check_inputs(inputs: Tensor, threat: Threat) -> None:
+    """Inputs are a batch of floats within the range."""
+    if inputs.dtype not in (torch.float32, torch.float64):
+        raise DataError("inputs are no floats", where="inputs", got=inputs.dtype, wanted="float32 or float64")
+    if inputs.ndim < 2:
+        raise DataError("inputs are no batch", where="inputs", got=tuple(inputs.shape), wanted="(inputs, *shape)")
+    if inputs.numel() and not bool(((inputs >= threat.low) & (inputs <= threat.high)).all()):
+        raise DataError(
+            "inputs lie outside their range",
+            where="inputs",
+            got=f"{float(inputs.min()):g}..{float(inputs.max()):g}",
+            wanted=f"{threat.low:g}..{threat.high:g}, and no NaN",
+            fix="name the range of the inputs in the threat (low, high)",
+        )
+
+
+def check_labels(labels: Tensor, inputs: int, classes: int) -> None:
+    """One class for each input."""
+    if labels.dtype != torch.int64 or tuple(labels.shape) != (inputs,):
+        raise DataError(
+            "labels do not fit the inputs",
+            where="labels",
+            got=f"{labels.dtype} of shape {tuple(labels.shape)}",
+            wanted=f"int64 of shape ({inputs},)",
+        )
+    outside = (labels < 0) | (labels >= classes)
+    if bool(outside.any()):
+        raise DataError(
+            "a label is no class of the network",
+            where=f"labels, row {int(outside.nonzero()[0])}",
+            got=int(labels[outside][0]),
+            wanted=f"0..{classes - 1}",
+        )
+
+
+def refuse_missing_targets(targeted: bool, labels: Tensor | None) -> None:
+    """A targeted attack must be told where to go; the prediction is where it already is."""
+    if targeted and labels is None:
+        raise ConfigError(
+            "a targeted attack needs targets", where="labels", got="none", wanted="the class to reach, for each input"
+        )
+
+
+def refuse_nan(model: nn.Module, losses: Tensor) -> None:
+    """A network that has no answer for the inputs themselves cannot be attacked, and must not be called robust for it."""
+    broken = losses.isnan()
+    if bool(broken.any()):
+        raise ModelError(
+            "the network gives NaN scores",
+            where=type(model).__name__,
+            got=f"NaN for {int(broken.sum())} of {len(losses)} inputs, the first in row {int(broken.nonzero()[0])}",
+            wanted="numbers",
+            fix="check the weights and the range of the inputs",
+        )
+
+
+def check_batch(batch: int) -> None:
+    """At least one input at a time."""
+    if batch < 1:
+        raise ConfigError("the batch size cannot be used", where="batch", got=batch, wanted="at least 1")
 
 
 def run_attack(

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from twinproof.attacks.norms import BALLS
+from twinproof.attacks.threat import BALLS
 from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError, RunError
 from twinproof.files import sha256_file

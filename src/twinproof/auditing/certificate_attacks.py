@@ -17,14 +17,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from twinproof.attacks.frozen import untouched
-from twinproof.attacks.looking import Looker, global_seed
+from twinproof.attacks.objective import untouched
+from twinproof.attacks.search import Looker, global_seed
 from twinproof.auditing.certificate_balls import Balls
 from twinproof.auditing.certificate_judge import FALSE_FLIPS, Judge
 from twinproof.auditing.certificate_search import AttackBudget, CertificateSearch, Ray, likely_rivals
 from twinproof.certification.smoothed import SmoothedClassifier
-from twinproof.evaluation.attacked_classifiers import smoothed_objective
-from twinproof.randomness import Key
+from twinproof.evaluation.attack_work import smoothed_objective
+from twinproof.keys import Key
 from twinproof.rounding import round_down
 from twinproof.runs.audits import FLIPPED, HELD, UNDECIDED, AttackedCertificate, Flip
 from twinproof.runs.certificates import ABSTAIN, Certificate

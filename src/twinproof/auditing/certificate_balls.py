@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from twinproof.attacks.norms import Ball, ball_of, per_row
+from twinproof.attacks.threat import Ball, ball_of, per_row
 
 # Halvings of a scale: far finer than the steps at which another coordinate moves by one level.
 _HALVINGS = 40

@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from twinproof.certification.method import Method
-from twinproof.certification.row_statistic import row_statistic
-from twinproof.certification.smoothed import Sampling, SmoothedClassifier
-from twinproof.randomness import Key
+from twinproof.certification.method import Method, Sampling
+from twinproof.certification.smoothed import SmoothedClassifier
+from twinproof.certification.votes import row_statistic
+from twinproof.keys import Key
 from twinproof.runs.certificates import Certificate, CertificateSettings
 
 FALSE_FLIPS = 1e-6

@@ -19,10 +19,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from twinproof.attacks.looking import Looker
-from twinproof.attacks.norms import per_row
-from twinproof.attacks.objective import Objective
-from twinproof.attacks.scores import scores_of
+from twinproof.attacks.objective import Objective, scores_of
+from twinproof.attacks.search import Looker
+from twinproof.attacks.threat import per_row
 from twinproof.auditing.certificate_balls import Balls
 from twinproof.auditing.certificate_judge import CROSSED, Judge, Screen
 from twinproof.errors import ConfigError

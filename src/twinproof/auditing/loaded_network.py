@@ -78,10 +78,10 @@ def _type(value: torch.Tensor) -> str:
 
 def _built(run: dict[str, Any], network: nn.Module | None) -> nn.Module:
     """The network with random weights, and its noise layers, as ``config`` names them."""
-    from twinproof.layers.models.registry import build_network
-    from twinproof.layers.models.with_noise import NoiseForm, RedistributionKind, with_noise, with_two_noises
-    from twinproof.layers.noise import BOTH_PLACES, Law, Place
-    from twinproof.layers.noise.fixed_draws import with_fixed_draws
+    from twinproof.layers.fixed_draws import with_fixed_draws
+    from twinproof.layers.networks import build_network
+    from twinproof.layers.noise import Law, Place
+    from twinproof.layers.noise_placement import BOTH_PLACES, NoiseForm, RedistributionKind, with_noise, with_two_noises
 
     config, data = run["config"], run["data"]
     shape = tuple(data["shape"])

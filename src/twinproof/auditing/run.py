@@ -16,14 +16,16 @@ from twinproof.auditing.certificate_attacks import OUTWARD, WITHIN, CertificateA
 from twinproof.auditing.certificate_judge import FALSE_FLIPS, judging_method
 from twinproof.auditing.certificate_search import AttackBudget
 from twinproof.auditing.certificate_verdict import REFUTED_BELOW, verdict_of
-from twinproof.certification.of_run import smoothed_for_run
+from twinproof.certification.method import Sampling
 from twinproof.certification.promise import certified_promise
-from twinproof.certification.smoothed import Sampling, SmoothedClassifier
+from twinproof.certification.run import smoothed_for_run
+from twinproof.certification.smoothed import SmoothedClassifier
+from twinproof.compute.devices import describe_device, resolve_device
 from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError, RunError, system_faults
 from twinproof.guarantee import Guarantee, Kind, Status
+from twinproof.keys import Key
 from twinproof.progress import Progress, Silent
-from twinproof.randomness import Key
 from twinproof.runs.audits import (
     ATTACKING,
     AUDIT_JSON,
@@ -36,13 +38,8 @@ from twinproof.runs.audits import (
     write_audit,
 )
 from twinproof.runs.certificates import Certificate, CertificateSettings
-from twinproof.runs.environment import software_versions, utc_now
-from twinproof.runs.layout import read_run_json
-from twinproof.runs.lock import exclusive
-from twinproof.runs.record import update_run_json
+from twinproof.runs.layout import GUARANTEES, exclusive, read_run_json, software_versions, update_run_json, utc_now
 from twinproof.runs.run import Run
-from twinproof.runs.run_model import GUARANTEES
-from twinproof.training.device import describe_device, resolve_device
 
 # Certificates attacked and made durable together: a kill loses at most these.
 _BATCH = {"cpu": 16, "cuda": 128}

@@ -38,7 +38,7 @@ class Place:
         """
         import torch
 
-        from twinproof.layers.precision import FLOAT32, arithmetic_of
+        from twinproof.compute.devices import FLOAT32, arithmetic_of
 
         kind = str(record.get("device", "")).partition(":")[0]
         device = torch.device("cuda" if kind == "cuda" and torch.cuda.is_available() else "cpu")

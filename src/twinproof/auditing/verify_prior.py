@@ -18,7 +18,7 @@ NONE = "none"
 @cache
 def shipped_sha256() -> str:
     """The digest of the weights in the package."""
-    return hashlib.sha256((files("twinproof.layers.models") / "prior.safetensors").read_bytes()).hexdigest()
+    return hashlib.sha256((files("twinproof.layers") / "prior.safetensors").read_bytes()).hexdigest()
 
 
 def prior_problems(run: dict[str, Any]) -> Iterator[Problem]:

@@ -1,7 +1,7 @@
 """What the certifier demands of a network before it counts a single vote.
 
 The proof speaks of independent draws of f(x + noise) for one fixed function f of one input. A network whose answer for one row
-depends on the other rows of the batch is no such function: its votes are not independent and any radius from them is void.
+depends on the other rows of the batch is not such a function: its votes are not independent and a radius from them is void.
 """
 
 from __future__ import annotations
@@ -15,17 +15,15 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from twinproof.certification.lowering import Lowered, lowered
-from twinproof.certification.network_state import own_copy, refuse_other, tensors_of
-from twinproof.certification.row_threads import one_thread_inside
-from twinproof.certification.row_trial import RowTrial, Watched, checked_scores, is_known
+from twinproof.certification.row_trial import RowTrial, Watched, checked_scores, is_known, refuse_other
+from twinproof.compute.threads import one_thread_inside
 from twinproof.errors import ModelError
+from twinproof.layers.module_state import own_copy, tensor_digests
 
 # Rows of one forward pass: enough to fill the device, and so few numbers that a batch leaves room in its cache or memory.
 _MOST_ROWS = {"cpu": 1000, "cuda": 65_536}
 _MOST_NUMBERS = {"cpu": 2**20, "cuda": 2**26}
 _FEWEST_ROWS = 32
-# The noise of a trial where the caller does not say.
-_SIGMA = 0.25
 
 
 @dataclass(frozen=True)
@@ -49,14 +47,12 @@ class BaseClassifier:
 
 
 def base_classifier(
-    model: nn.Module, example: Tensor, rows: int, *, sigma: float = _SIGMA, form: str | None = None
+    model: nn.Module, example: Tensor, rows: int, *, sigma: float = 0.25, form: str | None = None
 ) -> BaseClassifier:
     """``model``, in eval mode, in its fastest form for ``rows`` rows on the device of ``example``, or in the ``form`` named.
 
-    ``example`` is a batch of one input in [0, 1], ``sigma`` the deviation of the noise.
-
-    Guarantees
-        The form that is run is the one that is tried (``RowTrial``), before votes are counted and while they are.
+    ``example`` is a batch of one input in [0, 1], ``sigma`` the deviation of the noise. The form that is run is the one that
+    is tried (``RowTrial``), before votes are counted and while they are.
     """
     own = unused_copy(model)
     # One thread inside, as when votes are counted: the form must not depend on the number of cores.
@@ -68,7 +64,7 @@ def base_classifier(
 
 
 def unused_copy(model: nn.Module) -> nn.Module:
-    """A copy of a network with code of its own, so that trying it changes nobody's network; else ``model`` itself."""
+    """A copy of a network with code of its own, so that a trial does not change the user's; else ``model`` itself."""
     own = None if is_known(model) else own_copy(model)
     return model if own is None else own
 
@@ -77,9 +73,9 @@ def unused_copy(model: nn.Module) -> nn.Module:
 def unchanged(network: nn.Module) -> Iterator[None]:
     """Refuses a network whose parameters or buffers the calls inside have changed."""
     known = is_known(network)
-    before = {} if known else tensors_of(network)
+    before = {} if known else tensor_digests(network)
     yield
-    refuse_other(before, {} if known else tensors_of(network), "another value after a forward pass")
+    refuse_other(before, {} if known else tensor_digests(network), "another value after a forward pass")
 
 
 def watched(network: Lowered, example: Tensor, sigma: float, classes: int, fresh: nn.Module | None) -> Lowered:
@@ -100,24 +96,17 @@ def rows_per_forward(dimension: int, device: torch.device) -> int:
     return max(_FEWEST_ROWS, min(_MOST_ROWS[kind], _MOST_NUMBERS[kind] // dimension))
 
 
-def classes_of(model: nn.Module, example: Tensor, sigma: float = _SIGMA) -> int:
-    """The number of classes of ``model``, in eval mode, after a trial that it treats the rows of a batch alone.
-
-    ``example`` is a batch of one input in [0, 1], ``sigma`` the deviation of the noise.
-
-    Guarantees
-        Refuses outputs that are not (rows, classes), normalisation by batch statistics, and what ``RowTrial`` finds: rows that
-        depend on each other, random numbers that rows share, and anything that one call leaves behind for the next.
-    """
-    own = unused_copy(model)
-    classes = number_of_classes(own, example)
-    RowTrial(own, example, sigma, classes, None if own is model else unused_copy(model)).run()
-    return classes
-
-
 def number_of_classes(model: nn.Module, example: Tensor) -> int:
     """The number of classes of ``model`` by one call; layers that normalise by batch statistics are refused by their name."""
-    _refuse_batch_statistics(model)
+    for path, layer in model.named_modules():
+        if isinstance(layer, _BatchNorm) and (layer.running_mean is None or layer.running_var is None):
+            raise ModelError(
+                "a layer normalises with the statistics of the batch even in eval mode",
+                where=path or type(model).__name__,
+                got=f"{type(layer).__name__} without running statistics",
+                wanted="a network that treats each input alone",
+                fix="track_running_stats=True, or GroupNorm or LayerNorm",
+            )
     try:
         return int(checked_scores(model, example).shape[1])
     except ValueError as error:  # what torch raises where statistics of a batch are asked of one row
@@ -128,15 +117,3 @@ def number_of_classes(model: nn.Module, example: Tensor) -> int:
             wanted="a network that treats each input alone",
             fix="replace what needs several inputs, such as batch statistics",
         ) from error
-
-
-def _refuse_batch_statistics(model: nn.Module) -> None:
-    for path, layer in model.named_modules():
-        if isinstance(layer, _BatchNorm) and (layer.running_mean is None or layer.running_var is None):
-            raise ModelError(
-                "a layer normalises with the statistics of the batch even in eval mode",
-                where=path or type(model).__name__,
-                got=f"{type(layer).__name__} without running statistics",
-                wanted="a network that treats each input alone",
-                fix="track_running_stats=True, or GroupNorm or LayerNorm",
-            )

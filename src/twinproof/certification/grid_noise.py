@@ -5,27 +5,105 @@ Here the noise is a multiple of a grid step h = 2^-k and so is what it is added 
 levels (h <= 1), behind the first layer the layer's answer rounded to the grid. Their sum is exact in float32. For x on the
 grid, x + round_h(s Z) = round_h(x + s Z), so the network sees f(round_h(x + s Z)): a function of a continuous shift of the
 noise, for which the theorems hold. At the input the claim covers every input that can be stored. Dividing by the number of
-levels, and whatever else the network does, is part of the base classifier. docs/decisions/0002-noise-on-a-grid.md
+levels, and everything else that the network does, is part of the base classifier. docs/decisions/0002-noise-on-a-grid.md
+
+Scales S that are drawn at random for every row are certified for the worst draw: the sampler adds noise of the least scales s,
+and the network adds, from its own randomness, what is missing to scales S. That part is independent of the input and of the
+sampler, so that it is post-processing.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
-from twinproof.certification.laplace_table import LAPLACE
-from twinproof.certification.noise_table import NoiseTable, TableFamily
-from twinproof.certification.normal_table import NORMAL
-from twinproof.certification.philox_words import Stream
-from twinproof.certification.table_noise import write_noise
+from twinproof.certification.noise_tables import (
+    BLOCK_WORDS,
+    CUTS,
+    GUIDE_BITS,
+    NoiseTable,
+    Stream,
+    generator_at,
+    noise_table,
+    padded,
+    table_distance,
+    word_at,
+    words_from,
+)
 from twinproof.errors import ConfigError
-from twinproof.layers.noise import Law
-from twinproof.randomness import Key
+from twinproof.keys import Key
+from twinproof.layers.noise import Law, Spread, standard_noise
+
+Floats = NDArray[np.float32]
+# Numbers made at a time: enough to make numpy's calls cheap, few enough to stay in a core's cache.
+_PIECE = 65_536
+_LOWER = (1 << (32 - GUIDE_BITS)) - 1
+_SHIFT = np.uint32(32 - GUIDE_BITS)
+
+
+def write_noise(table: NoiseTable, stream: Stream, first: int, out: Floats) -> Iterator[Floats]:
+    """Writes draws ``first`` onwards, in steps of the grid, into ``out`` (draws, dimension); yields the rows just written.
+
+    The caller works on each part, which is whole rows, while it is in the cache. Coordinate c of draw j is the value of the
+    64-bit word whose first 32 bits are word number j * padded + c of the stream, and whose last are the same one of its
+    refinement. How ``out`` is cut changes nothing.
+    """
+    draws, dimension = out.shape
+    width = padded(dimension)
+    rows = max(1, _PIECE // width)
+    generator = generator_at(stream.words, first * width // BLOCK_WORDS)
+    index = np.empty(rows * width, dtype=np.intp)
+    spare = None if width == dimension else np.empty(rows * width, dtype=np.float32)
+    for start in range(0, draws, rows):
+        part = out[start : start + rows]
+        words = words_from(generator, len(part) * width // BLOCK_WORDS)
+        values = part.reshape(-1) if spare is None else spare[: len(words)]
+        _look_up(table, stream, (first + start) * width, words, index[: len(words)], values)
+        if spare is not None:
+            part[:] = values.reshape(len(part), width)[:, :dimension]
+        yield part
+
+
+def _look_up(
+    table: NoiseTable, stream: Stream, number: int, words: NDArray[np.uint32], index: NDArray[np.intp], values: Floats
+) -> None:
+    """The values of ``words``, of which the first is word ``number`` of its stream; ``index`` is a workspace."""
+    np.right_shift(words, _SHIFT, out=index, casting="unsafe")
+    # Every index is in range; "clip" only spares numpy a buffer.
+    np.take(table.guide, index, out=values, mode="clip")
+    unsure = np.flatnonzero(np.isnan(values))
+    if not len(unsure):
+        return
+    among = words[unsure].astype(np.int64)
+    counts = _counts(table, among, index[unsure])
+    for at in np.flatnonzero(table.ladder[counts] == among):
+        low = word_at(stream.refinement, number + int(unsure[at]))
+        whole = np.uint64(int(among[at]) << 32 | low)
+        counts[at] = np.searchsorted(table.boundaries, whole, side="right")
+    values[unsure] = counts - table.reach
+
+
+def _counts(table: NoiseTable, words: NDArray[np.int64], begin: NDArray[np.intp]) -> NDArray[np.int64]:
+    """How many boundaries have first 32 bits that are at most each word; ``begin`` holds the words' first 16 bits.
+
+    Among the words with the same beginning the boundaries lie almost evenly, so a straight line finds the place to within
+    one; what it misses is searched for.
+    """
+    before, after = table.starts[begin], table.starts[begin + 1]
+    counts = before + ((after - before) * (words & _LOWER) >> (32 - GUIDE_BITS))
+    counts += table.ladder[counts + 1] <= words
+    missed = np.flatnonzero((table.ladder[counts] > words) | (table.ladder[counts + 1] <= words))
+    if len(missed):
+        counts[missed] = np.searchsorted(table.ladder, words[missed], side="right") - 1
+    return counts
+
 
 # Grid steps per deviation, at least: what the network sees has a variance larger by 1/12 of a step squared, which is a
 # 50,000th, and the proof holds for any grid.
@@ -37,9 +115,8 @@ _WANTED_SLACK = 0.01
 _FLOAT32_EXACT = 2.0**24
 _HALF = 0.5
 _SMALLEST_SIGMA = 1e-6  # below it no grid fits float32, and its step would underflow long before sigma does
-# Far above what the float64 functions err that turn votes into a radius, far below what a vote is worth.
+# Far above the error of the float64 functions that turn votes into a radius, far below the weight of a vote.
 _ARITHMETIC = 2.0**-36
-_TABLES: Mapping[Law, TableFamily] = {Law.GAUSSIAN: NORMAL, Law.LAPLACE: LAPLACE}
 
 
 @dataclass(frozen=True)
@@ -83,11 +160,11 @@ class GridNoise:
     @property
     def table(self) -> NoiseTable:
         """Which multiple of the grid each 64-bit word stands for."""
-        return _TABLES[self.law].table(self.steps)
+        return noise_table(self.law, self.steps)
 
     def tau(self, dimension: int) -> float:
         """Bound on the total variation distance per draw of a vector of ``dimension`` coordinates, and on the arithmetic."""
-        return dimension * _TABLES[self.law].distance(self.steps) + _ARITHMETIC
+        return dimension * table_distance(self.law, self.steps) + _ARITHMETIC
 
     def draws(self, key: Key, purpose: str, index: int, first: int, count: int, dimension: int, device: torch.device) -> Tensor:
         """Draws from number ``first`` on for input ``index``: (count, dimension) float32 multiples of the grid, in levels."""
@@ -125,20 +202,17 @@ def joint_noise(scale: float, levels: int, dimension: int) -> GridNoise:
     """Laplace noise of ``scale`` (input units) for inputs of ``levels`` stored levels and for a layer of ``dimension`` numbers.
 
     The layer's noise is the same law on the same grid in other units; so the grid is as fine as rounding that layer asks for
-    (``layer_noise``).
-
-    Guarantees
-        Input plus noise is less than 2^23 steps: divided by the number of levels, in float32, it can still be told which whole
-        number of steps it was.
+    (``layer_noise``). Input plus noise is less than 2^23 steps: the whole number of steps can still be recovered after a
+    division by the number of levels in float32.
     """
     _check_sigma(scale)
     sigma = max(scale, _SMALLEST_SIGMA) * max(levels, 1)
     grid = min(1.0, _fine_grid(sigma, Law.LAPLACE, float(dimension), float(levels), room=_HALF))
     if not _is_exact(Law.LAPLACE, sigma / grid, levels / grid, room=_HALF):
         # Either the input is too many steps of a fine grid, or the draws are too many of one as coarse as a level.
-        wrong, wanted = (
-            ("small", "about 1e-4 or more") if scale < 1 else ("large", f"about {_largest_joint(levels):.1g} or less")
-        )
+        # The largest is a scale, in input units, whose draws still fit half of float32's whole numbers in steps of one level.
+        largest = (_HALF * _FLOAT32_EXACT - levels - 1) / (CUTS[Law.LAPLACE] * levels)
+        wrong, wanted = ("small", "about 1e-4 or more") if scale < 1 else ("large", f"about {largest:.1g} or less")
         raise ConfigError(
             f"the noise on the input is too {wrong} for noise at two places",
             where="input_noise",
@@ -146,11 +220,6 @@ def joint_noise(scale: float, levels: int, dimension: int) -> GridNoise:
             wanted=f"a scale of {wanted}",
         )
     return GridNoise(scale, levels, Law.LAPLACE, grid, float(levels))
-
-
-def _largest_joint(levels: int) -> float:
-    """A scale, in input units, whose draws still fit half of float32's whole numbers in steps of one level."""
-    return (_HALF * _FLOAT32_EXACT - levels - 1) / (_TABLES[Law.LAPLACE].cut * levels)
 
 
 def _fine_grid(sigma: float, law: Law, cost: float, largest: float, room: float = 1.0) -> float:
@@ -167,9 +236,52 @@ def _fine_grid(sigma: float, law: Law, cost: float, largest: float, room: float 
 
 def _is_exact(law: Law, steps: float, largest: float, room: float = 1.0) -> bool:
     """Whether numbers of up to ``largest`` steps plus any draw are whole numbers of steps in a share of those of float32."""
-    return largest + _TABLES[law].cut * steps + 1 < room * _FLOAT32_EXACT
+    return largest + CUTS[law] * steps + 1 < room * _FLOAT32_EXACT
 
 
 def _check_sigma(sigma: float) -> None:
     if not (sigma > 0 and math.isfinite(sigma)):
         raise ConfigError("the smoothing noise cannot be used", where="sigma", got=sigma, wanted="a finite number > 0")
+
+
+class RemainingNoise(nn.Module):
+    """Adds to rows that have noise of scales s what makes it noise of scales S, freshly drawn from ``spread`` for every row.
+
+    Guarantees
+        Given S, the sum has the law of S xi. Proof, for each coordinate: normal numbers of variances s^2 and S^2 - s^2 add up
+        to one of variance S^2. Laplace's law of scale S has the characteristic function 1 / (1 + S^2 t^2) = (s^2/S^2 + (1 -
+        s^2/S^2) / (1 + S^2 t^2)) / (1 + s^2 t^2): noise of scale s plus, with probability 1 - s^2/S^2, noise of scale S.
+        No certificate rests on it; it keeps the network the one that was trained.
+    """
+
+    def __init__(self, law: Law, sigma: float, spread: Spread) -> None:
+        super().__init__()
+        self.law, self.sigma, self.spread = law, sigma, spread
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(rows, *shape) with the rest of their noise."""
+        scales: Tensor = self.spread(torch.ones(x.shape, dtype=torch.float32, device=x.device))
+        share = (self.spread.least().view(self.spread.shape) / scales).square().clamp(max=1.0)
+        drawn = standard_noise(self.law, x.shape, x.device) * scales
+        if self.law is Law.GAUSSIAN:
+            drawn = drawn * (1 - share).sqrt()
+        else:
+            drawn = torch.where(torch.rand_like(share) < share, 0.0, drawn)
+        return x + self.sigma * drawn.to(x.dtype)
+
+
+def draws_noise(network: nn.Module) -> bool:
+    """Whether a network draws numbers in layers of ours."""
+    return any(isinstance(layer, RemainingNoise) for layer in network.modules())
+
+
+@contextmanager
+def repeatable(device: torch.device, key: Key, purpose: str, *numbers: int) -> Iterator[None]:
+    """Inside, torch's generator gives numbers of ``key``, ``purpose`` and ``numbers``; its state is restored afterwards.
+
+    Not for several threads at once: they share the generator.
+    """
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices):
+        torch.manual_seed(key.seed(f"{purpose}-spread", *numbers))
+        yield

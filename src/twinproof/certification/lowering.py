@@ -1,34 +1,182 @@
-"""The same network, faster at inference: chosen among few equal forms by measuring, and never trusted without comparing.
+"""Lowering: the same network in the fastest of several equivalent forms, chosen by measuring.
 
 Guarantees
     - ``lowered`` gives the scores of the model up to float rounding: each form is compared with the model on random inputs and
       one that differs is not used. What cannot be rewritten (hooks, other number types, unknown layers) runs as it is.
-    - The form is all that the answer's bits depend on, for one device, batch and library: whoever passes the ``form`` of an
-      earlier call gets the same network again, so that an interrupted certification ends with the same bytes.
+    - For one device, batch and library the answer's bits depend on the form alone: with the ``form`` of an earlier call the
+      same network is made again, so that an interrupted certification ends with the same bytes.
     - The user's model is not changed; torch's settings are left as they were found.
 
-    None of this is needed for a certificate to be true: it speaks of the function that is evaluated, whatever that is.
-    It is needed for that function to be the user's network. docs/decisions/0007-equivalent-networks-and-shared-noise.md
+    A certificate is true without any of this, since it speaks of the function that is evaluated; with it, that function is the
+    user's network. docs/decisions/0007-equivalent-networks-and-shared-noise.md
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
-from twinproof.certification.layer_list import layers_in_order, runs_as_written, shapes_before
-from twinproof.certification.network_state import own_copy
-from twinproof.certification.remaining_noise import draws_noise, repeatable
-from twinproof.certification.rewriting import for_cpu, with_dense_convolutions
-from twinproof.certification.row_threads import one_thread_inside
+from twinproof.certification.fast_layers import (
+    ActivationPool,
+    ChannelsLast,
+    DenseConvolution,
+    InPlaceReLU,
+    LinearOfMaps,
+    NormActivation,
+    NumpyTanh,
+    SlicedMaxPool,
+    can_be_dense,
+    is_plain_pool,
+    norm_can_be_fused,
+    pool_can_be_fused,
+)
+from twinproof.certification.grid_noise import RemainingNoise, draws_noise, repeatable
+from twinproof.certification.noise_site import Unwhitened
+from twinproof.compute.devices import FLOAT32, TF32, arithmetic_of, convolutions_in_tf32, products_in_tf32
+from twinproof.compute.threads import one_thread_inside
 from twinproof.errors import ConfigError
-from twinproof.layers.modes import evaluation_mode
-from twinproof.layers.precision import FLOAT32, TF32, arithmetic_of
-from twinproof.randomness import Key
+from twinproof.keys import Key
+from twinproof.layers.cross_example import evaluation_mode
+from twinproof.layers.module_state import own_copy
+
+
+def layers_in_order(model: nn.Module) -> list[nn.Module]:
+    """The layers of (nested) plain ``nn.Sequential`` containers; anything else counts as one layer.
+
+    Exact types only: a subclass may do more in its ``forward`` than run its children.
+    """
+    if type(model) is not nn.Sequential:
+        return [model]
+    return [layer for child in model for layer in layers_in_order(child)]
+
+
+def runs_as_written(model: nn.Module) -> bool:
+    """Whether calling each module is calling its class's ``forward`` and nothing else: no hooks, no replaced methods."""
+    return not any(
+        module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module) or "__call__" in vars(module)
+        for module in model.modules()
+    )
+
+
+def shapes_before(layers: list[nn.Module], example: Tensor) -> list[tuple[int, ...]]:
+    """The shape of one row before each layer, found by running ``example`` through them."""
+    shapes = []
+    with torch.inference_mode():
+        for layer in layers:
+            shapes.append(tuple(example.shape[1:]))
+            example = layer(example)
+    return shapes
+
+
+# Layers that answer with a tensor of their own, which the next layer may overwrite.
+_FRESH = (nn.Conv2d, nn.Linear, DenseConvolution, LinearOfMaps, Unwhitened, RemainingNoise)
+# Layers after which maps are in channels-last memory if they were before.
+_KEEPS_ORDER = (nn.Conv2d, nn.Tanh, nn.ReLU, ChannelsLast, NumpyTanh, InPlaceReLU, SlicedMaxPool, Unwhitened, RemainingNoise)
+
+
+@dataclass
+class _Rewriter:
+    """All layers, with the shape before each, and what was made of the first ones.
+
+    ``channels_last`` is the memory order of the next layer's input: a guess that affects only speed. ``fresh`` says that
+    nothing else holds that input, so that it may be overwritten.
+    """
+
+    layers: list[nn.Module]
+    shapes: list[tuple[int, ...]]
+    done: list[nn.Module] = field(default_factory=list)
+    channels_last: bool = False
+    fresh: bool = False
+
+    def put(self, layer: nn.Module) -> None:
+        self.done.append(layer)
+        made = isinstance(layer, ChannelsLast | DenseConvolution | ActivationPool | NormActivation)
+        self.channels_last = made or (self.channels_last and type(layer) in _KEEPS_ORDER)
+        # A view of a tensor is as fresh as the tensor.
+        self.fresh = type(layer) in _FRESH or (self.fresh and type(layer) is ChannelsLast)
+
+    def linear_of_maps(self, place: int) -> LinearOfMaps | None:
+        """Flatten and Linear from ``place`` on as one layer, where channels-last maps come in."""
+        flatten, linear = (*self.layers[place : place + 2], None, None)[:2]
+        if not self.channels_last or type(flatten) is not nn.Flatten or type(linear) is not nn.Linear:
+            return None
+        if (flatten.start_dim, flatten.end_dim) != (1, -1) or len(self.shapes[place]) != 3:
+            return None
+        return LinearOfMaps(linear, self.shapes[place])
+
+    def rewritten(self, one: Callable[[int, nn.Module], int]) -> nn.Sequential:
+        """Everything that is ``done`` after ``one`` was called with each place and layer; it says how many layers it took."""
+        place = 0
+        while place < len(self.layers):
+            linear = self.linear_of_maps(place)
+            if linear is not None:
+                self.put(linear)
+            place += 2 if linear is not None else one(place, self.layers[place])
+        return nn.Sequential(*self.done).eval()
+
+
+def for_cpu(layers: list[nn.Module], shapes: list[tuple[int, ...]], *, overwrite: bool = False) -> nn.Sequential:
+    """Convolutions in channels-last memory, pools as slices, a faster tanh; the layers are used and changed in place.
+
+    With ``overwrite`` the result may write over its input.
+    """
+    state = _Rewriter(layers, shapes, fresh=overwrite)
+
+    def one(place: int, layer: nn.Module) -> int:
+        if isinstance(layer, nn.MaxPool2d) and is_plain_pool(layer) and state.channels_last:
+            state.put(SlicedMaxPool(layer))
+        elif type(layer) is nn.Tanh:
+            state.put(NumpyTanh(in_place=state.fresh))
+        elif type(layer) is nn.ReLU:
+            state.put(InPlaceReLU() if state.fresh else layer)
+        else:
+            state.put(layer.to(memory_format=torch.channels_last))  # type: ignore[call-overload]
+        return 1
+
+    if len(shapes[0]) == 3:
+        state.put(ChannelsLast())
+    return state.rewritten(one)
+
+
+def with_dense_convolutions(layers: list[nn.Module], shapes: list[tuple[int, ...]]) -> nn.Sequential | None:
+    """Convolutions as matrix products, activation and pool or norm and activation in one kernel; None where none allows it."""
+    tf32, products = convolutions_in_tf32(), products_in_tf32()
+    # TF32 can be switched on for a while, but if it was on, torch cannot switch it off and restore how coarse it was.
+    if tf32 is None or products is None or (products and not tf32):
+        return None
+    if not any(can_be_dense(layer, shape) for layer, shape in zip(layers, shapes, strict=True)):
+        return None
+    state = _Rewriter(layers, shapes)
+    if len(shapes[0]) == 3 and not can_be_dense(layers[0], shapes[0]):
+        state.put(ChannelsLast())
+
+    def one(place: int, layer: nn.Module) -> int:
+        after = layers[place + 1] if place + 1 < len(layers) else None
+        if isinstance(layer, nn.Conv2d) and can_be_dense(layer, shapes[place]):
+            pool = layers[place + 2] if place + 2 < len(layers) else None
+            # The bias is added after the maximum, where there are fewer numbers: rounding keeps the order of sums.
+            fused = after is not None and pool is not None and pool_can_be_fused(after, pool)
+            state.put(DenseConvolution(layer, shapes[place], tf32=tf32, with_bias=not fused))
+            if after is None or pool is None or not fused:
+                return 1
+            state.put(ActivationPool(after, pool, layer.bias))
+            return 3
+        if isinstance(after, nn.MaxPool2d) and state.channels_last and pool_can_be_fused(layer, after):
+            state.put(ActivationPool(layer, after))
+            return 2
+        if after is not None and state.channels_last and norm_can_be_fused(layer, after):
+            state.put(NormActivation(layer, after))
+            return 2
+        state.put(layer)
+        return 1
+
+    return state.rewritten(one)
+
 
 AS_GIVEN = "as given"
 CHANNELS_LAST = "channels last, sliced pools"
@@ -39,12 +187,12 @@ _TOLERANCE = {FLOAT32: 1e-4, TF32: 5e-3}
 _COMPARED_ROWS = 4
 # Rewritten networks on a CPU run in pieces of this many rows, so that maps stay in the cache.
 _PIECE = 128
-# The most rows, and the seconds per form, when measuring: enough to see a difference of some percent, short for the user.
+# The most rows, and the seconds per form, when measuring: enough to see a difference of some percent.
 _TIMED_ROWS = {"cpu": 128, "cuda": 65_536}
 _SECONDS = {"cpu": 0.04, "cuda": 0.02}
 _GROWTH = 8
 _REPEATS = 5
-# Another form is taken only if it needs less than this share of the time: a choice that noise decides serves nobody.
+# Another form is taken only if it needs less than this share of the time, so that noise seldom decides.
 _WORTH_IT = 0.9
 _SEED = 20_260_101
 _KEY = Key.from_seed(_SEED)
@@ -55,10 +203,7 @@ class Lowered(nn.Module):
 
     def __init__(self, network: nn.Module, form: str, arithmetic: str, piece: int | None = None) -> None:
         super().__init__()
-        self.network = network
-        self.form = form
-        self.arithmetic = arithmetic
-        self.piece = piece
+        self.network, self.form, self.arithmetic, self.piece = network, form, arithmetic, piece
         self.training = False  # not eval(), which would reach into a network that could not be copied
 
     def forward(self, x: Tensor) -> Tensor:
@@ -81,7 +226,7 @@ def lowered(
     """``model``, which lies on ``device``, in the form that is fastest there for batches of ``rows`` inputs of ``shape``.
 
     ``form`` asks for exactly that form instead; one that this network does not have is refused. With ``overwrite`` the result
-    may write over its input, where the caller needs it no more.
+    may write over its input.
     """
     task = _Task(model, shape, device, arithmetic_of(model, device), overwrite)
     with evaluation_mode(model), torch.no_grad():
@@ -97,13 +242,13 @@ def lowered(
                 where="form",
                 got=form,
                 wanted=", ".join((AS_GIVEN, *_FORMS.get(device.type, ()))),
-                fix="certify on the machine where the certification began, or start it anew",
+                fix="certify on the machine where the certification began, or start again",
             )
         return found
 
 
 def _own_copy(model: nn.Module) -> nn.Module | None:
-    """A copy in eval mode that is nobody else's; None where a module cannot be copied."""
+    """A copy in eval mode; None where a module cannot be copied."""
     own = own_copy(model)
     try:
         return None if own is None else own.eval().requires_grad_(False)
@@ -113,7 +258,7 @@ def _own_copy(model: nn.Module) -> nn.Module | None:
 
 @dataclass(frozen=True)
 class _Task:
-    """A network that is wanted in other forms, and where."""
+    """A network to lower, and where it runs."""
 
     model: nn.Module
     shape: tuple[int, ...]
@@ -162,7 +307,7 @@ class _Task:
         return True
 
     def _scores(self, network: nn.Module, inputs: Tensor) -> Tensor:
-        """What ``network`` answers; what layers of ours draw meanwhile is the same in every form."""
+        """The answers of ``network``; what layers of ours draw meanwhile is the same in every form."""
         with repeatable(self.device, _KEY, "compare") if draws_noise(network) else nullcontext():
             scores: Tensor = network(inputs)
         return scores
@@ -174,7 +319,7 @@ class _Task:
         kind = self.device.type
         generator = torch.Generator(self.device).manual_seed(_SEED)
         inputs = torch.rand((min(rows, _TIMED_ROWS[kind]), *self.shape), device=self.device, generator=generator)
-        # On a CPU batches are shared out among threads, and each is worked on by one: so it is measured.
+        # On a CPU each batch is worked on by one thread, so it is measured with one.
         with one_thread_inside():
             some = _affordable(forms[0], inputs)
             seconds = [_seconds(form, some) for form in forms]
@@ -183,7 +328,7 @@ class _Task:
 
 
 def _affordable(network: nn.Module, inputs: Tensor) -> Tensor:
-    """As many inputs as the time for measuring allows, found by growing: a GPU needs no longer for 1,000 rows than for 1."""
+    """As many inputs as the time for measuring allows: on a GPU 1,000 rows take no longer than 1."""
     rows = 1
     while rows < len(inputs) and _GROWTH * _seconds(network, inputs[:rows], repeats=1) < _SECONDS[inputs.device.type]:
         rows = min(_GROWTH * rows, len(inputs))
@@ -193,19 +338,15 @@ def _affordable(network: nn.Module, inputs: Tensor) -> Tensor:
 def _seconds(network: nn.Module, inputs: Tensor, repeats: int = _REPEATS) -> float:
     """The shortest of a few runs, after one that warms up; a slow one is not repeated for long."""
     device, best, spent = inputs.device, float("inf"), 0.0
+    wait = torch.cuda.synchronize if device.type == "cuda" else lambda device: None
     network(inputs)
     for _ in range(repeats):
-        _finish(device)
+        wait(device)
         began = time.perf_counter()
         network(inputs)
-        _finish(device)
+        wait(device)
         seconds = time.perf_counter() - began
         best, spent = min(best, seconds), spent + seconds
         if spent > _SECONDS[device.type]:
             break
     return best
-
-
-def _finish(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

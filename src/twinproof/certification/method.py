@@ -1,16 +1,24 @@
-"""How votes or scores become a radius: the choices that a promise depends on, checked when they are made."""
+"""How certificates are made: norm, bound, statistic, draws, looks.
+
+Stopping as soon as a plain bound says "certified" breaks the bound: it gets many chances to fail. Here the looks are fixed
+before the first draw, each has a share of alpha, and the shares add up to alpha: by the union bound all bounds hold at once
+with probability 1 - alpha, so that it does not matter at which of them, or why, one stops.
+docs/decisions/0006-sequential-certification.md
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 
-from twinproof.certification.bounds.catalogue import bound_names
-from twinproof.certification.bounds.confidence import RunnerUp
-from twinproof.certification.bounds.mean_confidence import CONFIDENCE_NAMES, find_confidence
+from twinproof.certification.catalogue import bound_names
+from twinproof.certification.confidence import CONFIDENCE_NAMES, RunnerUp, check_alpha, find_confidence
 from twinproof.errors import ConfigError
 from twinproof.extensions import where_to_get
-from twinproof.privacy.sensitivity.bound import Norm
+from twinproof.privacy.linear_maps import Norm
+from twinproof.runs.certificates import Look
 
 
 class Statistic(StrEnum):
@@ -22,13 +30,10 @@ class Statistic(StrEnum):
 
 @dataclass(frozen=True)
 class Method:
-    """How radii are made, whatever the noise; the default is CERTIFY of Cohen et al. 2019.
+    """How radii are made; the default is CERTIFY of Cohen et al. 2019.
 
     The ``norm`` of the radii, the ``bound`` on robustness, the ``statistic`` that is averaged, its ``confidence`` bound, and
-    how the other classes are bounded (``runner_up``). Whether there is a bound for the law of the noise shows with the network.
-
-    Guarantees
-        Only combinations that have a proof can be made: Clopper-Pearson is for votes, as averages of scores are not binomial.
+    how the other classes are bounded (``runner_up``). Only combinations that have a proof can be made.
     """
 
     norm: str = Norm.L2
@@ -46,13 +51,9 @@ class Method:
             ("runner_up", tuple(map(str, RunnerUp))),
         ):
             if getattr(self, name) not in allowed:
-                raise ConfigError(
-                    f"there is no such {name.replace('_', '-')}",
-                    where=name,
-                    got=getattr(self, name),
-                    wanted=f"one of: {', '.join(allowed)}",
-                    fix=where_to_get(self.bound) or "" if name == "bound" else "",
-                )
+                what, wanted = f"there is no such {name.replace('_', '-')}", f"one of: {', '.join(allowed)}"
+                fix = where_to_get(self.bound) if name == "bound" else None
+                raise ConfigError(what, where=name, got=getattr(self, name), wanted=wanted, fix=fix or "")
         if self.statistic == Statistic.SCORES and find_confidence(self.confidence).votes_only:
             others = ", ".join(name for name in CONFIDENCE_NAMES if not find_confidence(name).votes_only)
             raise ConfigError(
@@ -66,17 +67,122 @@ class Method:
     @property
     def is_plain(self) -> bool:
         """Whether one number of votes is all the evidence, bounded by Clopper-Pearson: what looks and shared noise are for."""
-        return (self.statistic, self.confidence, self.runner_up) == (
-            Statistic.VOTES,
-            "clopper-pearson",
-            RunnerUp.COMPLEMENT,
-        )
+        plain = (Statistic.VOTES, "clopper-pearson", RunnerUp.COMPLEMENT)
+        return (self.statistic, self.confidence, self.runner_up) == plain
 
 
 PLAIN = Method()
-"""CERTIFY as Cohen et al. have it."""
+"""CERTIFY of Cohen et al."""
 
 
 def default_confidence(statistic: str) -> str:
     """The best confidence bound for what is averaged: the exact one for votes, empirical Bernstein for scores."""
     return "empirical-bernstein" if statistic == Statistic.SCORES else PLAIN.confidence
+
+
+# Enough draws for a plain case at a usual alpha; fewer would only be one more look to share alpha with.
+FIRST_LOOK = 125
+# Shares like alpha / 7 add up to alpha only up to float64; far below what a bound's own arithmetic errs.
+_ROUNDING = 1e-12
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The looks at the votes of one input; the last one is the end.
+
+    Guarantees
+        Looks come at growing numbers of draws and their failure probabilities add up to at most ``alpha``; anything else is
+        refused when the record is made.
+    """
+
+    looks: tuple[Look, ...]
+    alpha: float
+
+    def __post_init__(self) -> None:
+        draws = [look.draws for look in self.looks]
+        if not draws or draws[0] < 1 or any(later <= earlier for earlier, later in pairwise(draws)):
+            raise ConfigError("the looks are in no order", where="looks", got=draws, wanted="growing numbers of draws, from 1")
+        spent = math.fsum(look.alpha for look in self.looks)
+        if not (all(look.alpha > 0 for look in self.looks) and spent <= self.alpha * (1 + _ROUNDING)):
+            raise ConfigError(
+                "the looks spend more than the failure probability",
+                where="looks",
+                got=f"{spent!r} in all",
+                wanted=f"shares above 0 that add up to at most {self.alpha!r}",
+                fix="every look is a chance to be wrong: share alpha among them",
+            )
+
+    @property
+    def last(self) -> Look:
+        """The look at which the draws end."""
+        return self.looks[-1]
+
+    @classmethod
+    def single(cls, n: int, alpha: float) -> Schedule:
+        """One look at all n draws: without a target a radius grows until the last draw."""
+        return cls((Look(n, alpha),), alpha)
+
+    @classmethod
+    def doubling(cls, n: int, alpha: float) -> Schedule:
+        """Looks at 125, 250, 500 draws and so on, and at ``n``.
+
+        The last look gets half of alpha, so that what a fixed number of draws would certify is seldom lost at the end; the
+        others share the rest, because for them a smaller alpha only costs a few more draws.
+        """
+        early: list[int] = []
+        while FIRST_LOOK << len(early) < n:
+            early.append(FIRST_LOOK << len(early))
+        if not early:
+            return cls.single(n, alpha)
+        share = alpha / 2 / len(early)
+        return cls((*(Look(draws, share) for draws in early), Look(n, alpha / 2)), alpha)
+
+
+MOST_DRAWS = 10**12
+"""More than anybody can draw; sums of scores of so many still fit into 63 bits."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How many draws and how sure: n0 to choose the class, n to bound its probability, alpha the failure per input.
+
+    With ``target_radius`` the question is whether the certified radius is at least that: n is then the most draws that an
+    input can get, and it gets no more once the answer is known. With ``shared_noise`` the inputs of a batch meet the same
+    noise, which makes the first layer of the network nearly free. What is promised for each input stays the same; failures of
+    different certificates are then no longer independent.
+    """
+
+    n0: int = 100
+    n: int = 10_000
+    alpha: float = 0.001
+    target_radius: float | None = None
+    shared_noise: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("n0", "n"):
+            if not 1 <= (draws := getattr(self, name)) <= MOST_DRAWS:
+                wanted = "at least 1 draw" if draws < 1 else f"at most {MOST_DRAWS}"
+                raise ConfigError(f"{name} cannot be used", where=name, got=draws, wanted=wanted)
+        check_alpha(self.alpha)
+        if self.target_radius is not None and not (self.target_radius > 0 and math.isfinite(self.target_radius)):
+            raise ConfigError(
+                "the target radius cannot be used", where="target_radius", got=self.target_radius, wanted="a finite number > 0"
+            )
+
+    @property
+    def schedule(self) -> Schedule:
+        """When the votes are looked at: once at the end, or more often with a target."""
+        make = Schedule.single if self.target_radius is None else Schedule.doubling
+        return make(self.n, self.alpha)
+
+    def refuse_other_methods(self, method: Method) -> None:
+        """A target radius and shared noise rest on votes and one Clopper-Pearson bound; other methods are refused."""
+        asked = [name for name in ("target_radius", "shared_noise") if getattr(self, name)]
+        if asked and not method.is_plain:
+            raise ConfigError(
+                f"{' and '.join(asked).replace('_', ' ')} can be had with plain votes only",
+                where=", ".join(asked),
+                got=f"{method.statistic}, {method.confidence}, {method.runner_up}",
+                wanted="votes, clopper-pearson, complement",
+                fix="leave it out, or the other statistic, confidence bound or runner-up",
+            )

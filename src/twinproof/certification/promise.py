@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from twinproof.certification.bounds.bound import RobustnessBound
-from twinproof.certification.bounds.catalogue import bound_plugin, find_bound, status_of
-from twinproof.certification.bounds.confidence import RunnerUp
-from twinproof.certification.bounds.mean_confidence import find_confidence
+from twinproof.certification.bounds import RobustnessBound
+from twinproof.certification.catalogue import bound_plugin, find_bound, status_of
+from twinproof.certification.confidence import RunnerUp, find_confidence
 from twinproof.certification.method import PLAIN, Statistic
 from twinproof.extensions import ASSUMED_REASON
 from twinproof.guarantee import Guarantee, Kind, Status
-from twinproof.layers.noise import BOTH_PLACES, Law, Place
+from twinproof.layers.noise import Law, Place
+from twinproof.layers.noise_placement import BOTH_PLACES
 from twinproof.runs.certificates import CertificateSettings
 
 _GRID = "noise on a power-of-two grid, so that float32 addition is exact"

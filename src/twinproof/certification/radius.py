@@ -1,4 +1,4 @@
-"""From evidence to radii: a confidence bound, less what the sampler may err, through a robustness bound, to an input's norm.
+"""From evidence to radii, and when to stop drawing.
 
     radius = (sigma * reach(low, high) - slack) / operator_norm      or, where it is larger,      sigma * reach / slackless_norm
 
@@ -9,19 +9,26 @@ Where noise enters at two places, one of them may need no rounding: ``slackless_
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from twinproof.certification.bounds.bound import RobustnessBound
-from twinproof.certification.bounds.confidence import Confidence, RunnerUp, after_tau
-from twinproof.certification.bounds.evidence import Evidence
-from twinproof.certification.sampling import MOST_DRAWS, Sampling
-from twinproof.certification.stopping import Estimate, StoppingRule
+from twinproof.certification.bounds import RobustnessBound
+from twinproof.certification.confidence import Confidence, Evidence, RunnerUp, after_tau, clopper_pearson_lower, find_confidence
+from twinproof.certification.method import MOST_DRAWS, PLAIN, Method, Sampling, Schedule
+from twinproof.certification.votes import Counter, row_statistic
 from twinproof.errors import ConfigError
 from twinproof.rounding import round_down
 from twinproof.runs.certificates import Look
+
+Whole = NDArray[np.int64]
+# How sure one must be, at a look, that the target stays out of reach. It decides how many certificates are lost, not whether
+# those that are made hold.
+_GIVE_UP = 1e-3
 
 
 @dataclass(frozen=True)
@@ -47,15 +54,28 @@ class RadiusRule:
     """
 
     bound: RobustnessBound
-    confidence: Confidence
-    runner_up: RunnerUp
     classes: int
-    resolution: int
     sigma: float
     tau: float
+    method: Method = PLAIN
     operator_norm: float = 1.0
     slack: float = 0.0
     slackless_norm: float | None = None
+
+    @property
+    def confidence(self) -> Confidence:
+        """The confidence bound of the method."""
+        return find_confidence(self.method.confidence)
+
+    @property
+    def runner_up(self) -> RunnerUp:
+        """How the method bounds the other classes."""
+        return RunnerUp(self.method.runner_up)
+
+    @property
+    def resolution(self) -> int:
+        """What a draw counts at most."""
+        return row_statistic(self.method.statistic).resolution
 
     def certified(self, evidence: Evidence, alpha: float) -> Certified:
         """What each input's evidence certifies."""
@@ -69,11 +89,11 @@ class RadiusRule:
         radii = np.array([round_down(float(radius)) for radius in numbers], dtype=np.float64)
         return Certified(low > high, radii[which.reshape(exact.shape)])
 
-    def unanimous(self, draws: int, alpha: float) -> float:
-        """The radius of an input for which every draw gave its class everything."""
+    def unanimous(self, look: Look) -> float:
+        """The radius of an input for which every draw of ``look`` gave its class everything."""
         unit = self.resolution
-        total, nothing = np.array([draws * unit], dtype=np.int64), np.zeros(1, dtype=np.int64)
-        return float(self.certified(Evidence(draws, unit, total, total * unit, nothing, nothing), alpha).radii[0])
+        total, nothing = np.array([look.draws * unit], dtype=np.int64), np.zeros(1, dtype=np.int64)
+        return float(self.certified(Evidence(look.draws, unit, total, total * unit, nothing, nothing), look.alpha).radii[0])
 
     def of_votes(self, votes: int, look: Look) -> float:
         """The radius that so many votes at a look give, where votes are all the evidence."""
@@ -86,7 +106,7 @@ def largest_radius(sampling: Sampling, rule: RadiusRule) -> float:
     An (n, alpha) that can never certify anything is refused, and so is a target radius that no votes reach.
     """
     target, last = sampling.target_radius, sampling.schedule.last
-    radius = rule.unanimous(last.draws, last.alpha)
+    radius = rule.unanimous(last)
     if radius <= 0:
         needed = _smallest_useful_n(last, rule)
         raise ConfigError(
@@ -107,33 +127,11 @@ def largest_radius(sampling: Sampling, rule: RadiusRule) -> float:
     return radius
 
 
-def stopping_rule(sampling: Sampling, rule: RadiusRule) -> StoppingRule:
-    """At which votes an input of this sampling is decided."""
-    target = sampling.target_radius
-    if target is None:
-        return StoppingRule.without_target(sampling.schedule)
-    return StoppingRule.for_target(sampling.schedule, lambda votes, look: rule.of_votes(votes, look) >= target)
-
-
-def evidence_at(made: Estimate, top: NDArray[np.int64], number: int, look: Look, rule: RadiusRule) -> Evidence:
-    """The evidence for ``top`` of the inputs that stopped at look ``number``."""
-    here = made.stopped == number
-    return rule.confidence.evidence(
-        made.sums[here],
-        made.squares[here],
-        top[here],
-        draws=look.draws,
-        resolution=rule.resolution,
-        alpha=look.alpha,
-        runner_up=rule.runner_up,
-    )
-
-
 def _smallest_useful_n(look: Look, rule: RadiusRule) -> int:
     """The least n whose unanimous votes give a radius: by bisection, because tau and rounding shift alpha^(1/n) > 1/2."""
     most = min(MOST_DRAWS, (2**63 - 1) // rule.resolution**2)
     low, high = look.draws, min(2 * look.draws, most)
-    while rule.unanimous(high, look.alpha) <= 0:
+    while rule.unanimous(Look(high, look.alpha)) <= 0:
         if high >= most:
             raise ConfigError(
                 "no number of draws can certify this input", where="sigma", got=rule.sigma, wanted="a larger sigma"
@@ -141,5 +139,93 @@ def _smallest_useful_n(look: Look, rule: RadiusRule) -> int:
         low, high = high, min(2 * high, most)
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if rule.unanimous(middle, look.alpha) > 0 else (middle, high)
+        low, high = (low, middle) if rule.unanimous(Look(middle, look.alpha)) > 0 else (middle, high)
     return high
+
+
+@dataclass(frozen=True)
+class StoppingRule:
+    """At each look of ``schedule``, the number of votes that decides an input: ``enough`` or more, or fewer than ``hope``.
+
+    The thresholds depend on the settings alone, never on a vote. Whether a bound holds does not depend on them: all bounds of
+    the schedule hold at once with probability 1 - alpha, and stopping without a certificate claims nothing.
+    """
+
+    schedule: Schedule
+    enough: tuple[int, ...]
+    hope: tuple[int, ...]
+
+    def stops(self, number: int, votes: Whole) -> NDArray[np.bool_]:
+        """Which inputs are decided at look ``number``, counted from 0; all of them at the last."""
+        if number == len(self.schedule.looks) - 1:
+            return np.ones(len(votes), dtype=np.bool_)
+        return (votes >= self.enough[number]) | (votes < self.hope[number])
+
+
+def stopping_rule(sampling: Sampling, rule: RadiusRule) -> StoppingRule:
+    """At which votes an input is decided: whether its radius is at least the target; without one nothing is, before the end."""
+    schedule, target = sampling.schedule, sampling.target_radius
+    looks = schedule.looks
+    if target is None:
+        return StoppingRule(schedule, tuple(look.draws + 1 for look in looks), (0,) * len(looks))
+    enough = tuple(_least(look, lambda votes, look: rule.of_votes(votes, look) >= target) for look in looks)
+    needed, n = enough[-1], schedule.last.draws
+
+    def hopeful(votes: int, look: Look) -> bool:
+        # The upper bound on the probability is one minus the lower bound on its complement.
+        upper = 1.0 - float(clopper_pearson_lower(look.draws - votes, look.draws, _GIVE_UP))
+        return votes + n - look.draws >= needed and upper >= needed / n
+
+    return StoppingRule(schedule, enough, tuple(_least(look, hopeful) for look in looks))
+
+
+def _least(look: Look, holds: Callable[[int, Look], bool]) -> int:
+    """The least number of votes for which ``holds`` is true, by bisection, as it stays true for more; draws + 1 if none is."""
+    low, high = 0, look.draws + 1
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle, look) else (middle + 1, high)
+    return low
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """For each input the sums and sums of squares of all classes, and the number of the look, from 0, at which it stopped."""
+
+    sums: Whole
+    squares: Whole
+    stopped: Whole
+
+    def evidence(self, top: Whole, number: int, look: Look, rule: RadiusRule) -> Evidence:
+        """The evidence for ``top`` of the inputs that stopped at look ``number``."""
+        here = self.stopped == number
+        return rule.confidence.evidence(
+            self.sums[here],
+            self.squares[here],
+            top[here],
+            draws=look.draws,
+            resolution=rule.resolution,
+            alpha=look.alpha,
+            runner_up=rule.runner_up,
+        )
+
+
+def estimate(counter: Counter, rule: StoppingRule, indices: list[int], stored: Tensor, top: Tensor) -> Estimate:
+    """Counts votes until the rule has decided every input by those for ``top``.
+
+    The draws of an input are the first ones of those that the whole schedule would draw: stopping changes none of them.
+    """
+    counted: Whole | None = None
+    stopped, undecided, seen = np.zeros(len(indices), dtype=np.int64), np.arange(len(indices)), 0
+    for number, look in enumerate(rule.schedule.looks):
+        chosen, rows = [indices[at] for at in undecided], torch.from_numpy(undecided).to(stored.device)
+        made = counter.count("estimate", chosen, stored[rows], look.draws, after=seen).cpu().numpy()
+        counted = np.zeros((len(indices), made.shape[1]), dtype=np.int64) if counted is None else counted
+        counted[undecided] += made
+        stopped[undecided] = number
+        votes = counted[undecided, top[rows].cpu().numpy()]
+        undecided, seen = undecided[~rule.stops(number, votes)], look.draws
+        if not len(undecided):
+            break
+    sums, squares = counter.statistic.moments(torch.from_numpy(counted))
+    return Estimate(sums.numpy(), squares.numpy(), stopped)

@@ -1,7 +1,7 @@
-"""Whether a network is one function of one input: the trial before votes are counted, and the watch while they are.
+"""Whether a network is one function of one input: the trial before votes are counted, and the watch meanwhile.
 
-Code cannot be read, so it is tried. Every question is asked twice with the generators in one state, so that a random network
-answers alike unless it mixes rows or remembers; only then is its randomness looked at by itself.
+A user's code is not read but tried. Every pass is made twice with the generators in one state, so that a random network gives
+the same answers unless it mixes rows or remembers; only then is its randomness examined by itself.
 
 Guarantees
     Tested, not proven: a network passes only if, in every pass that is tried,
@@ -11,38 +11,145 @@ Guarantees
     - the same rows get the same scores, and leave the same state, after a hundred other calls and on a copy that has seen other
       rows first; parameters and buffers keep every bit.
     Scores are compared after their row's mean is subtracted, and by the class that they answer.
-    A network of torch's own layers and ours, without hooks, keeps nothing and draws for each row: it is tried for mixing alone.
+    A network of torch's own layers and ours, without hooks, keeps nothing and draws for each row: it is tried for mixing only.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from twinproof.certification.layer_list import runs_as_written
-from twinproof.certification.layer_watch import Draws, first_difference
-from twinproof.certification.network_state import (
-    changed_state,
-    foreign_generators,
-    generators_of,
-    kept_by,
-    refuse_other,
-    tensors_of,
-)
-from twinproof.certification.row_threads import is_stateless
+from twinproof.certification.lowering import runs_as_written
+from twinproof.compute.threads import is_stateless
 from twinproof.errors import ModelError
+from twinproof.layers.module_state import KeptState, foreign_generators, generators_of, paths_of, tensor_digests
 
-# Batches of the trial: what mixes may leave the first rows alone, or act in blocks of rows; sizes without a common divisor let
-# no block end where the batch does.
+Hook = Callable[[str, str, object], None]
+ARGUMENT, ANSWER = "argument", "answer"
+
+
+def changed_state(layer: str, got: str) -> ModelError:
+    """The error for a network that is not the same function in every call."""
+    return ModelError(
+        "the network changes while it is used in eval mode",
+        where=layer,
+        got=got,
+        wanted="the same answer for the same input in every call",
+        fix="keep nothing from one call to the next in eval mode (counters, running averages, caches that depend on inputs)",
+    )
+
+
+def refuse_other(before: Mapping[str, str], now: Mapping[str, str], got: str) -> None:
+    """Refuses unless all digests of ``before`` are there and unchanged."""
+    for name, digest in before.items():
+        if now.get(name) != digest:
+            raise changed_state(name, got)
+
+
+class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Inside, ``numbers`` counts the random numbers that each layer of ``network`` draws from ``generators``.
+
+    An operation counts where it advances one of the generators: a dropout that is switched off does not. A generator that a
+    network makes and seeds again in each pass is not among them: it draws the same numbers every time.
+    """
+
+    def __init__(self, network: nn.Module, generators: Sequence[torch.Generator]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.numbers: Counter[str] = Counter()
+        self._network, self._generators, self._layers = network, generators, [""]
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Runs the operation, and compares the generators before and after where it may draw."""
+        if torch.Tag.nondeterministic_seeded not in func.tags:
+            return func(*args, **(kwargs or {}))
+        before = [generator.get_state() for generator in self._generators]
+        made = func(*args, **(kwargs or {}))
+        if any(not torch.equal(one.get_state(), state) for one, state in zip(self._generators, before, strict=True)):
+            first = made[0] if isinstance(made, tuple | list) else made
+            self.numbers[self._layers[-1]] += first.numel() if isinstance(first, Tensor) else 1
+        return made
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Counts inside, by the layer that is running."""
+        with inside_layers(self._network, self._moved), self:
+            yield
+
+    def _moved(self, kind: str, path: str, held: object) -> None:
+        if kind == ARGUMENT:
+            self._layers.append(path)
+        else:
+            self._layers.pop()
+
+
+@contextmanager
+def inside_layers(network: nn.Module, note: Hook) -> Iterator[None]:
+    """Inside, ``note`` is called around every module of ``network``: ARGUMENT or ANSWER, its path, and that value.
+
+    Hooks for all modules, so that none is put on the network's own.
+    """
+    paths = paths_of(network)
+
+    def called(kind: str, module: nn.Module, *held: object) -> None:
+        if module in paths:
+            note(kind, paths[module], held[-1])
+
+    handles = [
+        register_module_forward_pre_hook(partial(called, ARGUMENT)),
+        register_module_forward_hook(partial(called, ANSWER)),
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def first_difference(
+    network: nn.Module, runs: Sequence[Callable[[], object]], kept: Tensor, same: Callable[[Tensor, Tensor], bool]
+) -> str:
+    """The layer in which two runs of one batch size first differ in the rows ``kept``; "" for the network's own code.
+
+    Where a layer is given different numbers already, the code around it is named.
+    """
+    one, two = (_seen(network, run, kept) for run in runs)
+    for (path, kind, here), (_, _, there) in zip(one, two, strict=False):
+        if not same(here, there):
+            return path if kind == ANSWER else path.rpartition(".")[0]
+    return ""
+
+
+def _seen(network: nn.Module, run: Callable[[], object], kept: Tensor) -> list[tuple[str, str, Tensor]]:
+    found: list[tuple[str, str, Tensor]] = []
+    last = int(kept.max())
+
+    def note(kind: str, path: str, held: object) -> None:
+        for value in held if isinstance(held, tuple) else (held,):
+            if path and isinstance(value, Tensor) and value.ndim and len(value) > last:
+                found.append((path, kind, value[kept].detach().to(torch.float64, copy=True)))
+
+    with inside_layers(network, note):
+        run()
+    return found
+
+
+# Batches of the trial: mixing may spare the first rows, or act in blocks of rows; with sizes that have no common divisor no
+# block ends where the batch does.
 _SIZES = (3, 8, 33, 50)
 # Differences of centred scores relative to the largest one. Rounding differs by far less than the first number among batches
 # of one size on a CPU, and by less than the second between sizes, and on a GPU, which may round to TF32 in one of two passes.
@@ -53,11 +160,11 @@ _TIES = 0.02
 _KEPT = 8
 # Passes that are tried while votes are counted: the first of every size, and one of so many.
 _EVERY = 32
-# Calls after which the first rows are asked again: so many at least, and so many at most within these seconds.
+# Calls after which the first rows are tried again: so many at least, and so many at most within these seconds.
 _CALLS, _MOST_CALLS, _SECONDS = 128, 512, 1.0
 # The test of shared randomness: calls, rows of the example in each, copies of each, and the probability of a false alarm.
 _TEST_CALLS, _TEST_ROWS, _TEST_COPIES, _FALSE_ALARM = 128, 2, 32, 1e-6
-# Rows of a pass that are asked alone too.
+# Rows of a pass that are also tried alone.
 _ALONE = 4
 _SEED = 20_261_117
 
@@ -90,17 +197,17 @@ class RowTrial:
         self._drawn: dict[str, Fraction] | None = None
         self._random = False
         self._tensors: dict[str, str] = {}
-        self._state: dict[str, str] = {}
+        self._state: Mapping[str, str] = {}
         self._first: Asked | None = None
         # A row that is not like the example: the others are replaced by copies of it.
         self._stranger = example
 
     def run(self) -> None:
-        """The trial before anything is counted; ModelError names what was found, and the layer where it can."""
+        """The trial before anything is counted; the ModelError names the layer where it can."""
         with self._undisturbed():
             for generator in self._generators:
                 generator.manual_seed(_SEED)
-            self._tensors = {} if self.known else tensors_of(self.network)
+            self._tensors = {} if self.known else tensor_digests(self.network)
             self._first = self.ask(torch.cat((self._noisy(8), self._wild(self._noisy(8)))))
             self._random = _differ(self._first.scores, self.ask(self._first.rows).scores, self._tolerance)
             self._stranger = self._other_answer()
@@ -118,8 +225,7 @@ class RowTrial:
         if not self.known and self._first is not None:
             with self._undisturbed():
                 self._ask_first_again(self.network)
-                refuse_other(self._state, kept_by(self.network), "another value after the votes were counted")
-                refuse_other(self._tensors, tensors_of(self.network), "another value after the votes were counted")
+                self._refuse_other_state("another value after the votes were counted")
 
     def ask(self, rows: Tensor, states: Sequence[Tensor] | None = None) -> Asked:
         """The scores of ``rows``, with the generators in ``states`` where they are given."""
@@ -147,21 +253,19 @@ class RowTrial:
                     raise self._refusal(made, alone.rows, kept)
 
     def _counted(self, rows: Tensor, states: Sequence[Tensor]) -> Asked:
-        """``ask``, with an eye on where random numbers come from."""
+        """``ask``, and checks where random numbers come from."""
         if self.known:
             return self.ask(rows, states)
         draws, foreign = Draws(self.network, self._generators), foreign_generators()
         with draws.watching():
             asked = self.ask(rows, states)
         if foreign != foreign_generators():
-            raise self._shares(
-                type(self.network).__name__, "numbers from Python's or NumPy's generator, which belong to no row"
-            )
+            raise _shared(type(self.network).__name__, "numbers from Python's or NumPy's generator, which belong to no row")
         found = {path: Fraction(count, len(rows)) for path, count in draws.numbers.items()}
         self._drawn = found if self._drawn is None else self._drawn
         for path in sorted(found.keys() | self._drawn.keys()):
             if found.get(path) != self._drawn.get(path):
-                raise self._shares(path or type(self.network).__name__, "numbers that are drawn for several rows at once")
+                raise _shared(path or type(self.network).__name__, "numbers that are drawn for several rows at once")
         self._random = self._random or bool(found)
         return asked
 
@@ -172,9 +276,8 @@ class RowTrial:
         scores = scores.view(_TEST_CALLS, _TEST_COPIES, _TEST_ROWS, self._classes).cpu()
         if _common_part(scores.numpy()) < _FALSE_ALARM:
             layers = ", ".join(path for path in sorted(self._drawn or {}) if path)
-            raise self._shares(
-                layers or type(self.network).__name__, "answers for copies of one input that vary together from call to call"
-            )
+            got = "answers for copies of one input that vary together from call to call"
+            raise _shared(layers or type(self.network).__name__, got)
 
     def _call_often(self) -> None:
         began = time.monotonic()
@@ -185,15 +288,18 @@ class RowTrial:
 
     def _refuse_memory(self) -> None:
         self._ask_first_again(self.network)
-        self._state = kept_by(self.network)
+        self._state = KeptState.of(self.network, shared=False).own
         self.ask(self._wild(self._noisy(_SIZES[-1])))
         self._ask_first_again(self.network)
-        refuse_other(self._state, kept_by(self.network), "another value after the same inputs")
-        refuse_other(self._tensors, tensors_of(self.network), "another value after a forward pass")
+        self._refuse_other_state("another value after the same inputs")
         if self._fresh is not None:
             self._fresh(self._wild(self._noisy(_SIZES[-1])))
             self._ask_first_again(self._fresh, _ACROSS_SIZES)
             self._fresh = None
+
+    def _refuse_other_state(self, got: str) -> None:
+        refuse_other(self._state, KeptState.of(self.network, shared=False).own, got)
+        refuse_other(self._tensors, tensor_digests(self.network), got)
 
     def _ask_first_again(self, network: nn.Module, tolerance: float | None = None) -> None:
         if self._first is not None:
@@ -215,15 +321,6 @@ class RowTrial:
             got="other scores for the same input beside other inputs",
             wanted="a network that treats each input alone",
             fix="replace what mixes inputs (batch statistics, attention over the batch, sums over dimension 0)",
-        )
-
-    def _shares(self, layer: str, got: str) -> ModelError:
-        return ModelError(
-            "the inputs of a batch share random numbers of the network",
-            where=layer,
-            got=got,
-            wanted="fresh random numbers for each input, from torch's generator, or none in eval mode",
-            fix="draw them with the batch as first dimension, as Dropout does, or fix them before certifying",
         )
 
     @contextmanager
@@ -260,12 +357,21 @@ class RowTrial:
         return torch.tensor(sorted({*some.tolist(), rows - 1}), device=self._example.device)
 
 
+def _shared(layer: str, got: str) -> ModelError:
+    return ModelError(
+        "the inputs of a batch share random numbers of the network",
+        where=layer,
+        got=got,
+        wanted="fresh random numbers for each input, from torch's generator, or none in eval mode",
+        fix="draw them with the batch as first dimension, as Dropout does, or fix them before certifying",
+    )
+
+
 class Watched(nn.Module):
     """A network that passed its trial, tried again on some of the passes that count.
 
-    Guarantees
-        The first pass of every number of rows is tried, and one of 32 others. What is tried does not change the answer, nor
-        the random numbers of later passes.
+    The first pass of every number of rows is tried, and one of 32 others. A trial does not change the answer, nor the random
+    numbers of later passes.
     """
 
     def __init__(self, trial: RowTrial) -> None:
@@ -288,7 +394,7 @@ class Watched(nn.Module):
 
 
 def checked_scores(model: nn.Module, batch: Tensor, classes: int | None = None) -> Tensor:
-    """The scores of ``batch``; an output of another shape is refused, because it would be counted as other rows' votes."""
+    """The scores of ``batch``; an output of another shape is refused, because its votes would be counted for other rows."""
     scores: object = model(batch)
     got = f"shape {tuple(scores.shape)}" if isinstance(scores, Tensor) else type(scores).__name__
     if isinstance(scores, Tensor) and scores.ndim == 2 and scores.shape[0] == len(batch):

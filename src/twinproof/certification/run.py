@@ -11,23 +11,22 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from twinproof.certification.base_classifier import BaseClassifier
-from twinproof.certification.bounds.catalogue import bound_plugin, find_bound
-from twinproof.certification.earlier_work import CERTIFICATE_FILES, COMPLETE, SAMPLING, earlier_form, is_recorded, take_up
-from twinproof.certification.method import Method
-from twinproof.certification.of_run import smoothed_for_run
-from twinproof.certification.promise import certified_promise
+from twinproof.certification.catalogue import bound_plugin, find_bound
+from twinproof.certification.method import PLAIN, Method, Sampling
+from twinproof.certification.promise import certified_promise, unfinished_promise
 from twinproof.certification.radius import largest_radius
-from twinproof.certification.sampling import Sampling
-from twinproof.certification.smoothed import SmoothedClassifier
-from twinproof.data.fingerprint import fingerprint
-from twinproof.data.record import Dataset
-from twinproof.errors import ConfigError, RunError, system_faults
-from twinproof.files import canonical_json
-from twinproof.layers.noise import Law
+from twinproof.certification.smoothed import SmoothedClassifier, smooth
+from twinproof.compute.devices import describe_device, resolve_device
+from twinproof.compute.ranks import ALONE, Ranks, in_rounds
+from twinproof.data.record import Dataset, fingerprint
+from twinproof.errors import ConfigError, ModelError, RunError, system_faults
+from twinproof.files import canonical_json, sync_folder
+from twinproof.keys import Key
+from twinproof.layers.noise import Law, NoiseLayer, Place
 from twinproof.progress import Progress, Silent
-from twinproof.randomness import Key
 from twinproof.runs.certificates import (
     Certificate,
     CertificateSettings,
@@ -36,15 +35,143 @@ from twinproof.runs.certificates import (
     read_settings,
     write_settings,
 )
-from twinproof.runs.environment import software_versions, utc_now
-from twinproof.runs.layout import read_run_json
-from twinproof.runs.lock import exclusive
-from twinproof.runs.record import plugins_entry, update_run_json
+from twinproof.runs.layout import (
+    GUARANTEES,
+    RunLayout,
+    exclusive,
+    plugins_entry,
+    read_run_json,
+    software_versions,
+    update_run_json,
+    utc_now,
+)
 from twinproof.runs.run import Run
-from twinproof.runs.run_model import GUARANTEES
-from twinproof.training.device import describe_device, resolve_device
-from twinproof.training.distributed.ranks import ALONE, Ranks
-from twinproof.training.distributed.rounds import in_rounds
+
+
+def smoothed_for_run(
+    run: Run, dataset: Dataset, device: torch.device, *, sigma: float | None = None, method: Method | None = None
+) -> SmoothedClassifier:
+    """What is certified, attacked and audited of ``run``: its trained network over inputs like those of ``dataset``.
+
+    ``sigma`` replaces the noise's deviation: that of the network's own noise layer where it has one, else the run's, at the
+    input. Without a ``method`` it is plain CERTIFY in the run's norm (``norm_of_run``).
+    """
+    network = _network(run, dataset, device)
+    if sigma is None and not any(isinstance(module, NoiseLayer) for module in network.modules()):
+        sigma = float(run.record["config"]["sigma"])
+    chosen = method or Method(norm=norm_of_run(run))
+    smoothed = smooth(network, sigma, levels=dataset.levels, method=chosen, input_shape=tuple(dataset.shape))
+    if smoothed.site.place == Place.INPUT and smoothed.site.slack > 0:
+        raise ModelError(
+            "unequal noise at the input cannot be recorded in a run",
+            where="noise",
+            got="scales that differ, or are drawn at random",
+            wanted="equal noise at the input, or noise behind the first layer",
+            fix="certify the network in Python with twinproof.smooth",
+        )
+    return smoothed
+
+
+def norm_of_run(run: Run) -> str:
+    """The norm that the run's noise layer was made for; l2 without one."""
+    layer = run.record["config"].get("noise_layer") or {}
+    return str(layer.get("norm", PLAIN.norm))
+
+
+def _network(run: Run, dataset: Dataset, device: torch.device) -> nn.Module:
+    model = run.model(device)
+    if len(dataset.shape) == 3 and device.type == "cpu":
+        # The largest single gain on a CPU where layers stay as they are; the same function of the same weights.
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return model
+
+
+SAMPLING, COMPLETE = "sampling", "complete"
+CERTIFICATE_FILES = ("certificates.json", "certificates.csv")
+
+
+def take_up(root: Path, wanted: CertificateSettings, *, own_key: bool, overwrite: bool) -> tuple[CertificateSettings, int]:
+    """The settings to go on with, and how many inputs are done already.
+
+    ``own_key`` says that the caller chose the key of ``wanted``; otherwise the key of the earlier work is taken over.
+
+    Guarantees
+        Certificates made under other settings are never counted as done: work is gone on with only where every setting that
+        the votes depend on is the same, and the old files are gone before the new settings are on the disk.
+    """
+    earlier = None if overwrite else read_settings(root)
+    if earlier is None:
+        _start_afresh(root, wanted)
+        return wanted, 0
+    different = _differences(earlier, wanted, own_key=own_key)
+    if different:
+        old, new = asdict(earlier), asdict(wanted)
+        raise RunError(
+            "this run has certificates with other settings",
+            where=str(RunLayout(root).certificates_json),
+            got=", ".join(f"{name} {old[name]}" for name in different),
+            wanted=", ".join(f"{name} {new[name]}" for name in different),
+            fix="--overwrite replaces them; or copy the run first",
+        )
+    return earlier, _lines_done(root, earlier)
+
+
+def earlier_form(root: Path, device: torch.device, *, shared_noise: bool) -> str | None:
+    """The form of the network in which earlier work of this kind counted its votes on such a device; None without any."""
+    earlier = read_settings(root)
+    if earlier is None or _device_kind(earlier) != device.type or earlier.shared_noise != shared_noise:
+        return None
+    return earlier.form
+
+
+def is_recorded(root: Path) -> bool:
+    """Whether ``run.json`` binds the certificates already."""
+    return all(name in read_run_json(root).get("files", {}) for name in CERTIFICATE_FILES)
+
+
+def _differences(earlier: CertificateSettings, wanted: CertificateSettings, *, own_key: bool) -> list[str]:
+    """Names of the settings that differ and matter: where votes are still to be drawn, also what they are drawn with."""
+    free = {"state", "created", "seconds"} | (set() if own_key else {"key"})
+    same_device = _device_kind(earlier) == _device_kind(wanted)
+    if earlier.state == COMPLETE:
+        free |= {"device", "versions", "arithmetic", "form"}
+    elif same_device:
+        free |= {"device"}
+    old, new = asdict(earlier), asdict(wanted)
+    different = [name for name in old if name not in free and old[name] != new[name]]
+    # The looks follow from the other settings: named only where nothing else explains them.
+    return [name for name in different if name != "looks"] or different
+
+
+def _device_kind(settings: CertificateSettings) -> str:
+    return settings.device.partition(":")[0]
+
+
+def _lines_done(root: Path, settings: CertificateSettings) -> int:
+    indices = [certificate.index for certificate in read_certificates(root)]
+    short = settings.state == COMPLETE and len(indices) != settings.inputs
+    if short or len(indices) > settings.inputs or indices != list(range(len(indices))):
+        raise RunError(
+            "the certificates are not the ones that certificates.json describes",
+            where=str(RunLayout(root).certificates_csv),
+            got=f"{len(indices)} lines, state {settings.state!r}",
+            wanted=f"the inputs 0 to {settings.inputs - 1} in order",
+            fix="restore the file, or certify again with --overwrite",
+        )
+    return len(indices)
+
+
+def _start_afresh(root: Path, wanted: CertificateSettings) -> None:
+    guarantees = {**read_run_json(root, GUARANTEES)["guarantees"], "robustness": unfinished_promise(wanted).as_dict()}
+    # Settings go first and come back last: a kill in between leaves no settings, never new ones beside old certificates.
+    layout = RunLayout(root)
+    layout.certificates_json.unlink(missing_ok=True)
+    sync_folder(root)
+    layout.certificates_csv.unlink(missing_ok=True)
+    sync_folder(root)
+    update_run_json(root, files=CERTIFICATE_FILES, guarantees=guarantees)
+    write_settings(root, wanted)
+
 
 # Inputs certified and made durable together: a kill loses at most these. With a target an input gets far fewer draws, and
 # at the later looks only a few of the inputs are left to fill a forward pass. Shared noise is made once for all of them.

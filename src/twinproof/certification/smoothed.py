@@ -5,15 +5,11 @@ Guarantees
     (the class with the largest mean vote, or mean score, over the noise) answers ``prediction`` for every storable input
     whose distance in the method's norm is smaller than ``radius``. Proof: the class is chosen on n0 draws; the n estimation
     draws are fresh, so that the confidence bound holds for them; tau covers the sampler; the robustness bound gives a
-    distance in the layer that gets the noise, and its operator norm one at the input (``certification/radius.py``,
-    ``certification/noise_site.py``). For plain votes and Gaussian noise at the input this is sigma * Phi^-1(p), Cohen et al.'s
-    theorem 1. Radii are rounded down; tau also pays for the rounding of the float64 arithmetic.
-    With a target radius the votes are looked at several times; the looks share alpha (``certification/looks.py``).
+    distance in the layer that gets the noise, and its operator norm one at the input (``radius.py``, ``noise_site.py``). For
+    plain votes and Gaussian noise at the input this is sigma * Phi^-1(p), Cohen et al.'s theorem 1. Radii are rounded down.
+    With a target radius the votes are looked at several times; the looks share alpha (``method.py``).
     The network of the claim is the one that is run: for speed it may be another form of the one given, equal up to rounding
-    (``certification/lowering.py``). A bound that is published and not proven promises nothing; it is there to be compared.
-    Tests: linear classifiers, whose radius is known exactly, for every place, law and norm; planted bugs (votes taken for
-    probabilities, selection draws reused, sigma off by 2 %, radii rounded up, all of alpha spent at every look, rounding of
-    the layer forgotten, scales inverted, a norm of the wrong layer).
+    (``lowering.py``). A bound that is published and not proven promises nothing; it is there to be compared.
 """
 
 from __future__ import annotations
@@ -27,7 +23,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from twinproof.certification.as_smoothed import AsSmoothed, refuse_global_hooks
 from twinproof.certification.base_classifier import (
     BaseClassifier,
     base_classifier,
@@ -35,38 +30,96 @@ from twinproof.certification.base_classifier import (
     rows_per_forward,
     unused_copy,
 )
-from twinproof.certification.bounds.bound import RobustnessBound
-from twinproof.certification.bounds.catalogue import find_bound
-from twinproof.certification.bounds.confidence import RunnerUp
-from twinproof.certification.bounds.evidence import Evidence
-from twinproof.certification.bounds.mean_confidence import find_confidence
+from twinproof.certification.bounds import RobustnessBound
+from twinproof.certification.catalogue import find_bound
+from twinproof.certification.confidence import RunnerUp
 from twinproof.certification.grid_noise import GridNoise, input_noise
-from twinproof.certification.layer_norm_bound import NormBound
-from twinproof.certification.method import PLAIN, Method
-from twinproof.certification.noise_site import InputSite, LayerSite, NoiseSite
-from twinproof.certification.radius import Certified, RadiusRule, evidence_at, largest_radius, stopping_rule
-from twinproof.certification.row_statistic import row_statistic
-from twinproof.certification.row_threads import one_thread_inside
-from twinproof.certification.sampling import Sampling as Sampling
+from twinproof.certification.method import PLAIN, Method, Sampling
+from twinproof.certification.noise_site import (
+    AsSmoothed,
+    InputSite,
+    LayerSite,
+    NoiseSite,
+    NormBound,
+    front_of,
+    refuse_global_hooks,
+    refuse_hidden_work,
+)
+from twinproof.certification.radius import Estimate, RadiusRule, StoppingRule, estimate, largest_radius, stopping_rule
 from twinproof.certification.shared_noise import SharedNetwork, SharedNoiseCounter, shared_network
-from twinproof.certification.stopping import Estimate, StoppingRule, estimate
-from twinproof.certification.stored_inputs import check_numbering, stored_levels
-from twinproof.certification.taken_apart import front_of, refuse_hidden_work
-from twinproof.certification.two_noises.site import two_noises_site
-from twinproof.certification.votes import Counter, VoteCounter
-from twinproof.errors import ConfigError, ModelError
-from twinproof.layers.modes import evaluation_mode
-from twinproof.layers.noise import split_at_noise, split_at_two_noises
-from twinproof.randomness import Key
+from twinproof.certification.two_noises import two_noises_site
+from twinproof.certification.votes import Counter, VoteCounter, row_statistic
+from twinproof.compute.threads import one_thread_inside
+from twinproof.errors import ConfigError, DataError, ModelError
+from twinproof.keys import Key
+from twinproof.layers.cross_example import evaluation_mode
+from twinproof.layers.noise_placement import split_at_noise, split_at_two_noises
 from twinproof.runs.certificates import ABSTAIN, UNKNOWN, Certificate
+
+
+def stored_levels(inputs: Tensor | NDArray[Any], levels: int, device: torch.device | None) -> Tensor:
+    """``inputs`` as whole numbers of levels, float32, on ``device`` (without one, where they are).
+
+    A certificate speaks of stored inputs: values between two levels, or outside [0, levels], are refused.
+    """
+    given = torch.as_tensor(inputs.astype(np.int32) if isinstance(inputs, np.ndarray) and inputs.dtype == np.uint16 else inputs)
+    if given.ndim == 0:
+        raise DataError(
+            "a single number is not a batch of inputs", where="certify", got="no dimension", wanted="(inputs, *shape)"
+        )
+    if given.is_floating_point():
+        scaled = given.to(torch.float64) * levels
+        stored = scaled.round()
+        # Float32 keeps k / levels to 2^-24 relative; anything further off was never a stored level.
+        if not bool(((scaled - stored).abs() <= 1e-2).all()):
+            raise DataError(
+                "inputs do not lie on the stored levels",
+                where="certify",
+                got="values between two levels (or NaN)",
+                wanted=f"multiples of 1/{levels} in [0, 1], or integers 0..{levels}",
+                fix="pass the inputs as they are stored, or name the right number of levels",
+            )
+    else:
+        stored = given.to(torch.float64)
+    if stored.numel() and not (float(stored.min()) >= 0 and float(stored.max()) <= levels):
+        raise DataError(
+            "inputs lie outside the stored range",
+            where="certify",
+            got=f"{float(stored.min()):g}..{float(stored.max()):g}",
+            wanted=f"0..{levels} levels",
+        )
+    return stored.to(device=device or given.device, dtype=torch.float32)
+
+
+def check_numbering(inputs: int, labels: Sequence[int] | None, first_index: int, rows: int | None) -> None:
+    """Refuses labels that do not belong to the inputs, and numbers that count nothing."""
+    if labels is not None and len(labels) != inputs:
+        raise DataError(
+            "labels and inputs differ in number",
+            where="certify",
+            got=f"{len(labels)} labels for {inputs} inputs",
+            wanted="one label for each input, or none at all",
+        )
+    if any(label < 0 and label != UNKNOWN for label in labels or ()):
+        raise DataError(
+            "a label is not a class",
+            where="certify",
+            got=min(label for label in labels or () if label != UNKNOWN),
+            wanted=f"0 or more, or {UNKNOWN} for a label that is not known",
+            fix="-1 stands for an abstention, which would then count as correct",
+        )
+    if first_index < 0:
+        raise ConfigError("inputs are numbered from 0", where="first_index", got=first_index, wanted="0 or more")
+    if rows is not None and rows < 1:
+        raise ConfigError("a forward pass needs rows", where="rows", got=rows, wanted="at least 1")
 
 
 @dataclass(frozen=True)
 class SmoothedClassifier:
     """A network made robust by averaging over noise, at its input or behind its first layer; ``smooth`` makes it.
 
-    ``base`` is the network in the form in which it is run, where a caller has it already (``base_for``). ``smoothed`` is what
-    a network whose noise was taken out of it must still be.
+    ``base`` is the network in the form in which it is run, where a caller has it already (``base_for``). ``smoothed`` holds
+    what must not change in a network whose noise was taken out of it.
     """
 
     model: nn.Module
@@ -104,7 +157,7 @@ class SmoothedClassifier:
         return find_bound(self.method.bound, self.noise.law)
 
     def base_for(self, inputs: Tensor | NDArray[Any], sampling: Sampling, *, form: str | None = None) -> BaseClassifier:
-        """The network as it is run on such inputs, for callers that certify in several calls: found once, in the same form."""
+        """The network as it is run on such inputs, for callers that certify in several calls in the same form."""
         self._refuse_changes()
         points = self.site.points(self._stored(inputs)[:1])
         return self._base(points, rows_per_forward(points[0].numel(), points.device), sampling, form)
@@ -117,12 +170,10 @@ class SmoothedClassifier:
         """What turns the evidence of inputs of ``shape`` into radii."""
         return RadiusRule(
             bound=self.bound,
-            confidence=find_confidence(self.method.confidence),
-            runner_up=RunnerUp(self.method.runner_up),
             classes=classes,
-            resolution=row_statistic(self.method.statistic).resolution,
             sigma=self.noise.sigma,
             tau=self.noise.tau(self.site.dimension(shape)),
+            method=self.method,
             operator_norm=self.operator_norm(shape).value,
             slack=self.site.slack,
             slackless_norm=self.site.slackless_norm(shape, self.norm, self.bound.charge),
@@ -142,7 +193,7 @@ class SmoothedClassifier:
 
         ``inputs`` are stored levels (integers 0..levels) or floats in [0, 1] that lie on those levels. ``labels`` only fill
         the records; without them they are unknown and nothing is counted correct. ``first_index`` numbers the inputs: with the
-        same key the same number gets the same noise, whatever the batch. ``rows`` changes speed and memory only.
+        same key the same number gets the same noise, in every batch. ``rows`` changes speed and memory only.
         """
         sampling = sampling or Sampling()
         sampling.refuse_other_methods(self.method)
@@ -153,7 +204,7 @@ class SmoothedClassifier:
         _refuse_autocast(stored.device)
         self._refuse_changes()
         shape = tuple(stored.shape[1:])
-        # Settings that certify nothing for two classes do for no network, so that none need be run to refuse them.
+        # Settings that certify nothing for two classes certify nothing for more: refused before the network is run.
         largest_radius(sampling, self.radius_rule(shape, 2))
         points = self.site.points(stored)
         rows = rows or rows_per_forward(points[0].numel(), points.device)
@@ -165,10 +216,12 @@ class SmoothedClassifier:
         indices = list(range(first_index, first_index + len(stored)))
         counter, stops = self._counter(base, key or Key.from_system(), rows), stopping_rule(sampling, rule)
         with evaluation_mode(self.model), evaluation_mode(self.site.network), torch.inference_mode():
-            top, made = _drawn(counter, stops, indices, points, sampling.n0)
+            # The class is chosen on draws of its own, by the same statistic.
+            top = counter.statistic.moments(counter.count("select", indices, points, sampling.n0))[0].argmax(dim=1)
+            made = estimate(counter, stops, indices, points, top)
             base.finish()
         truth = [UNKNOWN] * len(indices) if labels is None else [int(label) for label in labels]
-        return _certificates(indices, truth, top, made, stops, rule)
+        return _certificates(indices, truth, top.cpu().numpy(), made, stops, rule)
 
     def _refuse_changes(self) -> None:
         refuse_global_hooks()
@@ -215,17 +268,16 @@ def smooth(
 ) -> SmoothedClassifier:
     """Smooths any network over inputs of ``levels`` stored levels (255 for 8-bit images).
 
-    A network with a noise layer keeps it, with the deviation ``sigma`` in its place if one is given; behind a convolution
-    ``input_shape`` is needed. Any other gets Gaussian noise of deviation ``sigma`` at its input. The layer before the noise is
-    taken as it is now: after more training, smooth again (what was made before is refused). A network with Laplace noise at
-    its input and behind its first layer (``add_two_noises``) keeps both.
+    A network with a noise layer keeps it, with the deviation ``sigma`` if one is given; behind a convolution ``input_shape``
+    is needed. Any other gets Gaussian noise of deviation ``sigma`` at its input. The layer before the noise is taken as it is
+    now: after more training, smooth again. A network with Laplace noise at its input and behind its first layer
+    (``add_two_noises``) keeps both.
     """
-    two = split_at_two_noises(model)
+    method, two = method or PLAIN, split_at_two_noises(model)
     if two is not None:
         site: NoiseSite = two_noises_site(model, two, sigma, input_shape, levels)
-        return SmoothedClassifier(
-            model, site, method or PLAIN, smoothed=AsSmoothed(model, (two.input_noise, *front_of(two.inner, two.hidden)))
-        )
+        front = (two.input_noise, *front_of(two.inner, two.hidden))
+        return SmoothedClassifier(model, site, method, smoothed=AsSmoothed(model, front))
     split = split_at_noise(model)
     if split is None:
         if sigma is None:
@@ -235,7 +287,7 @@ def smooth(
                 got="nothing, and a network without a noise layer",
                 wanted="the noise's deviation in input units, e.g. 0.5",
             )
-        return SmoothedClassifier(model, InputSite(model, input_noise(sigma, levels), own_noise=False), method or PLAIN)
+        return SmoothedClassifier(model, InputSite(model, input_noise(sigma, levels), own_noise=False), method)
     refuse_hidden_work(model, split)
     deviation = float(split.noise.deviation) if sigma is None else sigma
     equal = not split.noise.spread.random and bool((split.noise.spread.least_scales() == 1).all())
@@ -243,7 +295,7 @@ def smooth(
         site = InputSite(split.after, input_noise(deviation, levels, split.noise.law), own_noise=True)
     else:
         site = LayerSite(split, input_shape, deviation, levels)
-    return SmoothedClassifier(model, site, method or PLAIN, smoothed=AsSmoothed(model, front_of(model, split)))
+    return SmoothedClassifier(model, site, method, smoothed=AsSmoothed(model, front_of(model, split)))
 
 
 def _refuse_autocast(device: torch.device) -> None:
@@ -257,41 +309,27 @@ def _refuse_autocast(device: torch.device) -> None:
         )
 
 
-def _drawn(
-    counter: Counter, stops: StoppingRule, indices: list[int], points: Tensor, n0: int
-) -> tuple[NDArray[np.int64], Estimate]:
-    """The class of each input, chosen on its n0 draws by the same statistic, and what its other draws add up to."""
-    top = counter.statistic.moments(counter.count("select", indices, points, n0))[0].argmax(dim=1)
-    return top.cpu().numpy(), estimate(counter, stops, indices, points, top)
-
-
 def _certificates(
     indices: list[int], labels: list[int], top: NDArray[np.int64], made: Estimate, stops: StoppingRule, rule: RadiusRule
 ) -> list[Certificate]:
     """Each input's certificate, at the look at which it stopped, with that look's share of alpha."""
     found: dict[int, Certificate] = {}
-    for number, look in enumerate(stops.schedule.looks):
-        places = np.flatnonzero(made.stopped == number)
-        evidence = evidence_at(made, top, number, look, rule)
-        bound = rule.certified(evidence, look.alpha)
-        for at, place in enumerate(places.tolist()):
-            found[place] = _certificate(indices[place], labels[place], int(top[place]), evidence, bound, at, rule)
-    return [found[place] for place in range(len(indices))]
-
-
-def _certificate(
-    index: int, label: int, top: int, evidence: Evidence, bound: Certified, at: int, rule: RadiusRule
-) -> Certificate:
-    """The record of one input; votes against the complement of the rest need no more than their number."""
+    # Votes against the complement of the rest need no more than their number.
     plain = rule.resolution == 1 and rule.runner_up is RunnerUp.COMPLEMENT
-    more = (evidence.squares, evidence.other, evidence.other_squares)
-    return Certificate(
-        index,
-        label,
-        top if bool(bound.certified[at]) else ABSTAIN,
-        int(evidence.total[at]),
-        top,
-        float(bound.radii[at]),
-        evidence.draws,
-        *(() if plain else (int(numbers[at]) for numbers in more)),
-    )
+    for number, look in enumerate(stops.schedule.looks):
+        evidence = made.evidence(top, number, look, rule)
+        bound = rule.certified(evidence, look.alpha)
+        more = () if plain else (evidence.squares, evidence.other, evidence.other_squares)
+        for at, place in enumerate(np.flatnonzero(made.stopped == number).tolist()):
+            chosen = int(top[place])
+            found[place] = Certificate(
+                indices[place],
+                labels[place],
+                chosen if bool(bound.certified[at]) else ABSTAIN,
+                int(evidence.total[at]),
+                chosen,
+                float(bound.radii[at]),
+                evidence.draws,
+                *(int(numbers[at]) for numbers in more),
+            )
+    return [found[place] for place in range(len(indices))]

@@ -1,29 +1,208 @@
-"""Counting the base classifier's votes, or adding up its scores, over noisy copies of many inputs at once, on the device."""
+"""Counting votes, or adding up scores, over noisy copies of many inputs at once."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Protocol
+from functools import lru_cache
+from typing import ClassVar, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from twinproof.certification.grid_noise import GridNoise
-from twinproof.certification.noisy_rows import NoisyRows
-from twinproof.certification.remaining_noise import draws_noise, repeatable
-from twinproof.certification.row_statistic import VOTES, RowStatistic
-from twinproof.certification.row_threads import each_batch
+from twinproof.certification.grid_noise import GridNoise, draws_noise, repeatable, write_noise
+from twinproof.certification.method import Statistic
+from twinproof.certification.noise_tables import Stream, padded
 from twinproof.certification.row_trial import checked_scores
-from twinproof.randomness import Key
+from twinproof.compute.devices import kernels_run
+from twinproof.compute.threads import each_batch
+from twinproof.keys import Key
+from twinproof.layers.noise import Law
+
+_LOW = (1 << 64) - 1
+
+
+class NoisyRows:
+    """Draws ``after`` to ``draws`` of each input, input by input: row r is draw ``after + r % span`` of input ``r // span``.
+
+    A row is (stored + noise) / levels in float32, the sum exact and the quotient correctly rounded: a function of the stored
+    input plus grid noise, and the same to the bit on every device and in every batch.
+    """
+
+    def __init__(
+        self, noise: GridNoise, key: Key, purpose: str, indices: Sequence[int], stored: Tensor, draws: int, *, after: int = 0
+    ) -> None:
+        """``stored`` holds one row of levels for each of ``indices``, on the device on which the rows are wanted."""
+        self.noise, self.after, self.span = noise, after, draws - after
+        self.stored = stored.reshape(len(indices), -1).contiguous()
+        self.dimension = int(self.stored.shape[1])
+        self.streams = [Stream.named(key, purpose, index) for index in indices]
+        self.fill: Callable[[int, Tensor], None] = self._fill_on_host
+        if stored.device.type == "cuda":
+            self.fill = self._kernel() or self._fill_through_host
+
+    def __len__(self) -> int:
+        return len(self.streams) * self.span
+
+    def owners(self, first: int, count: int) -> Tensor:
+        """Which input, by position, each of ``count`` rows from ``first`` on belongs to."""
+        rows = torch.arange(first, first + count, device=self.stored.device)
+        return rows.div_(self.span, rounding_mode="floor")
+
+    def _fill_on_host(self, first: int, out: Tensor) -> None:
+        """Writes rows ``first`` onwards into ``out`` (rows, dimension)."""
+        rows, stored = out.numpy(), self.stored.cpu().numpy()
+        table, grid, levels = self.noise.table, np.float32(self.noise.grid), np.float32(self.noise.levels)
+        done = 0
+        while done < len(rows):
+            owner, place = divmod(first + done, self.span)
+            here = rows[done : done + self.span - place]
+            for part in write_noise(table, self.streams[owner], self.after + place, here):
+                if grid != 1:
+                    part *= grid
+                part += stored[owner]
+                if levels != 1:
+                    part /= levels
+            done += len(here)
+
+    def _fill_through_host(self, first: int, out: Tensor) -> None:
+        made = torch.empty(out.shape, dtype=torch.float32)
+        self._fill_on_host(first, made)
+        out.copy_(made)
+
+    def _kernel(self) -> Callable[[int, Tensor], None] | None:
+        """The same on a GPU; None where Triton kernels do not run."""
+        device = self.stored.device
+        if not kernels_run(device):
+            return None
+        from twinproof.certification.noise_kernel import write_noisy_rows
+
+        keys = torch.from_numpy(_cipher_keys(self.streams)).to(device)
+        tables = _tables_on(self.noise, device)
+
+        def fill(first: int, out: Tensor) -> None:
+            # Triton launches on the current GPU, which need not be the one of the tensors.
+            with torch.cuda.device(device):
+                write_noisy_rows(
+                    out,
+                    self.stored,
+                    keys,
+                    tables,
+                    row=first,
+                    span=self.span,
+                    after=self.after,
+                    width=padded(self.dimension),
+                    steps=self.noise.steps,
+                    grid=self.noise.grid,
+                    levels=self.noise.levels,
+                    laplace=self.noise.law is Law.LAPLACE,
+                )
+
+        return fill
+
+
+def _cipher_keys(streams: Sequence[Stream]) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+    """Four 64-bit numbers for each stream, the lower half of each cipher key first; signed, because torch has no others."""
+    halves = [
+        (stream.words & _LOW, stream.words >> 64, stream.refinement & _LOW, stream.refinement >> 64) for stream in streams
+    ]
+    return np.array(halves, dtype=np.uint64).view(np.int64)
+
+
+@lru_cache(maxsize=2)
+def _tables_on(noise: GridNoise, device: torch.device) -> tuple[Tensor, Tensor]:
+    table = noise.table
+    high, whole = table.high_words.view(np.int32), table.boundaries.view(np.int64)
+    return torch.from_numpy(high).to(device), torch.from_numpy(whole).to(device)
+
+
+class RowStatistic(ABC):
+    """Turns a network's outputs into whole numbers that add up exactly in every order, batch and on every device.
+
+    ``resolution`` is the number that a class gets where it gets everything. A row's numbers depend on that row's outputs
+    alone, lie between 0 and ``resolution`` and add up to at most ``resolution`` over the classes. A row with a NaN counts for
+    no class, which can only lower a radius.
+    """
+
+    resolution: ClassVar[int]
+
+    @abstractmethod
+    def empty(self, inputs: int, classes: int, device: torch.device) -> Tensor:
+        """Sums of no rows: int64, one row for each input."""
+
+    @abstractmethod
+    def add(self, sums: Tensor, owners: Tensor, outputs: Tensor) -> None:
+        """Adds rows of ``outputs`` (rows, classes) in place; ``owners`` says which input each belongs to; it is overwritten."""
+
+    @abstractmethod
+    def moments(self, sums: Tensor) -> tuple[Tensor, Tensor]:
+        """(inputs, classes) sums, and sums of squares."""
+
+
+class Votes(RowStatistic):
+    """1 for the class with the largest output: the mean is the probability that the network answers so."""
+
+    resolution = 1
+
+    def empty(self, inputs: int, classes: int, device: torch.device) -> Tensor:
+        """One column for each class."""
+        return torch.zeros((inputs, classes), dtype=torch.int64, device=device)
+
+    def add(self, sums: Tensor, owners: Tensor, outputs: Tensor) -> None:
+        """One number for each row, not one for each row and class: counting stays a small part of the work."""
+        place = owners.mul_(outputs.shape[1]).add_(outputs.argmax(dim=1))
+        sums.view(-1).scatter_add_(0, place, outputs.isnan().any(dim=1).logical_not_().to(torch.int64))
+
+    def moments(self, sums: Tensor) -> tuple[Tensor, Tensor]:
+        """A vote is its own square."""
+        return sums, sums
+
+
+class Scores(RowStatistic):
+    """The softmax of the outputs, floored to multiples of 2^-20: the mean is the expected score.
+
+    Floored scores add up to at most 1: in float64 the softmax of up to a billion classes adds up to less than 1 + 2^-20. The
+    floor is part of the classifier, so that a certificate speaks of exactly these numbers.
+    """
+
+    resolution = 2**20
+
+    def empty(self, inputs: int, classes: int, device: torch.device) -> Tensor:
+        """The scores' columns, then those of their squares."""
+        return torch.zeros((inputs, 2 * classes), dtype=torch.int64, device=device)
+
+    def add(self, sums: Tensor, owners: Tensor, outputs: Tensor) -> None:
+        """Each row's scores and their squares."""
+        shares = torch.softmax(outputs.double(), dim=1)
+        # Outputs that are infinite twice have no softmax either.
+        shares = torch.where(shares.isnan().any(dim=1, keepdim=True), 0.0, shares)
+        units = (shares * self.resolution).floor().to(torch.int64)
+        sums.index_add_(0, owners, torch.cat((units, units * units), dim=1))
+
+    def moments(self, sums: Tensor) -> tuple[Tensor, Tensor]:
+        """The two halves."""
+        classes = sums.shape[1] // 2
+        return sums[:, :classes], sums[:, classes:]
+
+
+VOTES = Votes()
+_ALL: dict[str, RowStatistic] = {Statistic.VOTES: VOTES, Statistic.SCORES: Scores()}
+
+
+def row_statistic(name: str) -> RowStatistic:
+    """The statistic of that name (``Method.statistic``)."""
+    return _ALL[name]
+
 
 # The largest batch whose numbers a GPU's kernel can count with 32 bits.
 _MOST_NUMBERS = 2**30
 
 
 class Counter(Protocol):
-    """Whatever counts votes: with noise of each input's own, or shared by the inputs of a call."""
+    """Counts votes: with noise of each input's own, or shared by the inputs of a call."""
 
     @property
     def statistic(self) -> RowStatistic:
@@ -52,10 +231,7 @@ class VoteCounter:
     statistic: RowStatistic = VOTES
 
     def count(self, purpose: str, indices: Sequence[int], stored: Tensor, draws: int, *, after: int = 0) -> Tensor:
-        """Votes (inputs, classes) of ``draws`` noisy copies of each input; ``stored`` holds what the noise is added to.
-
-        ``after`` leaves out that many draws from the first: they were counted before.
-        """
+        """See ``Counter``; ``stored`` holds what the noise is added to, and draws before ``after`` were counted earlier."""
         source = NoisyRows(self.noise, self.key, purpose, indices, stored, draws, after=after)
         shape, device = stored.shape[1:], stored.device
         rows, random = min(self.rows, max(1, _MOST_NUMBERS // source.dimension)), draws_noise(self.model)
@@ -72,5 +248,4 @@ class VoteCounter:
                 self.statistic.add(sums, source.owners(start, len(batch)), outputs)
             return sums
 
-        sums = each_batch(sums_of, range(0, len(source), rows), self.model, device, one_by_one=random)
-        return self.statistic.counted(sums, self.classes)
+        return each_batch(sums_of, range(0, len(source), rows), self.model, device, one_by_one=random)

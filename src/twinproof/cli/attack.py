@@ -3,16 +3,109 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from twinproof.cli.options import DataRoot, Device, Json, RunPath
+from twinproof.cli.output import DataPlace, DataRoot, Device, Json, RunPath, print_json, print_rows
 from twinproof.cli.ranks import bars_of, launched_ranks
 from twinproof.errors import ConfigError
 
 if TYPE_CHECKING:
     from twinproof.evaluation.under_attack import AttackedRun
+
+
+def attacked_answer(result: AttackedRun) -> dict[str, Any]:
+    """The answer of ``attack --json``; ``accuracy`` and ``certified_accuracy`` map a size, as text, to a share of the inputs.
+
+    ``accuracy`` is the smoothed classifier's accuracy under the strongest attacks; an abstention is not correct.
+    ``certified_accuracy`` is the accuracy that no attack of that size can go below, unless the bound of the certificates is
+    known to be false: ``already_refuted`` says so, and a ``crossing`` is then expected.
+    """
+    from twinproof.evaluation.attack_results import headline
+    from twinproof.evaluation.certified import already_refuted
+    from twinproof.runs.attacks import size_name
+
+    settings, sizes = result.settings, result.results["sizes"]
+    shown = ("norm", "attacks", "protocols", "inputs", "sigma", "n", "alpha", "certificate_norm", "bound", "law", "place")
+    return {
+        "accuracy": {size_name(one["size"]): headline(one) for one in sizes},
+        "certified_accuracy": {size_name(one["size"]): one["certified"]["value"] for one in sizes},
+        "clean_accuracy": result.results["clean"]["smoothed"]["value"],
+        "crossing": result.results["crossing"],
+        "already_refuted": already_refuted(settings),
+        **{name: getattr(settings, name) for name in shown},
+        "results": result.results,
+    }
+
+
+def show_attacked(result: AttackedRun) -> None:
+    """Prints both protocols beside the certified line, and what they mean."""
+    settings, clean = result.settings, result.results["clean"]
+    print_rows(
+        [
+            ("inputs", f"{settings.inputs} of the test set; attacks {', '.join(settings.attacks)} in {settings.norm}"),
+            ("classifier", f"smoothed at sigma {settings.sigma:g}, n {settings.n}, alpha {settings.alpha:g}"),
+            ("radii", f"{settings.certificate_norm}, {settings.bound} bound{_claim(result)}"),
+            ("without attack", f"smoothed {clean['smoothed']['value']:.4f}, network {clean['network']['value']:.4f}"),
+        ]
+    )
+    header, rows = _table(result)
+    typer.echo("\nadaptive: adaptive attacks, worst case of each input; papers': the papers' protocol, lowest accuracy")
+    print_rows(rows, header=header)
+    typer.echo(f"\n{meaning(result)}")
+
+
+def _claim(result: AttackedRun) -> str:
+    """A note on radii whose bound is refuted."""
+    from twinproof.evaluation.certified import already_refuted
+
+    return " (claimed, refuted)" if already_refuted(result.settings) else ""
+
+
+def _table(result: AttackedRun) -> tuple[list[str], list[list[str]]]:
+    """The header, and a row of accuracies for each size."""
+    from twinproof.runs.attacks import size_name
+
+    adaptive, papers = ("adaptive" in result.settings.protocols), ("paper" in result.settings.protocols)
+    header = ["size", "claimed, refuted" if _claim(result) else "certified"]
+    header += ["adaptive: smoothed", "95 % interval", "abstained", "network"] if adaptive else []
+    header += ["papers': network", "smoothed", "certified there"] if papers else []
+    rows = []
+    for one in result.results["sizes"]:
+        row = [size_name(one["size"]), f"{one['certified']['value']:.4f}"]
+        if adaptive:
+            worst = one["adaptive"]["worst"]
+            smoothed = worst["smoothed"]
+            row += [f"{smoothed['value']:.4f}", f"{smoothed['low']:.4f} to {smoothed['high']:.4f}"]
+            row += [f"{worst[name]['value']:.4f}" for name in ("abstained", "network")]
+        if papers:
+            row += [f"{one['paper']['lowest'][name]:.4f}" for name in ("network", "smoothed", "certified")]
+        rows.append(row)
+    return header, rows
+
+
+def meaning(result: AttackedRun) -> str:
+    """One sentence about the middle size."""
+    from twinproof.evaluation.attack_results import headline
+    from twinproof.runs.attacks import size_name
+
+    sizes = result.results["sizes"]
+    one = sizes[(len(sizes) - 1) // 2]
+    where = f"{result.settings.norm} size {size_name(one['size'])}"
+    stay = "were claimed (and that claim is refuted)" if _claim(result) else "are certified"
+    sentence = (
+        f"At {where} the strongest attacks leave {_percent(headline(one))} of the answers correct; "
+        f"{_percent(one['certified']['value'])} {stay} to stay what they are under any attack of that size"
+    )
+    if "difference" in one:
+        sentence += f"; the papers' attacks alone would have left {_percent(one['paper']['lowest']['smoothed'])}"
+    return sentence + "."
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
 
 _ALL = "all"
 _BOTH = "both"
@@ -21,46 +114,51 @@ _BOTH = "both"
 def attack(
     run: RunPath,
     attacks: Annotated[
-        list[str] | None, typer.Option("--attack", help="fgsm, ifgsm, mim, pgd or all; may be repeated. Default: fgsm and pgd.")
+        list[str] | None,
+        typer.Option("--attack", help="fgsm, ifgsm, mim, pgd or all; may be repeated.", show_default="fgsm and pgd"),
     ] = None,
-    norm: Annotated[str | None, typer.Option(help="l2, linf or l1; default: that of the certificates, else the run's.")] = None,
+    norm: Annotated[
+        str | None, typer.Option(help="l2, linf or l1.", show_default="that of the certificates, else the run's")
+    ] = None,
     size: Annotated[
         list[float] | None,
-        typer.Option(help="In input units ([0, 1]); may be repeated. Default: 0.25 to 1 (l2), 0.05 to 0.3 (linf)."),
+        typer.Option(help="In input units ([0, 1]); may be repeated.", show_default="0.25 to 1 for l2, 0.05 to 0.3 for linf"),
     ] = None,
     protocol: Annotated[str, typer.Option(help="paper, adaptive or both.")] = _BOTH,
     steps: Annotated[int, typer.Option(help="Steps of the adaptive attacks.")] = 20,
     step_size: Annotated[float | None, typer.Option(help="Of the adaptive attacks, in input units.")] = None,
     restarts: Annotated[int, typer.Option(help="Random starts of the adaptive pgd; the strongest point is kept.")] = 1,
-    draws: Annotated[int, typer.Option(help="Noise draws for each gradient of the adaptive attacks.")] = 8,
-    paper_steps: Annotated[int, typer.Option(help="Steps of the papers' attacks, each of size / steps.")] = 10,
-    targeted: Annotated[bool, typer.Option("--targeted", help="Aim at a class; needs one of the next two.")] = False,
-    target_class: Annotated[int | None, typer.Option(help="The class to aim at, by its number.")] = None,
+    draws: Annotated[int, typer.Option(help="Noise draws per gradient of the adaptive attacks.")] = 8,
+    paper_steps: Annotated[int, typer.Option(help="Steps of the papers' attacks, each of length size / steps.")] = 10,
+    targeted: Annotated[
+        bool, typer.Option("--targeted", help="Aim at a class; needs --target-class or --target-rule.")
+    ] = False,
+    target_class: Annotated[int | None, typer.Option(help="Number of the class to aim at.")] = None,
     target_rule: Annotated[str | None, typer.Option(help="next or least-likely.")] = None,
-    n: Annotated[int, typer.Option(help="Draws behind each answer of the smoothed classifier.")] = 1000,
-    n0: Annotated[int, typer.Option(help="Draws that choose its class.")] = 100,
+    n: Annotated[int, typer.Option(help="Noise draws for each answer of the smoothed classifier.")] = 1000,
+    n0: Annotated[int, typer.Option(help="Noise draws that choose its class.")] = 100,
     alpha: Annotated[float, typer.Option(help="Failure probability of each answer.")] = 0.001,
-    limit: Annotated[int, typer.Option(help="Only the first inputs of the test set.")] = 500,
+    limit: Annotated[int, typer.Option(help="Only so many inputs of the test set.")] = 500,
     seed: Annotated[int | None, typer.Option(help="Makes the attacks repeatable.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace attacks with other settings.")] = False,
-    data: Annotated[str | None, typer.Option(help="Where the data lie, if they moved.")] = None,
+    data: DataPlace = None,
     device: Device = None,
     data_root: DataRoot = None,
     as_json: Json = False,
 ) -> None:
     """Attacks the test set of a run.
 
-    Accuracy that is left, by the papers' protocol and by ours (adaptive, in expectation over the noise), above the line that
-    the certificates prove. The same command goes on with interrupted attacks. Exits with 1 if certificates are contradicted
-    whose bound was not known to be false.
+    Shows the accuracy under attack by the papers' protocol and by ours (adaptive, in expectation over the noise), beside the
+    certified accuracy. The same command continues interrupted attacks. Exits with 1 if an attack contradicts a certificate
+    whose bound is not known to be false.
 
     Example: twinproof attack runs/mnist --norm l2 --size 0.5 --size 1 --restarts 5 --draws 32
     """
-    from twinproof.attacks.attack import attack_names
-    from twinproof.certification.smoothed import Sampling
+    from twinproof.attacks.search import attack_names
+    from twinproof.certification.method import Sampling
     from twinproof.evaluation.protocols import AttackPlan, Protocol
     from twinproof.evaluation.under_attack import attack_run, default_norm
-    from twinproof.randomness import Key
+    from twinproof.keys import Key
     from twinproof.recipes.run_data import load_run_data
     from twinproof.runs.run import Run
 
@@ -97,16 +195,20 @@ def attack(
 
 
 def _tell(run: Path, result: AttackedRun, *, as_json: bool) -> None:
-    from twinproof.cli.attack_summary import tell_attacked
-    from twinproof.evaluation.refuted_bounds import already_refuted
+    from twinproof.evaluation.certified import already_refuted
 
-    tell_attacked(run, result, as_json=as_json)
+    for warning in result.results["warnings"]:
+        typer.echo(f"warning: {warning}", err=True)
+    if as_json:
+        print_json({"run": str(run), **attacked_answer(result)})
+    else:
+        show_attacked(result)
     if result.results["crossing"] and not already_refuted(result.settings):
         raise typer.Exit(1)
 
 
 def _named(given: list[str] | None, known: tuple[str, ...]) -> tuple[str, ...]:
-    """The attacks by name; ``all`` stands for the known ones, and takes no unknown name along unseen."""
+    """The attacks by name, with ``all`` for the known ones; unknown names stay in, so that they are refused."""
     names = given or []
     return (*known, *(name for name in names if name not in (_ALL, *known))) if _ALL in names else tuple(names)
 
@@ -117,7 +219,7 @@ def _aim(targeted: bool, target_class: int | None, target_rule: str | None) -> s
         return None
     if not targeted or len(given) != 1:
         raise ConfigError(
-            "a targeted attack needs one way to find its targets",
+            "a targeted attack needs exactly one target option",
             where="--targeted, --target-class, --target-rule",
             got=f"targeted {targeted}, class {target_class}, rule {target_rule}",
             wanted="--targeted with either --target-class N or --target-rule next|least-likely",

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from twinproof.cli.options import DataRoot, Device, Json, RunPath
+from twinproof.cli.output import DataPlace, DataRoot, Device, Json, RunPath, print_json, print_rows, shown
+from twinproof.errors import ConfigError
+from twinproof.rounding import format_down
 
 if TYPE_CHECKING:
     from twinproof.runs.audits import CertificateAudit, Verdict
@@ -15,40 +17,37 @@ if TYPE_CHECKING:
 def audit(
     run: RunPath,
     certificates: Annotated[bool, typer.Option("--certificates", help="Attack every certificate of the run.")] = False,
-    limit: Annotated[int | None, typer.Option(help="Only the first inputs of the test set.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Only so many inputs of the test set.", show_default="all")] = None,
     steps: Annotated[int, typer.Option(help="Steps of each gradient ascent.")] = 100,
     draws: Annotated[int, typer.Option(help="Noise draws for each gradient.")] = 32,
     restarts: Annotated[int, typer.Option(help="Gradient ascents from random starts.")] = 3,
     votes: Annotated[int, typer.Option(help="Fresh draws that confirm a flip.")] = 10_000,
-    seed: Annotated[int | None, typer.Option(help="Makes the audit repeatable; default: the system's entropy.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Makes the audit repeatable.", show_default="system entropy")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an audit with other settings.")] = False,
-    data: Annotated[str | None, typer.Option(help="Where the data lie, if they moved.")] = None,
+    data: DataPlace = None,
     device: Device = None,
     data_root: DataRoot = None,
     as_json: Json = False,
 ) -> None:
     """Tries to refute a run.
 
-    Searches inside each certified radius for an input that gets another answer, and beyond it for the nearest one, in the norm
-    of the certificates; exits with 1 if more of them fail than chance explains, unless their bound was known to be false.
+    Searches within each certified radius for an input with another answer, and beyond it for the nearest one, in the norm of
+    the certificates. Exits with 1 if more certificates fail than chance explains, unless their bound is known to be false.
 
     Example: twinproof audit runs/mnist --certificates --limit 1000
     """
     from twinproof.auditing.certificate_search import AttackBudget
     from twinproof.auditing.certificate_verdict import nothing_inside
     from twinproof.auditing.run import audit_run
-    from twinproof.cli.bars import shown
-    from twinproof.cli.output import print_json
-    from twinproof.errors import ConfigError
-    from twinproof.evaluation.refuted_bounds import already_refuted
-    from twinproof.randomness import Key
+    from twinproof.evaluation.certified import already_refuted
+    from twinproof.keys import Key
     from twinproof.recipes.run_data import load_run_data
     from twinproof.runs.certificates import read_settings
     from twinproof.runs.run import Run
 
     if not certificates:
         raise ConfigError(
-            "say what is to be audited",
+            "nothing to audit was named",
             where="twinproof audit",
             got="nothing",
             wanted="--certificates",
@@ -90,10 +89,8 @@ def _answer(result: CertificateAudit, *, expected: bool) -> dict[str, Any]:
 
 
 def _show(result: CertificateAudit, *, expected: bool, empty: int) -> None:
-    """The verdict in plain words."""
+    """Prints the verdict."""
     from twinproof.auditing.certificate_verdict import MARKOV, REFUTED_BELOW
-    from twinproof.cli.output import print_rows
-    from twinproof.rounding import format_down
 
     verdict, settings = result.verdict, result.settings
     if verdict is None:
@@ -108,22 +105,24 @@ def _show(result: CertificateAudit, *, expected: bool, empty: int) -> None:
             ("what alpha explains", f"{verdict.expected:g} failures in the mean at most; {_chance(verdict)}"),
         ]
         if empty:
-            rows.append(("nothing inside", f"{empty} with a radius of one level or less, which no other input fits into"))
+            rows.append(("nothing inside", f"{empty} have a radius of at most one level, which holds no other input"))
         if verdict.bound == MARKOV:
-            rows.append(("note", "with shared noise certificates may fail together: only their mean number is bounded"))
+            rows.append(
+                ("note", "with shared noise certificates may fail together; only the expected number of failures is bounded")
+            )
         if verdict.closest is not None and verdict.median is not None:
             nearest = f"{format_down(verdict.closest, 3)} radii away, median {format_down(verdict.median, 3)}"
             rows.append(("closest change", f"{nearest}; none within {settings.outward:g} radii: {verdict.beyond_reach}"))
         else:
             rows.append(("closest change", f"none found within {settings.outward:g} radii"))
     if expected:
-        rows.append(("note", "the bound of these certificates is known to be false: flips inside their radii are expected"))
+        rows.append(("note", "the bound of these certificates is known to be false: changes within their radii are expected"))
     rows.append(("verdict", verdict.words + (f" (chance below {REFUTED_BELOW:g})" if verdict.refuted else "")))
     print_rows(rows)
 
 
 def _chance(verdict: Verdict) -> str:
-    """How probable as many failures, or more, are among true certificates."""
+    """The probability of so many failures among true certificates."""
     if verdict.flips == 0:
         return "none was seen"
     return f"{verdict.flips} or more by chance: probability {verdict.probability:.2g} at most"

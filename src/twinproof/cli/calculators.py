@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from twinproof.cli.options import Json
+from twinproof.cli.output import Json, print_json, print_rows
 from twinproof.errors import ConfigError
 from twinproof.guarantee import guessing_words
 from twinproof.rounding import format_up, round_down, round_up
 
 if TYPE_CHECKING:
-    from twinproof.privacy.mechanisms.redistribution import Redistribution
+    from twinproof.privacy.redistribution import Redistribution
 
-# Digits that a person or a program sees. Significant ones: sigma is as often a thousandth as a thousand.
+# Significant digits of an answer: sigma is as often a thousandth as a thousand.
 _SIGNIFICANT = 12
 
 
@@ -38,20 +38,19 @@ _HETEROGENEOUS = (Mechanism.HETEROGENEOUS, Mechanism.HGM, Mechanism.HETEROGENEOU
 
 
 def epsilon(
-    noise_multiplier: Annotated[float, typer.Option(help="Noise deviation over clipping norm.")],
-    delta: Annotated[float, typer.Option(help="Delta at which epsilon is read off.")],
+    noise_multiplier: Annotated[float, typer.Option(help="Deviation of the noise over the clipping norm.")],
+    delta: Annotated[float, typer.Option(help="Delta of the guarantee.")],
     sample_rate: Annotated[float, typer.Option(help="Probability with which a step takes each record.")] = 1.0,
-    steps: Annotated[int, typer.Option(help="How many steps.")] = 1,
+    steps: Annotated[int, typer.Option(help="Number of steps.")] = 1,
     as_json: Json = False,
 ) -> None:
     """Calculates the epsilon of DP-SGD.
 
-    Poisson sampling; neighbours differ in one record, replaced by nothing (the number of records is public); rounded up.
-    Adding or removing one record, where the sampling rate is fixed, costs the same.
+    With Poisson sampling, for neighbours that differ in one record, which one of them replaces by nothing (the number of
+    records is public). Adding or removing one record at a fixed sampling rate costs the same. Rounded up.
 
     Example: twinproof epsilon --noise-multiplier 1.1 --sample-rate 0.0042667 --steps 2350 --delta 1e-5
     """
-    from twinproof.cli.output import print_json, print_rows
     from twinproof.privacy.accounting import PoissonGaussianEvent, spending
 
     spent = spending([PoissonGaussianEvent(sample_rate, noise_multiplier, steps)], delta)
@@ -64,14 +63,19 @@ def epsilon(
 
 def sigma(
     epsilon: Annotated[float, typer.Option(help="Target epsilon.")],
-    delta: Annotated[float | None, typer.Option(help="Target delta; may be left out (0) for laplace only.")] = None,
-    mechanism: Annotated[Mechanism, typer.Option(help="One release (hgm is heterogeneous), or DP-SGD.")] = Mechanism.ANALYTIC,
+    delta: Annotated[float | None, typer.Option(help="Target delta; optional for laplace only.", show_default="0")] = None,
+    mechanism: Annotated[
+        Mechanism, typer.Option(help="A mechanism for one release (hgm is heterogeneous), or dpsgd.")
+    ] = Mechanism.ANALYTIC,
     sensitivity: Annotated[
         float,
-        typer.Option(help="l2; l1 for laplace; of the query over sqrt(K r) for heterogeneous; the clipping norm for dpsgd."),
+        typer.Option(
+            help="In l2; for laplace in l1; for heterogeneous that of the query over sqrt(K r); for dpsgd the clipping norm."
+        ),
     ] = 1.0,
     r: Annotated[
-        str | None, typer.Option("--r", help="Shares for heterogeneous: 0.2,0.3,0.5, or a file of numbers; default: equal.")
+        str | None,
+        typer.Option("--r", help="Shares for heterogeneous: 0.2,0.3,0.5, or a file of numbers.", show_default="equal"),
     ] = None,
     dimension: Annotated[int | None, typer.Option(help="Number of outputs, for heterogeneous.")] = None,
     sample_rate: Annotated[float | None, typer.Option(help="For dpsgd.")] = None,
@@ -80,14 +84,20 @@ def sigma(
 ) -> None:
     """Calculates the noise for a target epsilon.
 
-    The smallest that the mechanism's theorem allows, rounded up, and what that noise costs by its exact profile.
+    The smallest noise that the mechanism's theorem allows, rounded up, and the exact epsilon and delta of that noise.
 
     Example: twinproof sigma --mechanism analytic --epsilon 1 --delta 1e-5 --sensitivity 1
     """
-    from twinproof.cli.output import print_json, print_rows
-
     _check_options(mechanism, {"--r": r, "--dimension": dimension}, {"--sample-rate": sample_rate, "--steps": steps})
-    target = _target_delta(mechanism, delta)
+    if delta is None and mechanism is not Mechanism.LAPLACE:
+        raise ConfigError(
+            "Gaussian noise needs a delta",
+            where="--delta",
+            got="nothing",
+            wanted="0 < delta < 1, far below one over the number of records",
+            fix="add for example --delta 1e-5; only laplace allows delta 0",
+        )
+    target = delta or 0.0
     if mechanism is Mechanism.DPSGD:
         answer = _dpsgd(epsilon, target, sensitivity, sample_rate, steps)
     else:
@@ -100,38 +110,23 @@ def sigma(
 
 
 def _check_options(mechanism: Mechanism, shares: Mapping[str, object], sampling: Mapping[str, object]) -> None:
-    """Refuses options that the mechanism would ignore: whoever gave one expects it to matter."""
+    """Refuses options that the mechanism would ignore."""
     dpsgd, heterogeneous = mechanism is Mechanism.DPSGD, mechanism in _HETEROGENEOUS
     for options, fits, owner in ((shares, heterogeneous, "a heterogeneous mechanism"), (sampling, dpsgd, "DP-SGD (dpsgd)")):
         given = [name for name, value in options.items() if value is not None]
         if given and not fits:
             raise ConfigError(
-                f"this option belongs to {owner}",
+                f"this option is only for {owner}",
                 where=", ".join(given),
                 got=f"--mechanism {mechanism}",
-                wanted=f"{owner}, or to leave it out",
+                wanted=f"{owner}, or no such option",
             )
     if dpsgd and None in sampling.values():
-        raise ConfigError(
-            "DP-SGD needs to know its sampling", where="--sample-rate, --steps", got="not both", wanted="both options"
-        )
-
-
-def _target_delta(mechanism: Mechanism, delta: float | None) -> float:
-    if delta is None and mechanism is not Mechanism.LAPLACE:
-        raise ConfigError(
-            "Gaussian noise needs a delta",
-            where="--delta",
-            got="nothing",
-            wanted="0 < delta < 1, far below one over the number of records",
-            fix="add for example --delta 1e-5; only laplace keeps delta 0",
-        )
-    return 0.0 if delta is None else delta
+        raise ConfigError("DP-SGD needs its sampling", where="--sample-rate, --steps", got="not both", wanted="both options")
 
 
 def _redistribution(r: str | None, dimension: int | None) -> Redistribution | None:
-    from twinproof.privacy.mechanisms.redistribution import Redistribution
-    from twinproof.privacy.mechanisms.redistribution_text import parse_redistribution
+    from twinproof.privacy.redistribution import Redistribution, parse_redistribution
 
     if r is None:
         return None if dimension is None else Redistribution.uniform(dimension)
@@ -142,8 +137,8 @@ def _redistribution(r: str | None, dimension: int | None) -> Redistribution | No
 
 
 def _dpsgd(epsilon: float, delta: float, sensitivity: float, sample_rate: float | None, steps: int | None) -> dict[str, Any]:
-    from twinproof.privacy.calibration import calibrate_noise_multiplier
-    from twinproof.privacy.mechanisms.targets import check_positive
+    from twinproof.privacy.accounting import calibrate_noise_multiplier
+    from twinproof.privacy.mechanism import check_positive
 
     check_positive("sensitivity", sensitivity)
     multiplier = calibrate_noise_multiplier(epsilon, delta, sample_rate=sample_rate or 0.0, steps=steps or 0)
@@ -153,12 +148,10 @@ def _dpsgd(epsilon: float, delta: float, sensitivity: float, sample_rate: float 
 def _single_release(
     mechanism: Mechanism, epsilon: float, delta: float, sensitivity: float, redistribution: Redistribution | None
 ) -> dict[str, Any]:
-    """The noise as it is shown, and what the noise as it is shown costs."""
+    """The noise, rounded up, and the exact cost of the rounded noise."""
     from dataclasses import replace
 
-    from twinproof.privacy.mechanisms.catalogue import calibrate
-    from twinproof.privacy.mechanisms.heterogeneous_gaussian import HeterogeneousNoise
-    from twinproof.privacy.mechanisms.laplace import Laplace
+    from twinproof.privacy.mechanisms import Laplace, calibrate
 
     name = Mechanism.HETEROGENEOUS if mechanism is Mechanism.HGM else mechanism
     found = calibrate(name, epsilon, delta, sensitivity, redistribution)
@@ -166,7 +159,7 @@ def _single_release(
     answer: dict[str, Any] = {"sigma": _up(shown.sigma)}
     if isinstance(shown, Laplace):
         answer["scale"] = shown.scale
-    if isinstance(shown, HeterogeneousNoise):
+    elif shown.redistribution is not None:
         covered = shown.redistribution.covered_l2_sensitivity(sensitivity)
         answer["dimension"] = shown.redistribution.dimension
         answer["deviations"] = [_up(deviation) for deviation in shown.deviations().tolist()]
@@ -186,7 +179,7 @@ def _up(value: float, significant: int = _SIGNIFICANT) -> float:
 
 
 def _rows(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The answer for a person; a list of deviations becomes its ends, and one output has nothing to redistribute."""
+    """The answer as rows of a table, with the range of the deviations instead of all of them."""
     rows = [("sigma", format_up(answer["sigma"], max(9, _places(answer["sigma"], 9))))]
     if "scale" in answer:
         rows.append(("scale", f"{answer['scale']:.12g}  (sigma is sqrt(2) times the scale)"))

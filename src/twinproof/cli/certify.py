@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from twinproof.cli.options import DataRoot, Device, Json, RunPath
+from twinproof.cli.output import DataPlace, DataRoot, Device, Json, RunPath, print_json
 from twinproof.cli.ranks import bars_of, launched_ranks
+from twinproof.cli.summaries import certified_answer, show_certified
 
 if TYPE_CHECKING:
     from twinproof.certification.run import CertifiedRun
@@ -17,44 +18,49 @@ if TYPE_CHECKING:
 def certify(
     run: RunPath,
     norm: Annotated[
-        str | None, typer.Option(help="Norm of the radii: l1, l2 or linf; default: that of the run's noise layer, else l2.")
+        str | None,
+        typer.Option(help="Norm of the radii: l1, l2 or linf.", show_default="that of the run's noise layer, else l2"),
     ] = None,
     bound: Annotated[
         str,
         typer.Option(
-            help="Robustness bound: tight, hgm, hgm-complement, pixeldp, composition; published (twinproof-papers; refuted)."
+            help="Robustness bound: tight, hgm, hgm-complement, pixeldp, composition or published (a paper's claim, refuted)."
         ),
     ] = "tight",
     statistic: Annotated[str, typer.Option(help="What is averaged over the noise: votes or scores.")] = "votes",
     confidence: Annotated[
         str | None,
-        typer.Option(help="clopper-pearson (votes), hoeffding or empirical-bernstein; default: the best for the statistic."),
+        typer.Option(
+            help="clopper-pearson (votes), hoeffding or empirical-bernstein.", show_default="the best for the statistic"
+        ),
     ] = None,
     runner_up: Annotated[
-        str, typer.Option(help="How the other classes are bounded: complement (of the first) or union (bounds of their own).")
+        str,
+        typer.Option(help="How the other classes are bounded: complement (of the first class) or union (a bound for each)."),
     ] = "complement",
-    n: Annotated[int, typer.Option(help="Draws that bound the class's probability.")] = 10_000,
-    n0: Annotated[int, typer.Option(help="Draws that choose the class.")] = 100,
+    n: Annotated[int, typer.Option(help="Noise draws that bound the probability of the class.")] = 10_000,
+    n0: Annotated[int, typer.Option(help="Noise draws that choose the class.")] = 100,
     alpha: Annotated[float, typer.Option(help="Failure probability for each input.")] = 0.001,
-    sigma: Annotated[float | None, typer.Option(help="Deviation of the noise at inference; default: the run's.")] = None,
+    sigma: Annotated[float | None, typer.Option(help="Deviation of the noise at inference.", show_default="the run's")] = None,
     target_radius: Annotated[
-        float | None, typer.Option(help="Only decide whether each radius is at least this; stops as soon as that is known.")
+        float | None,
+        typer.Option(help="Only decide whether each radius is at least this; stops drawing as soon as that is known."),
     ] = None,
     shared_noise: Annotated[
         bool,
         typer.Option("--shared-noise", help="Faster: the inputs share their noise, so their certificates may fail together."),
     ] = False,
-    limit: Annotated[int | None, typer.Option(help="Only the first inputs of the test set.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Only so many inputs of the test set.", show_default="all")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace certificates with other settings.")] = False,
-    data: Annotated[str | None, typer.Option(help="Where the data lie, if they moved.")] = None,
+    data: DataPlace = None,
     device: Device = None,
     data_root: DataRoot = None,
     as_json: Json = False,
 ) -> None:
     """Certifies the test set of a run.
 
-    Randomized smoothing: each answer gets a radius inside which no change can alter it. The noise is that of the network's
-    noise layer, at the input or behind the first layer; else Gaussian noise at the input.
+    By randomized smoothing: each answer gets a radius within which no perturbation changes it. The noise is that of the
+    network's noise layer, at the input or behind the first layer, or Gaussian noise at the input if it has none.
 
     Example: twinproof certify runs/mnist --n 10000 --alpha 0.001
 
@@ -66,10 +72,8 @@ def certify(
 
     Example: twinproof certify runs/mnist --statistic scores --confidence empirical-bernstein --runner-up union
     """
-    from twinproof.certification.method import Method, default_confidence
-    from twinproof.certification.of_run import norm_of_run
-    from twinproof.certification.run import certify_run
-    from twinproof.certification.sampling import Sampling
+    from twinproof.certification.method import Method, Sampling, default_confidence
+    from twinproof.certification.run import certify_run, norm_of_run
     from twinproof.recipes.run_data import load_run_data
     from twinproof.runs.run import Run
 
@@ -95,14 +99,11 @@ def certify(
 
 
 def _tell(run: Path, result: CertifiedRun, *, as_json: bool, overwrite: bool) -> None:
-    from twinproof.cli.output import print_json
-    from twinproof.cli.summaries import certified_answer, show_certified
-
     if as_json:
         print_json({"run": str(run), **certified_answer(result)})
         return
     show_certified(result)
     for file, verb in (("attacks.json", "attack RUN again"), ("audit.json", "audit RUN --certificates --overwrite")):
-        # A record about other certificates is a problem for verify, so say how it is renewed.
+        # verify refuses results about other certificates, so say how to renew them.
         if overwrite and (run / file).is_file():
-            typer.echo(f"note: {file} speaks of the certificates before these; renew it with: twinproof {verb}")
+            typer.echo(f"note: {file} is about the previous certificates; renew it with: twinproof {verb}")

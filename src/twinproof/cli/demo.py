@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from twinproof.cli.options import Device, Json
+from twinproof.cli.attack import attacked_answer, show_attacked
+from twinproof.cli.output import Device, Json, print_json, shown
+from twinproof.cli.summaries import certified_answer, show_certified, show_training, show_verification, training_answer
 from twinproof.errors import ConfigError, system_faults
 
 if TYPE_CHECKING:
@@ -26,14 +28,13 @@ def demo(
 ) -> None:
     """Runs the main job on embedded data.
 
-    Trains privately, certifies, attacks, verifies and reports; needs no arguments.
+    Trains with privacy, certifies, attacks, verifies and writes the report. Needs no arguments.
 
     Example: twinproof demo
     """
     from twinproof.auditing.verify import verify_run
     from twinproof.auditing.verify_originals import Originals
     from twinproof.certification.run import certify_run
-    from twinproof.cli.bars import shown
     from twinproof.evaluation.under_attack import attack_run
     from twinproof.recipes.demo import DEMO_ATTACKED, DEMO_ATTACKS, DEMO_JUDGING, DEMO_SAMPLING, DEMO_SETTINGS
     from twinproof.recipes.run_data import load_run_data
@@ -43,19 +44,13 @@ def demo(
     root, device = _free_directory(out), device or "auto"
     settings: dict[str, Any] = {**DEMO_SETTINGS, "performance": {"device": device}}
     with shown() as bars:
-        bars.say("settings were chosen on these public digits; on private records that choice would cost privacy too")
+        bars.say("these settings were tuned on the same public digits; tuning on private records would cost privacy too")
         bars.say(f"training {settings['recipe']} on {settings['data']['source']} under epsilon {settings['epsilon']}")
         run = train(settings, root, progress=bars)
         dataset = load_run_data(run)
         certified = certify_run(run, dataset, sampling=DEMO_SAMPLING, device=device, progress=bars)
         attacked = attack_run(
-            run,
-            dataset,
-            plan=DEMO_ATTACKS,
-            sampling=DEMO_JUDGING,
-            limit=DEMO_ATTACKED,
-            device=device,
-            progress=bars,
+            run, dataset, plan=DEMO_ATTACKS, sampling=DEMO_JUDGING, limit=DEMO_ATTACKED, device=device, progress=bars
         )
     verification = verify_run(root, originals=Originals(dataset.test.inputs, dataset.test.labels))
     files = write_report(root, dataset=dataset, verification=verification.as_dict())
@@ -73,11 +68,6 @@ def _tell(
     *,
     as_json: bool,
 ) -> None:
-    """The whole answer: warnings on stderr, then one object or a few tables on stdout."""
-    from twinproof.cli.attack_summary import attacked_answer, show_attacked
-    from twinproof.cli.output import print_json
-    from twinproof.cli.summaries import certified_answer, show_certified, show_training, show_verification, training_answer
-
     for warning in attacked.results["warnings"]:
         typer.echo(f"warning: {warning}", err=True)
     if as_json:
@@ -94,10 +84,10 @@ def _tell(
 
 
 def _free_directory(out: Path) -> Path:
-    """``out``, or the first of out-2, out-3... that is not there yet: an earlier demo is never overwritten."""
+    """``out``, or the first of out-2, out-3... that does not exist, so that an earlier demo is never overwritten."""
     candidate, number = out if out.name else out.resolve(), 2
     if not candidate.name:
-        raise ConfigError("this directory is in use", where="--out", got=str(out), wanted="a new directory")
+        raise ConfigError("this directory cannot be used", where="--out", got=str(out), wanted="a new directory")
     out = candidate
     while candidate.exists():
         candidate, number = out.with_name(f"{out.name}-{number}"), number + 1

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from twinproof.cli.options import DataRoot, Json
+from twinproof.cli.output import DataRoot, Json, print_json, print_rows
 
 if TYPE_CHECKING:
     from twinproof.recipes.recipe import Recipe
@@ -19,7 +19,6 @@ def recipes(as_json: Json = False) -> None:
 
     Example: twinproof recipes
     """
-    from twinproof.cli.output import print_json, print_rows
     from twinproof.recipes.registry import all_recipes, privacy_status
     from twinproof.recipes.variant import PUBLISHED, variants_of
 
@@ -62,11 +61,10 @@ def _notes(recipe: Recipe) -> str:
 def data(data_root: DataRoot = None, as_json: Json = False) -> None:
     """Lists the data sets known by name.
 
-    Any path works too.
+    Instead of a name, --data also takes a path.
 
     Example: twinproof data
     """
-    from twinproof.cli.output import print_json, print_rows
     from twinproof.data.sources import describe_sources
 
     sources = describe_sources(data_root)

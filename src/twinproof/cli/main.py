@@ -1,37 +1,52 @@
 """The command ``twinproof``: collects the verbs, and turns every error into one message and an exit code.
 
-Exit codes: 0 success, 1 a check failed, 2 a user's mistake, 3 the system (disk, permission, memory), 130 interrupted.
-With ``--json`` one JSON object is on stdout and nothing else.
+Exit codes: 0 success, 1 a check failed, 2 a mistake in the call, 3 the system (disk, permission, memory), 130 interrupted.
+With ``--json`` stdout holds one JSON object and nothing else.
 Verbs import what they need when they run, so that ``--help`` answers at once.
 """
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Annotated, Any
 
-# Before anything loads torch: threads that spin while they wait slow each other down by orders of magnitude on a busy machine.
+# Set before torch is loaded: threads that spin while they wait slow each other down by orders of magnitude on a busy machine.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import typer
 
-from twinproof.cli import attack, audit, calculators, certify, demo, federate, listings, report, train, verify
-from twinproof.cli.output import print_error, wants_json
+from twinproof import __version__
+from twinproof.cli import (
+    attack,
+    audit,
+    calculators,
+    certify,
+    demo,
+    federate,
+    listings,
+    report,
+    settings,
+    train,
+    verify,
+)
+from twinproof.cli.output import print_error
 from twinproof.cli.ranks import leave
 from twinproof.errors import TwinproofError, UserError, fault_of
 from twinproof.extensions import Group, find, names, plugin_of, where_to_get
 
-# typer re-exports only the leaves of its error classes; their common base is what a mistyped command line raises.
+# typer exports only the leaves of its error classes; their common base is what a mistyped command line raises.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 INTERRUPTED = 130  # what shells expect after Ctrl-C
 
-_VERBS = (
-    *(demo.demo, train.train, certify.certify, attack.attack, audit.audit, verify.verify, report.report, federate.federate),
-    *(calculators.sigma, calculators.epsilon, listings.recipes, listings.data),
+_VERBS: tuple[Callable[..., None], ...] = (
+    *(demo.demo, train.train, certify.certify, attack.attack, audit.audit, verify.verify, report.report),
+    *(federate.federate, calculators.sigma, calculators.epsilon, listings.recipes, listings.data, settings.settings),
 )
 _OF_PAPERS = "reproduce"
 _ANY_ARGUMENTS = {"allow_extra_args": True, "ignore_unknown_options": True}
@@ -44,25 +59,28 @@ def application(arguments: Sequence[str]) -> typer.Typer:
         help="Train classifiers that are differentially private and certifiably robust at once, and check both proofs.",
         epilog="Exit codes: 0 success, 1 a check failed, 2 a mistake in the call, 3 the system (disk, permission, memory), "
         "130 interrupted.",
-        add_completion=False,
         rich_markup_mode=None,
     )
     app.callback()(_main)
     for verb in _VERBS:
-        app.command()(verb)
-    own = {verb.__name__ for verb in _VERBS}
-    others = names(Group.COMMANDS)
+        _add(app, verb.__name__, verb)
+    own, others = {verb.__name__ for verb in _VERBS}, names(Group.COMMANDS)
     for name in dict.fromkeys([*others, _OF_PAPERS]):
         if name in own:
             continue
         if name in arguments and (other := find(Group.COMMANDS, name)) is not None:
-            app.command(name)(other)
+            _add(app, name, other)
             continue
         plugin = plugin_of(Group.COMMANDS, name)
         help_ = "" if plugin is None else f"From {plugin.package} {plugin.version}."
         hidden = name not in others
         app.command(name, help=help_, hidden=hidden, add_help_option=False, context_settings=_ANY_ARGUMENTS)(_missing)
     return app
+
+
+def _add(app: typer.Typer, name: str, verb: Callable[..., Any]) -> None:
+    # \b keeps a paragraph from being wrapped, so that an example can be copied as one line.
+    app.command(name, help=inspect.cleandoc(verb.__doc__ or "").replace("\n\nExample", "\n\n\n\b\nExample"))(verb)
 
 
 def _missing(context: typer.Context) -> None:
@@ -77,7 +95,17 @@ def _missing(context: typer.Context) -> None:
     )
 
 
-def _main() -> None:
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"twinproof {__version__}")
+        raise typer.Exit
+
+
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
     """Every verb takes --json. Start with: twinproof demo."""
 
 
@@ -86,16 +114,17 @@ def run(arguments: list[str] | None = None) -> None:
     # A warning is for the person at the terminal: one line, without the place in our code that raised it.
     warnings.showwarning = lambda message, *_: typer.echo(f"warning: {message}", err=True)
     arguments = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    as_json = "--json" in arguments  # an error may come before the arguments are parsed
     try:
-        code = application(arguments)(arguments, standalone_mode=False)
+        code = application(arguments)(arguments, prog_name="twinproof", standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):  # before RuntimeError, which Abort is
         code = INTERRUPTED
     except (TwinproofError, OSError, MemoryError, RuntimeError) as error:
         known = error if isinstance(error, TwinproofError) else fault_of(error)
         if known is None:
             raise
-        with suppress(OSError):  # where not even the answer can be written, the exit code says it
-            print_error(known, as_json=wants_json(arguments))
+        with suppress(OSError):  # if even the message cannot be written, the exit code says it
+            print_error(known, as_json=as_json)
         code = known.exit_code
     except _UsageError as error:
         message = getattr(error, "format_message", error.__str__)()
@@ -105,12 +134,12 @@ def run(arguments: list[str] | None = None) -> None:
             got=" ".join(["twinproof", *arguments]),
             fix="see `twinproof --help`, or `--help` after the verb",
         )
-        print_error(mistake, as_json=wants_json(arguments))
-        code = 2
+        print_error(mistake, as_json=as_json)
+        code = mistake.exit_code
     if code == INTERRUPTED:  # some versions of typer return it instead of raising
         typer.echo(
-            "interrupted: nothing is lost; train and federate go on with --resume, certify, attack, audit and reproduce with "
-            "the same command again",
+            "interrupted: finished work is kept; continue train and federate with --resume, and certify, attack, audit and "
+            "reproduce with the same command",
             err=True,
         )
     leave(code if isinstance(code, int) else 0)

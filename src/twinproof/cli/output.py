@@ -1,23 +1,60 @@
-"""Printing: tables for people on stdout, one object for machines, progress and errors on stderr."""
+"""Printing and progress: answers on stdout as a table or one JSON object, progress and errors on stderr."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import Any
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+from rich.text import Text
 
 from twinproof.errors import TwinproofError
 
+if TYPE_CHECKING:
+    from twinproof.progress import Progress as AnyProgress
 
-def wants_json(arguments: Sequence[str]) -> bool:
-    """Whether the command line asks for a machine's answer; needed where an error comes before parsing ends."""
-    return "--json" in arguments
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, and nothing else there.")]
+Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda.", show_default="auto")]
+DataRoot = Annotated[
+    Path | None, typer.Option(help="Folder of the standard data sets.", show_default="the variable TWINPROOF_DATA")
+]
+DataPlace = Annotated[str | None, typer.Option("--data", help="Where the data are now, if they were moved.")]
+Test = Annotated[
+    Path | None, typer.Option("--test", help="File or folder of test records, which are public; for own data without them.")
+]
+PublicFraction = Annotated[
+    float | None,
+    typer.Option(
+        "--public-fraction",
+        help="Instead of --test: the share of your records that becomes the test part. They have no privacy: raw values and "
+        "labels may appear in certificates.csv, attacks.safetensors and the report.",
+    ),
+]
+RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")]
 
 
 def print_json(value: Any) -> None:
-    """The one JSON object of a ``--json`` answer. Infinity, which JSON does not know, is written as text."""
+    """Prints the answer of ``--json``. Infinity, which JSON does not have, is written as text."""
     typer.echo(json.dumps(_finite(value), indent=2, ensure_ascii=False, allow_nan=False))
 
 
@@ -30,15 +67,151 @@ def _finite(value: Any) -> Any:
 
 
 def print_error(error: TwinproofError, *, as_json: bool) -> None:
-    """One clear message: what, where, got, wanted, fix."""
+    """Prints what happened, where, what was given, what is needed and how to fix it."""
     if as_json:
         print_json({"error": error.as_dict()})
     else:
         typer.echo(f"error: {error.message()}", err=True)
 
 
-def print_rows(rows: Sequence[tuple[str, str]]) -> None:
-    """Name and value, aligned."""
-    width = max((len(name) for name, _ in rows), default=0)
-    for name, value in rows:
-        typer.echo(f"{name:<{width}}  {value}")
+def print_rows(rows: Sequence[Sequence[str]], *, header: Sequence[str] = ()) -> None:
+    """Prints aligned columns. Cells are wrapped to the width of a terminal; in a file or a pipe each row is one line."""
+    table = Table(box=None, show_header=bool(header), pad_edge=False, padding=(0, 2, 0, 0))
+    for name in header or (rows[0] if rows else ()):
+        table.add_column(Text(name))
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    console = Console(width=None if sys.stdout.isatty() else 100_000)
+    with console.capture() as captured:
+        console.print(table)
+    for line in captured.get().splitlines():
+        typer.echo(line.rstrip())
+
+
+SECONDS_BETWEEN_LINES = 30.0
+_SECONDS_BETWEEN_CHECKS = 0.5
+
+
+@contextmanager
+def shown() -> Iterator[AnyProgress]:
+    """Shows progress while the block runs: bars where stderr is a terminal, lines where it is a file or a pipe."""
+    console = Console(stderr=True)
+    if console.is_terminal:
+        bars = Bars(console)
+        with bars.drawn:
+            yield bars
+        return
+    lines, done = Lines(_echo), threading.Event()
+
+    def watch() -> None:
+        while not done.wait(_SECONDS_BETWEEN_CHECKS):
+            lines.look()
+
+    # In a thread: one step, or the work before the first one, may take longer than the time between two lines.
+    watcher = threading.Thread(target=watch, name="progress", daemon=True)
+    watcher.start()
+    try:
+        yield lines
+    finally:
+        done.set()
+        watcher.join()
+
+
+def _echo(text: str) -> None:
+    with suppress(OSError):  # nobody reads stderr any more; the work goes on
+        typer.echo(text, err=True)
+
+
+class _Rate(ProgressColumn):
+    """Units per second."""
+
+    def render(self, task: Task) -> Text:
+        speed = task.finished_speed or task.speed
+        return Text("" if speed is None else f"{speed:,.1f}/s")
+
+
+class Bars:
+    """A ``twinproof.progress.Progress`` that draws bars."""
+
+    def __init__(self, console: Console) -> None:
+        self.drawn = Progress(
+            TextColumn("{task.description:<11}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            _Rate(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=console,
+        )
+        self._task: TaskID | None = None
+
+    def start(self, stage: str, total: int, done: int = 0) -> None:
+        """Opens a bar."""
+        self._task = self.drawn.add_task(stage, total=total, completed=done)
+
+    def advance(self, units: int = 1) -> None:
+        """Moves the open bar."""
+        if self._task is not None:
+            self.drawn.advance(self._task, units)
+
+    def say(self, text: str) -> None:
+        """Prints a line above the bars."""
+        self.drawn.print(text, highlight=False)
+
+
+class Lines:
+    """A ``twinproof.progress.Progress`` that writes lines: at the start and end of a stage, and every 30 seconds in between.
+
+    Something has to call ``look`` regularly; it writes a line if one is due.
+    """
+
+    def __init__(self, write: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._write, self._clock, self._lock = write, clock, threading.RLock()
+        self._began = self._written = clock()
+        self._stage, self._total, self._done, self._before = "", 0, 0, 0
+
+    def start(self, stage: str, total: int, done: int = 0) -> None:
+        """Writes a line about the stage that begins."""
+        with self._lock:
+            self._stage, self._total, self._done, self._before = stage, total, done, done
+            self._began = self._clock()
+            self._write_line()
+
+    def advance(self, units: int = 1) -> None:
+        """Counts, and writes a line if the stage ends or one is due."""
+        with self._lock:
+            self._done += units
+            if self._done == self._total:
+                self._write_line()
+            else:
+                self.look()
+
+    def say(self, text: str) -> None:
+        """Writes a line."""
+        with self._lock:
+            self._write(text)
+
+    def look(self) -> None:
+        """Writes a line if the last one is 30 seconds old."""
+        with self._lock:
+            if self._clock() - self._written >= SECONDS_BETWEEN_LINES:
+                self._write_line()
+
+    def _write_line(self) -> None:
+        self._written = self._clock()
+        self._write(self._line(self._written - self._began))
+
+    def _line(self, seconds: float) -> str:
+        if not self._stage or self._total < 1:
+            return f"{self._stage or 'preparing'}: {_clock(seconds)} so far"
+        share = f"{self._stage}: {self._done} of {self._total} ({100 * self._done // self._total} %)"
+        rate = (self._done - self._before) / seconds if seconds > 0 else 0.0
+        if not rate:
+            return share if seconds < 1 else f"{share}, {_clock(seconds)} so far"
+        left = (self._total - self._done) / rate
+        return f"{share}, {rate:,.3g}/s, {_clock(seconds)} so far, {_clock(left)} left"
+
+
+def _clock(seconds: float) -> str:
+    return str(timedelta(seconds=int(seconds)))

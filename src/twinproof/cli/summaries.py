@@ -1,4 +1,4 @@
-"""What verbs say about a run, for people and for machines."""
+"""Answers that several verbs print: about training, certification and verification, as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -22,10 +22,9 @@ _METHOD = ("law", "place", "bound", "statistic", "confidence", "runner_up", "ope
 
 def training_answer(run: Run) -> dict[str, Any]:
     """The answer of ``train --json``; epsilon and delta are null where the status is ``none`` or ``refuted``."""
-    from twinproof.runs.layout import refuse_missing
-    from twinproof.runs.run_model import ANSWER
+    from twinproof.runs.layout import ANSWER, refuse_missing
 
-    # An epsilon that is no promise (r unpaid, a known seed) would be read as one, whatever stands beside it.
+    # Beside any other status (r unpaid, a known seed) an epsilon would still be read as a promise.
     promised = run.guarantee.status in PROMISING
     refuse_missing(run.root, run.record, ANSWER)
     privacy = (run.record.get("privacy") or {}) if promised else {}
@@ -43,10 +42,9 @@ def training_answer(run: Run) -> dict[str, Any]:
     }
 
 
-def show_training(run: Run) -> None:
-    """The result of training as a short table."""
-    from twinproof.runs.layout import refuse_missing
-    from twinproof.runs.run_model import ANSWER
+def training_rows(run: Run) -> list[tuple[str, str]]:
+    """The result of training as rows of a table."""
+    from twinproof.runs.layout import ANSWER, refuse_missing
 
     refuse_missing(run.root, run.record, ANSWER)
     accuracy, guarantee = run.record["accuracy"], run.guarantee
@@ -58,14 +56,19 @@ def show_training(run: Run) -> None:
     ]
     if guarantee.reason:
         rows.insert(2, ("reason", guarantee.reason))
-    print_rows(rows)
+    return rows
+
+
+def show_training(run: Run) -> None:
+    """Prints the result of training."""
+    print_rows(training_rows(run))
 
 
 def certified_answer(result: CertifiedRun) -> dict[str, Any]:
     """The answer of ``certify --json``.
 
-    With a target radius, certified accuracy is given up to the target only. It is decided at the target; below it, as for
-    ``acr`` and ``smoothed_accuracy``, the few draws give lower bounds, and an upper one for ``abstained``.
+    With a target radius, certified accuracy is given up to the target. At the target it is decided; below it the few draws
+    give lower bounds, as for ``acr`` and ``smoothed_accuracy``, and an upper bound for ``abstained``.
     """
     from twinproof.evaluation.certified import default_radii, summarize
 
@@ -89,71 +92,49 @@ def certified_answer(result: CertifiedRun) -> dict[str, Any]:
 
 
 def show_certified(result: CertifiedRun) -> None:
-    """The result of certification as a short table."""
-    answer = certified_answer(result)
-    low, high = answer["intervals"]["acr"]["low"], answer["intervals"]["acr"]["high"]
-    if answer["target_radius"] is not None:
-        show_decided(result, answer)
-        return
-    rows = [
-        ("inputs", f"{result.settings.inputs} at sigma {result.settings.sigma:g}, n {answer['n']}, alpha {answer['alpha']:g}"),
-        (
-            "average radius",
-            f"{format_down(answer['acr'], 4)}  ({_interval(result)} {format_down(low, 4)} to {format_up(high, 4)})",
-        ),
-        ("smoothed accuracy", f"{answer['smoothed_accuracy']:.4f}"),
-        *((f"certified at {radius}", f"{share:.4f}") for radius, share in answer["certified_accuracy"].items()),
-        ("abstained", f"{answer['abstained']:.4f}"),
-        *_how(result),
-    ]
-    print_rows(rows)
-
-
-def show_decided(result: CertifiedRun, answer: dict[str, Any]) -> None:
-    """The result of a certification with a target radius: what it decided, and what is only bounded."""
+    """Prints the result of certification; with a target radius what was decided, and what is only bounded."""
     from twinproof.evaluation.certified import radius_name
 
-    target = radius_name(answer["target_radius"])
-    rows = [
-        ("inputs", f"{result.settings.inputs} at sigma {result.settings.sigma:g}, alpha {answer['alpha']:g}"),
-        ("target radius", f"{target}: certified for {answer['decided']:.4f} of the inputs, right or wrong"),
-        ("draws", f"{answer['mean_draws']:.1f} for each input in the mean, of {answer['n']} at most"),
-        *(
-            (f"certified at {radius}", f"{share:.4f}" if radius == target else f"at least {share:.4f}")
-            for radius, share in answer["certified_accuracy"].items()
-        ),
-        ("average radius", f"at least {format_down(answer['acr'], 4)}  (a lower bound: drawing stopped at the target)"),
-        ("smoothed accuracy", f"at least {answer['smoothed_accuracy']:.4f}"),
-        ("abstained", f"at most {answer['abstained']:.4f}"),
-        *_how(result),
+    settings, answer = result.settings, certified_answer(result)
+    target = None if settings.target_radius is None else radius_name(settings.target_radius)
+    at_least, at_most = ("", "") if target is None else ("at least ", "at most ")
+    low, high = answer["intervals"]["acr"]["low"], answer["intervals"]["acr"]["high"]
+    given = " given this noise" if settings.shared_noise else ""
+    interval = f"95 % interval{given} {format_down(low, 4)} to {format_up(high, 4)}"
+    rows = [("inputs", f"{settings.inputs} at sigma {settings.sigma:g}, n {answer['n']}, alpha {answer['alpha']:g}")]
+    if target is not None:
+        interval = "a lower bound: drawing stopped at the target"
+        rows += [
+            ("target radius", f"{target}: certified for {answer['decided']:.4f} of the inputs, right or wrong"),
+            ("draws", f"{answer['mean_draws']:.1f} per input on average, of {answer['n']} at most"),
+        ]
+    rows += [
+        ("average radius", f"{at_least}{format_down(answer['acr'], 4)}  ({interval})"),
+        ("smoothed accuracy", f"{at_least}{answer['smoothed_accuracy']:.4f}"),
     ]
-    print_rows(rows)
-
-
-def _interval(result: CertifiedRun) -> str:
-    return "95 % interval given this noise" if result.settings.shared_noise else "95 % interval"
+    for radius, share in answer["certified_accuracy"].items():
+        rows.append((f"certified at {radius}", f"{'' if radius == target else at_least}{share:.4f}"))
+    print_rows([*rows, ("abstained", f"{at_most}{answer['abstained']:.4f}"), *_how(result)])
 
 
 def _how(result: CertifiedRun) -> list[tuple[str, str]]:
-    """How radii were made, in which form the network ran, and what shared noise means for the certificates."""
+    """How the radii were made, in which form the network ran, and what limits the certificates."""
     settings = result.settings
-    from twinproof.evaluation.refuted_bounds import already_refuted
-
     evidence = f"{settings.statistic}, {settings.confidence}, {settings.runner_up}"
     rows = [
         ("radii", f"{settings.norm}, bound {settings.bound} ({evidence})"),
         ("smoothing", f"{settings.law} noise at {settings.place}, operator norm {format_up(settings.operator_norm)}"),
         ("network as run", f"{settings.form}; {settings.arithmetic}"),
     ]
-    if already_refuted(settings):
-        rows.append(("warning", "this bound is refuted: its radii are what a paper claims, and promise nothing"))
+    if settings.bound == "published":
+        rows.append(("warning", "this bound is refuted: its radii are a paper's claim, and nothing is promised"))
     if settings.shared_noise:
-        rows.append(("noise", "shared by all inputs: each certificate alone holds as it says, but they may fail together"))
+        rows.append(("noise", "shared by all inputs: each certificate holds by itself, but they may fail together"))
     return rows
 
 
 def show_verification(result: Verification) -> None:
-    """Checks and problems, one line each."""
+    """Prints checks and problems, one line each."""
     for check in result.checks:
         typer.echo(f"{'ok  ' if check.passed else 'FAIL'}  {check.name}: {check.detail}")
     for problem in result.problems:

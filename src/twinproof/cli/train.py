@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from twinproof.cli.options import DataRoot, Device, Json, PublicFraction, Test
+from twinproof.cli.output import DataRoot, Device, Json, PublicFraction, Test, print_json
 from twinproof.cli.ranks import bars_of, launched_ranks
+from twinproof.cli.summaries import show_training, training_answer
 from twinproof.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -17,58 +18,62 @@ if TYPE_CHECKING:
     from twinproof.recipes.config import TrainConfig
 
 
+Epsilon = Annotated[float | None, typer.Option(help="Target epsilon; sets the noise.", show_default="3")]
+Delta = Annotated[float | None, typer.Option(help="Target delta, far below 1/records.", show_default="1e-5")]
+Sigma = Annotated[
+    float | None,
+    typer.Option(help="Smoothing noise in input units ([0, 1]); not with a noise layer.", show_default="0.25"),
+]
+Config = Annotated[Path | None, typer.Option(help="Settings in a TOML file.")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Any of `twinproof settings` as name=value, e.g. --set noise_layer.attack_bound=0.05."),
+]
+Seed = Annotated[int | None, typer.Option(help="Makes the run repeatable, and therefore NOT private.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue an interrupted run in --out.")]
+
+
 def train(
     out: Annotated[Path, typer.Option(help="New directory for the run.")],
     data: Annotated[str | None, typer.Option(help="A known data set (see `twinproof data`) or a path.")] = None,
     test: Test = None,
     public_fraction: PublicFraction = None,
-    recipe: Annotated[str | None, typer.Option(help="See `twinproof recipes`.")] = None,
-    epsilon: Annotated[float | None, typer.Option(help="Target epsilon; sets the noise.")] = None,
-    delta: Annotated[float | None, typer.Option(help="Target delta, far below 1/records.")] = None,
-    sigma: Annotated[
-        float | None, typer.Option(help="Smoothing noise in input units ([0, 1]); not with a noise layer.")
-    ] = None,
-    config: Annotated[Path | None, typer.Option(help="Settings in a TOML file.")] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="key=value, e.g. --set learning_rate=0.5 or --set noise_layer.attack_bound=0.05."),
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="Repeatable, and therefore NOT private.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run in --out.")] = False,
+    recipe: Annotated[str | None, typer.Option(help="See `twinproof recipes`.", show_default="dpcert-gaussian")] = None,
+    epsilon: Epsilon = None,
+    delta: Delta = None,
+    sigma: Sigma = None,
+    config: Config = None,
+    set_: Set = None,
+    seed: Seed = None,
+    resume: Resume = False,
     device: Device = None,
     data_root: DataRoot = None,
     as_json: Json = False,
 ) -> None:
     """Trains a model under a privacy plan.
 
-    Writes a run directory: weights, ledger, progress on the test set, and what is promised.
+    Writes a run directory with the weights, the privacy ledger, the progress on the test set and the guarantees.
 
     Example: twinproof train --data mnist --recipe dpcert-gaussian --epsilon 3 --delta 1e-5 --sigma 0.5 --out runs/mnist
 
-    Own data: twinproof train --data patients.csv --test public.csv --set data.label=outcome --out runs/patients
+    Example, own data: twinproof train --data patients.csv --test public.csv --set data.label=outcome --out runs/patients
 
-    By several processes or GPUs: torchrun --nproc-per-node 4 -m twinproof train --data mnist --out runs/mnist
+    Example, several processes or GPUs: torchrun --nproc-per-node 4 -m twinproof train --data mnist --out runs/mnist
     """
-    from twinproof.cli.output import print_json
-    from twinproof.cli.summaries import show_training, training_answer
     from twinproof.recipes.config import parse_train_config
     from twinproof.recipes.train import train as train_run
 
     of_data = {"source": data, "test": test, "public_fraction": public_fraction}
     flags = given_flags(of_data, device, recipe=recipe, epsilon=epsilon, delta=delta, sigma=sigma, seed=seed)
     with launched_ranks(as_json=as_json) as ranks:
-        layers = [
-            read_toml(config),
-            assignments(set_ or []),
-            flags,
-        ]
+        layers = [read_toml(config), assignments(set_ or []), flags]
         settings = parse_train_config(*layers) if any(layers) else None
         if settings is None and not resume:
             raise ConfigError(
-                "no data are named", where="--data", got="nothing", wanted="a data set or a path", fix="e.g. --data digits"
+                "no data set is named", where="--data", got="nothing", wanted="a data set or a path", fix="e.g. --data digits"
             )
         with bars_of(ranks) as bars:
-            say_what_is_public(settings, bars)
+            announce_public_records(settings, bars)
             run = train_run(settings, out, resume=resume, data_root=data_root, progress=bars, ranks=ranks)
     if not ranks.is_first:
         return
@@ -86,8 +91,8 @@ def given_flags(data: dict[str, Any], device: str | None, **named: Any) -> dict[
     return {key: value for key, value in flags.items() if value is not None}
 
 
-def say_what_is_public(settings: TrainConfig | None, progress: Progress) -> None:
-    """Says what the test part gives away where the user decides on it."""
+def announce_public_records(settings: TrainConfig | None, progress: Progress) -> None:
+    """Says what becomes public with a test part that the user chose."""
     from twinproof.data.assemble import GIVEN_AWAY
 
     if settings is None or (settings.data.test is None and settings.data.public_fraction is None):
@@ -97,7 +102,7 @@ def say_what_is_public(settings: TrainConfig | None, progress: Progress) -> None
 
 
 def read_toml(path: Path | None) -> dict[str, Any]:
-    """The settings in a file; none where there is no file."""
+    """The settings in a TOML file; empty if no file is given."""
     if path is None:
         return {}
     from twinproof.data.limits import SETTINGS_BYTES, read_regular
@@ -110,13 +115,13 @@ def read_toml(path: Path | None) -> dict[str, Any]:
 
 
 def assignments(items: list[str]) -> dict[str, Any]:
-    """key=value pairs as nested settings; a value is read as TOML where it is valid TOML, else as text."""
+    """Turns key=value pairs into nested settings. Values are read as TOML, and as text if they are no valid TOML."""
     settings: dict[str, Any] = {}
     for item in items:
         key, separator, text = item.partition("=")
         *sections, last = key.split(".")
         if not separator or not all((*sections, last)):
-            raise ConfigError("a setting has no name or no value", where="--set", got=item, wanted="key=value")
+            raise ConfigError("a setting has no name or value", where="--set", got=item, wanted="key=value")
         value, place = _value(text), cast(Any, settings)
         for section in sections:
             place = place.setdefault(section, {}) if isinstance(place, dict) else place
@@ -125,7 +130,7 @@ def assignments(items: list[str]) -> dict[str, Any]:
                 "a setting is given both as a value and as a section",
                 where="--set",
                 got=" ".join(items),
-                wanted=f"one of the two for {'.'.join(sections) or key}",
+                wanted=f"only one of the two for {'.'.join(sections) or key}",
             )
         place[last] = value
     return settings

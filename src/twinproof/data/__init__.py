@@ -2,9 +2,8 @@
 
 from twinproof.data.arrays import from_arrays, from_torch
 from twinproof.data.config import DataConfig, parse_data_config
-from twinproof.data.fingerprint import fingerprint
 from twinproof.data.load import load
-from twinproof.data.record import Dataset, InputKind, RangeSpending, Scaling, Split
+from twinproof.data.record import Dataset, InputKind, RangeSpending, Scaling, Split, fingerprint
 from twinproof.data.sources import SourceDescription, describe_sources, known_sources
 
 __all__ = [

@@ -1,31 +1,47 @@
-"""The user's own arrays in memory: NumPy arrays, and any torch ``Dataset`` by way of them.
+"""Arrays: the user's own in memory or in an ``.npz`` file, and any torch ``Dataset``.
 
 Inputs are uint8 images (N,H,W), (N,H,W,C) or (N,C,H,W); images of floats in [0, 1]; or features (N,d) of any number type.
 """
 
 from __future__ import annotations
 
+import math
+import zipfile
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from twinproof.data.assemble import assemble
-from twinproof.data.config import Ranges, parse_data_config
-from twinproof.data.limits import NAME_CHARACTERS
-from twinproof.data.parts import Parts, Records
-from twinproof.data.record import Dataset, InputKind
+from twinproof.data.config import DataConfig, Ranges, parse_data_config, refuse_second_test_part, refuse_settings
+from twinproof.data.limits import (
+    HEADER_BYTES,
+    NAME_CHARACTERS,
+    RECORD_BYTES,
+    check_unpacked,
+    file_size,
+    listed,
+    open_regular,
+    read_exactly,
+    reading,
+)
+from twinproof.data.record import Dataset, InputKind, Parts, Records, check_alike
 from twinproof.data.scaling import FEATURE_LEVELS
 from twinproof.errors import DataError
-from twinproof.randomness import Key
+from twinproof.keys import Key
 
 if TYPE_CHECKING:
     from torch.utils.data import Dataset as TorchDataset
 
+
 PIXEL_LEVELS = 255
 CHANNELS = (1, 3)
 ARRAY_NAMES = ("x_train", "y_train", "x_test", "y_test", "x", "y")
+_RENAME = "rename the arrays: x_train, y_train, x_test, y_test, or x and y"
 
 _AT_A_TIME = 1024  # records whose copies are in memory together
 
@@ -49,9 +65,7 @@ def from_arrays(
     ledger of a run will count.
     """
     config = parse_data_config({"source": name, "classes": classes, "ranges": ranges, "public_fraction": public_fraction})
-    train = records_of_arrays(arrays, ("_train", ""), name)
-    test = records_of_arrays(arrays, ("_test",), name) if "x_test" in arrays or "y_test" in arrays else None
-    return assemble(parts_of_arrays(name, train, test), config, key=key)
+    return assemble(parts_of_arrays(name, *_both_parts(arrays, name)), config, key=key)
 
 
 def from_torch(
@@ -88,10 +102,15 @@ def _stacked(records: TorchDataset[Any], ending: str, name: str) -> dict[str, ND
     return {f"x{ending}": inputs, f"y{ending}": labels}
 
 
+def _both_parts(arrays: Arrays, where: str) -> tuple[Records, Records | None]:
+    test = records_of_arrays(arrays, ("_test",), where) if "x_test" in arrays or "y_test" in arrays else None
+    return records_of_arrays(arrays, ("_train", ""), where), test
+
+
 def parts_of_arrays(name: str, train: Records, test: Records | None) -> Parts:
-    """Images or features, told by the number of axes; both parts must be alike."""
+    """Images or features, by the number of axes; both parts must be alike."""
     if test is not None:
-        _check_alike(train, test)
+        check_alike(train, test, f"{train.where}; {test.where}")
     if train.inputs.ndim == 2:
         names = tuple(f"x{column}" for column in range(train.inputs.shape[1]))
         return Parts(name=name, kind=InputKind.FEATURES, train=train, test=test, levels=None, feature_names=names)
@@ -103,16 +122,15 @@ def records_of_arrays(arrays: Arrays, endings: tuple[str, ...], path: str) -> Re
     """The first pair of arrays x and y with one of these endings; ``path`` is where they came from, for error messages."""
     for ending in endings:
         if f"x{ending}" in arrays and f"y{ending}" in arrays:
+            inputs = _inputs(arrays[f"x{ending}"], f"{path}, array x{ending}")
             labels = _labels(arrays[f"y{ending}"], f"{path}, array y{ending}")
-            return Records(
-                _inputs(arrays[f"x{ending}"], f"{path}, array x{ending}"), labels, f"{path}, x{ending} and y{ending}"
-            )
+            return Records(inputs, labels, f"{path}, x{ending} and y{ending}")
     raise DataError(
         "an array is missing",
         where=path,
         got=f"arrays {', '.join(arrays) or 'none'}",
         wanted=" or ".join(f"x{ending} and y{ending}" for ending in endings),
-        fix="rename the arrays: x_train, y_train, x_test, y_test, or x and y",
+        fix=_RENAME,
     )
 
 
@@ -138,7 +156,7 @@ def _float_pixels(values: NDArray[Any], where: str) -> NDArray[np.uint16]:
         some = values[start : start + _AT_A_TIME]
         outside = np.argwhere(~((some >= 0) & (some <= 1)))
         if len(outside):
-            position = tuple(int(index) for index in outside[0])
+            position = tuple(outside[0].tolist())
             raise DataError(
                 "a pixel lies outside [0, 1]",
                 where=f"{where}, record {start + position[0]}",
@@ -193,14 +211,89 @@ def _check_text(values: NDArray[Any], where: str) -> None:
         raise DataError("a label is not valid text", where=f"{where}, record {broken[0]}", got=got, wanted="Unicode text")
 
 
-def _check_alike(train: Records, test: Records) -> None:
-    shapes = [records.inputs.shape[1:] for records in (train, test)]
-    types = [records.inputs.dtype for records in (train, test)]
-    if shapes[0] != shapes[1] or types[0] != types[1]:
-        raise DataError(
-            "training and test inputs differ in shape or type",
-            where=f"{train.where}; {test.where}",
-            got=f"{types[0]} {shapes[0]} and {types[1]} {shapes[1]}",
-            wanted="one shape and type for all records",
-            fix="prepare both parts in the same way",
+_AXES = 4
+_LONGEST_AXIS = 2**48
+
+
+class StoredArray:
+    """An array that is still in its file: the header is read and checked before memory is taken for the values."""
+
+    def __init__(self, stream: IO[bytes], where: str) -> None:
+        self._stream, self._where = stream, where
+        try:
+            version = npy.read_magic(stream)
+            read_header = npy.read_array_header_2_0 if version == (2, 0) else npy.read_array_header_1_0
+            self._shape, self._fortran, self._dtype = read_header(stream, max_header_size=HEADER_BYTES)
+        except MemoryError as error:  # Python's parser says so of nested text; a header this short cannot fill the memory
+            raise self._broken("deeply nested text", "a header as NumPy writes it") from error
+        if self._dtype.kind not in "biufUS" or self._dtype.itemsize == 0:
+            raise self._broken(
+                f"type {self._dtype}", "numbers or text; pickled objects are refused, because unpickling runs code"
+            )
+        if len(self._shape) > _AXES or not all(0 <= size < _LONGEST_AXIS for size in self._shape):
+            raise self._broken(f"shape {self._shape}", f"up to {_AXES} axes of usual length")
+        self._bytes = math.prod(self._shape) * self._dtype.itemsize
+
+    @property
+    def working_bytes(self) -> int:
+        """Memory that records of this array will take: features become float64."""
+        records = self._shape[0] if self._shape else 1
+        widened = math.prod(self._shape) * 8 if len(self._shape) == 2 else 0
+        return max(self._bytes, widened) + records * RECORD_BYTES
+
+    def read(self) -> NDArray[Any]:
+        """The values."""
+        content, found = read_exactly(self._stream, self._bytes)
+        if found != self._bytes:
+            raise self._broken(f"{found if found < self._bytes else 'more'} bytes", f"{self._bytes} bytes, as its header says")
+        return content.view(self._dtype).reshape(self._shape, order="F" if self._fortran else "C")
+
+    def _broken(self, got: str, wanted: str) -> DataError:
+        return DataError(
+            "an array cannot be read", where=self._where, got=got, wanted=wanted, fix="write it with NumPy: save, or savez"
         )
+
+
+_WANTED = "a whole .npz file of numbers and text; pickled objects are refused, because unpickling runs code"
+_FIX = "write it with numpy.savez(path, x=..., y=...)"
+# What NumPy writes. Other methods unpack whole chunks at once, of any size.
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+
+
+def read_npz(path: Path, name: str, config: DataConfig) -> Parts:
+    """Arrays ``x_train``, ``y_train``, ``x_test``, ``y_test``, or ``x`` and ``y`` with the test part elsewhere or split off."""
+    refuse_settings(config, ("label",), "no label column: the array y holds the labels")
+    arrays = _read_arrays(path)
+    train, test = _both_parts(arrays, str(path))
+    if config.test is not None:
+        if test is not None:
+            refuse_second_test_part("test", config.test, f"x_test in {path}")
+        test_path = Path(config.test).expanduser()
+        test = records_of_arrays(_read_arrays(test_path), ("_test", ""), str(test_path))
+    return parts_of_arrays(name, train, test)
+
+
+def _read_arrays(path: Path) -> Arrays:
+    """The arrays that hold records; others in the file are left alone."""
+    with ExitStack() as stack:
+        handle = stack.enter_context(open_regular(path))
+        stack.enter_context(reading(path, _WANTED, _FIX))
+        archive = stack.enter_context(zipfile.ZipFile(handle))
+        members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+        known = [name for name in ARRAY_NAMES if name in members]
+        if not known:
+            raise DataError(
+                "the file has none of the arrays that hold records",
+                where=str(path),
+                got=f"arrays {listed(members, len(members)) or 'none'}",
+                wanted=f"some of {', '.join(ARRAY_NAMES)}",
+                fix=_RENAME,
+            )
+        for name in known:
+            if members[name].compress_type not in _METHODS:
+                what, got = "an array is compressed in an unknown way", f"method {members[name].compress_type}"
+                raise DataError(what, where=f"{path}, array {name}", got=got, wanted=_WANTED, fix=_FIX)
+        stored = [StoredArray(stack.enter_context(archive.open(members[name])), f"{path}, array {name}") for name in known]
+        needed = sum(array.working_bytes for array in stored)
+        check_unpacked(needed, file_size(handle), path, "write it without compression: numpy.savez(path, x=..., y=...)")
+        return {name: array.read() for name, array in zip(known, stored, strict=True)}

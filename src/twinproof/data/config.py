@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from twinproof.checks import parse_settings
 from twinproof.errors import ConfigError
-from twinproof.settings import parse_settings
 
 Ranges = dict[str, tuple[float, float]] | Literal["test", "private"]
 
@@ -58,25 +58,21 @@ class DataConfig(BaseModel):
             return value
         if not isinstance(value, Mapping):
             raise ValueError("'test', 'private', or a table of feature = [low, high]")
-        return {_feature_name(name): _bounds(name, pair) for name, pair in value.items()}
-
-
-def _feature_name(name: object) -> str:
-    if not isinstance(name, str):
-        raise ValueError(f"feature names as text (got {name!r})")
-    return name
+        return {name: _bounds(name, pair) for name, pair in value.items()}
 
 
 def _bounds(name: object, pair: object) -> tuple[float, float]:
-    message = f"two finite numbers [low, high] with low below high for feature {name!r}"
-    if not isinstance(pair, (list, tuple)) or len(pair) != 2:
-        raise ValueError(message)
-    if not all(isinstance(bound, (int, float)) and not isinstance(bound, bool) for bound in pair):
-        raise ValueError(message)
-    low, high = float(pair[0]), float(pair[1])
-    if not (low < high and math.isfinite(high - low)):
-        raise ValueError(message)
-    return low, high
+    if not isinstance(name, str):
+        raise ValueError(f"feature names as text (got {name!r})")
+    if (
+        isinstance(pair, (list, tuple))
+        and len(pair) == 2
+        and not any(isinstance(bound, bool) or not isinstance(bound, (int, float)) for bound in pair)
+    ):
+        low, high = float(pair[0]), float(pair[1])
+        if low < high and math.isfinite(high - low):
+            return low, high
+    raise ValueError(f"two finite numbers [low, high] with low below high for feature {name!r}")
 
 
 def parse_data_config(values: Mapping[str, Any]) -> DataConfig:
@@ -94,4 +90,12 @@ def refuse_settings(config: DataConfig, keys: tuple[str, ...], reason: str) -> N
             got="; ".join(f"{key} = {getattr(config, key)!r}" for key in given),
             wanted=reason,
             fix=f"leave out {' and '.join(given)}",
+        )
+
+
+def refuse_second_test_part(key: str, given: object, found: str) -> None:
+    """Ends in an error where the setting ``key`` names test records of data that have a test part already."""
+    if given is not None:
+        raise ConfigError(
+            "there are two test parts", where=key, got=f"{given}, and {found}", wanted="one test part", fix=f"leave out `{key}`"
         )

@@ -67,14 +67,7 @@ DECODER_ERRORS: tuple[type[Exception], ...] = (
 """What decoders of damaged files raise. MemoryError is not among them: the limits above keep files from causing one."""
 
 # The machine's own faults: another file would not help.
-_SYSTEM = {
-    errno.EACCES,
-    errno.EPERM,
-    errno.EIO,
-    errno.ENOMEM,
-    errno.EMFILE,
-    errno.ENFILE,
-    errno.ESTALE,
+_SYSTEM = {errno.EACCES, errno.EPERM, errno.EIO, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ESTALE} | {
     errno.ENODEV,
     errno.ETIMEDOUT,
 }
@@ -101,13 +94,8 @@ def open_regular(path: Path, limit: int = FILE_BYTES) -> BinaryIO:
         try:
             status = os.fstat(handle)
             if not stat.S_ISREG(status.st_mode):
-                raise DataError(
-                    "this is not a regular file",
-                    where=str(path),
-                    got=_KINDS.get(stat.S_IFMT(status.st_mode), "something else"),
-                    wanted="a regular file",
-                    fix="save the content as a file, and give its path",
-                )
+                got, fix = _KINDS.get(stat.S_IFMT(status.st_mode), "something else"), "save the content as a file"
+                raise DataError("this is not a regular file", where=str(path), got=got, wanted="a regular file", fix=fix)
             if status.st_size > limit:
                 raise too_large("the file is too large", path, status.st_size, limit)
             return os.fdopen(handle, "rb")
@@ -161,23 +149,13 @@ def too_large(what: str, where: object, got: int | None, limit: int) -> DataErro
 
 def check_names(names: Iterable[str], where: object, what: str) -> None:
     """Names of classes or columns end up in run.json and on the page: they are text, and short."""
+    wanted, fix = f"UTF-8 text of at most {NAME_CHARACTERS} characters", "use short names of plain text"
     for name in names:
         if len(name) > NAME_CHARACTERS:
-            raise DataError(
-                f"{what} is too long",
-                where=str(where),
-                got=f"{name[:_SHOWN]!r}... ({len(name)} characters)",
-                wanted=f"at most {NAME_CHARACTERS} characters",
-                fix="use short names",
-            )
+            got = f"{name[:_SHOWN]!r}... ({len(name)} characters)"
+            raise DataError(f"{what} is too long", where=str(where), got=got, wanted=wanted, fix=fix)
         if not is_text(name):
-            raise DataError(
-                f"{what} is not valid text",
-                where=str(where),
-                got=ascii(name),
-                wanted="text that can be written as UTF-8",
-                fix="rename it",
-            )
+            raise DataError(f"{what} is not valid text", where=str(where), got=ascii(name), wanted=wanted, fix=fix)
 
 
 def is_text(value: str) -> bool:
@@ -189,10 +167,10 @@ def is_text(value: str) -> bool:
     return True
 
 
-def listed(names: Iterable[str], count: int) -> str:
+def listed(names: Iterable[str], count: int, kind: str = "in all") -> str:
     """The first of ``count`` names, for error messages."""
     shown = ", ".join(islice(names, _SHOWN))
-    return shown if count <= _SHOWN else f"{shown}, ... ({count} in all)"
+    return shown if count <= _SHOWN else f"{shown}, ... ({count} {kind})"
 
 
 @contextmanager

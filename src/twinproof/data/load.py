@@ -7,38 +7,70 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+from twinproof.data.arrays import read_npz
 from twinproof.data.assemble import assemble
 from twinproof.data.config import DataConfig, parse_data_config, refuse_settings
+from twinproof.data.images import missing_cifar10_files, missing_idx_files, read_cifar10, read_idx_folder, read_image_folder
 from twinproof.data.limits import reading
-from twinproof.data.own_files import FORMS, read_path
-from twinproof.data.parts import Parts
-from twinproof.data.record import Dataset, Scaling
+from twinproof.data.record import Dataset, Parts, Scaling
 from twinproof.data.sources import SOURCES, data_root, known_sources
-from twinproof.errors import ConfigError
-from twinproof.randomness import Key
+from twinproof.data.table import PARQUET_SUFFIXES, read_table
+from twinproof.errors import ConfigError, DataError
+from twinproof.keys import Key
+
+FORMS = "a folder with one folder of images for each class, .npz, .csv, .parquet, or a folder of IDX or CIFAR-10 binary files"
+
+
+def read_path(path: Path, config: DataConfig) -> Parts:
+    """The records at ``path``. They are named by the last part of the path: a released file must not show the whole of it."""
+    name = public_name(path)
+    if not path.exists():
+        raise DataError("there is nothing at this path", where=str(path), got="no file or folder", wanted=FORMS)
+    if path.is_dir():
+        return _read_folder(path, name, config)
+    suffix = path.suffix.lower()
+    if suffix == ".npz":
+        return read_npz(path, name, config)
+    if suffix in (".csv", *PARQUET_SUFFIXES):
+        return read_table(path, name, config)
+    raise DataError("this kind of file is not read", where=str(path), got=f"suffix {suffix!r}", wanted=FORMS)
+
+
+def public_name(path: Path) -> str:
+    """The file or folder name only; bytes that are not UTF-8 are escaped, because run.json cannot hold them."""
+    name = path.name if path.name not in ("", "..") else path.resolve().name
+    return name.encode(errors="backslashreplace").decode() or "data"
+
+
+def _read_folder(path: Path, name: str, config: DataConfig) -> Parts:
+    settled = ("test", "label")
+    if not missing_idx_files(path):
+        refuse_settings(config, settled, "a folder of IDX files has its own test part and labels")
+        return read_idx_folder(path, name, None)
+    if not missing_cifar10_files(path):
+        refuse_settings(config, (*settled, "classes"), "the CIFAR-10 files have their own test part, labels and classes")
+        return read_cifar10(path, name)
+    return read_image_folder(path, name, config)
 
 
 def load(
-    config: DataConfig | str,
+    config: DataConfig | str | Path,
     *,
-    root: Path | None = None,
+    root: str | Path | None = None,
     key: Key | None = None,
     scaling: Scaling | None = None,
     public_fraction: float | None = None,
 ) -> Dataset:
-    """The data set that ``config`` names; a string stands for ``DataConfig(source=...)``.
+    """The data set that ``config`` names; a string or a path stands for ``DataConfig(source=...)``.
 
     ``root`` (else TWINPROOF_DATA) is where standard sets are looked for. ``key`` feeds a private estimate of ranges; without it
     a fresh one is drawn. ``scaling`` replays bounds that were resolved earlier: nothing is estimated or spent again.
     ``public_fraction`` is for records that are known to be public: the share that becomes the test part where the data and
-    ``config`` name none.
-
-    Guarantees
-        The same files and settings give equal arrays, apart from private ranges under another key.
+    ``config`` name none. The same files and settings give equal arrays, apart from private ranges under another key.
     """
-    if isinstance(config, str):
-        config = parse_data_config({"source": config})
-    # Whatever the readers left to be found: a path that no system takes, a label that no codec takes.
+    if isinstance(config, (str, Path)):
+        config = parse_data_config({"source": str(config)})
+    # What the readers did not catch: a path that the system refuses, a label that cannot be encoded.
     with reading(config.source, FORMS, errors=(OSError, ValueError)):
         parts = _read(config, root)
         if public_fraction is not None and parts.test is None:
@@ -46,22 +78,17 @@ def load(
         return assemble(parts, config, key=key, scaling=scaling)
 
 
-def _read(config: DataConfig, root: Path | None) -> Parts:
+def _read(config: DataConfig, root: str | Path | None) -> Parts:
     source = SOURCES.get(config.source)
     if source is not None:
         refuse_settings(config, ("test", "label", "classes"), f"{source.name} has its own test part, labels and classes")
         return replace(source.read(data_root(root)), public=True)
     path = Path(config.source).expanduser()
-    if _looks_like_name(config.source) and not path.exists():
+    if not path.suffix and not {os.sep, "/"} & set(config.source) and not path.exists():  # it looks like a name
         raise _unknown_name(config.source)
-    if config.test is not None:
-        _refuse_one_place(path, Path(config.test).expanduser())
-    return read_path(path, config)
-
-
-def _refuse_one_place(path: Path, test: Path) -> None:
-    """Refuses test records that lie where the training records lie, under whatever name (equal content: ``overlap``)."""
-    if path.exists() and test.exists() and path.samefile(test):
+    test = None if config.test is None else Path(config.test).expanduser()
+    # By whatever name; equal records in different files are found by ``overlap``.
+    if test is not None and path.exists() and test.exists() and path.samefile(test):
         raise ConfigError(
             "the test file is the training file",
             where="data.test",
@@ -69,11 +96,7 @@ def _refuse_one_place(path: Path, test: Path) -> None:
             wanted="other records: the test records are public, the training records are not",
             fix="name other test records, or leave out `test` and set public_fraction",
         )
-
-
-def _looks_like_name(source: str) -> bool:
-    separators = {os.sep, os.altsep or os.sep, "/"}
-    return not any(separator in source for separator in separators) and not Path(source).suffix
+    return read_path(path, config)
 
 
 def _unknown_name(name: str) -> ConfigError:

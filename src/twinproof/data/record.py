@@ -1,4 +1,4 @@
-"""The data set record that every other room works with.
+"""The data set record that every other room works with, and a keyed fingerprint of it.
 
 Inputs are kept as the integers they are stored as: a pixel 0..255, a feature on 65,536 levels between its declared bounds.
 The network sees ``stored / levels``, a number in [0, 1]; radii and attack sizes are in that unit. Integers make the
@@ -7,15 +7,18 @@ certificate exact (docs/decisions/0002-noise-on-a-grid.md): adding grid noise to
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from twinproof import checks
 from twinproof.errors import ConfigError, DataError
 
 RANGE_SOURCES = ("declared", "test", "private")
@@ -50,10 +53,8 @@ class RangeSpending:
 class Scaling:
     """How raw features became levels: bounds per feature and where the bounds came from ('declared', 'test' or 'private').
 
-    Guarantees
-        Every pair of bounds is finite, ``low < high``, and their distance is finite: scaling divides by no zero and never
-        overflows. Bounds that came from the training records carry their price: ``source`` is 'private' exactly where
-        ``spending`` is set, so that nobody can hand them on as if they had been free.
+    Bounds that came from the training records carry their price: ``source`` is 'private' exactly where ``spending`` is set.
+    Every ``high - low`` is finite and above 0.
     """
 
     low: tuple[float, ...]
@@ -62,21 +63,13 @@ class Scaling:
     spending: RangeSpending | None = None
 
     def __post_init__(self) -> None:
-        if self.source not in RANGE_SOURCES:
+        checks.one_of(RANGE_SOURCES, source=self.source, where="scaling")
+        if (self.source == "private") != (self.spending is not None) or len(self.low) != len(self.high):
             raise ConfigError(
-                "unknown source of feature bounds", where="scaling", got=self.source, wanted=", ".join(RANGE_SOURCES)
-            )
-        if (self.source == "private") != (self.spending is not None):
-            raise ConfigError(
-                "the source of the feature bounds and the privacy spent on them disagree",
+                "the record of the scaling contradicts itself",
                 where="scaling",
-                got=f"source {self.source!r}, spending {self.spending}",
-                wanted="a spending for private bounds, and for no others",
-            )
-        if len(self.low) != len(self.high):
-            got = f"{len(self.low)} lower and {len(self.high)} upper bounds"
-            raise ConfigError(
-                "feature bounds do not come in pairs", where="scaling", got=got, wanted="one pair for each feature"
+                got=f"source {self.source!r}, spending {self.spending}, {len(self.low)} low and {len(self.high)} high bounds",
+                wanted="a spending for private bounds and for no others, and one pair of bounds for each feature",
             )
         for index, (low, high) in enumerate(zip(self.low, self.high, strict=True)):
             if not (low < high and math.isfinite(high - low)):
@@ -113,11 +106,11 @@ class Scaling:
 class Dataset:
     """Records for training (private) and testing (declared public), with what the public may know about them.
 
-    ``public`` says that this is a known public set; the records of any other are shown to nobody unless somebody asks.
+    ``public`` says that this is a known public set; records of other sets are shown only where the user asks for it.
 
     Guarantees
-        Whether a class has a training record makes no difference: only the test part is asked for all classes. A run that
-        needs a record of each class would tell, by being there, that somebody with a rare one took part.
+        Whether a class has a training record makes no difference: only the test part must have all classes. If the training
+        part needed them, the existence of a run would show that somebody with a rare class took part.
     """
 
     name: str
@@ -141,15 +134,16 @@ class Dataset:
             )
         for part, split in (("train", self.train), ("test", self.test)):
             self._check_split(f"{self.name}, {part} split", split)
-        self._check_test_classes()
-        if self.train.inputs.shape[1:] != self.test.inputs.shape[1:]:
+        empty = np.flatnonzero(np.bincount(self.test.labels, minlength=len(self.classes)) == 0)
+        if len(empty):
             raise DataError(
-                "train and test inputs differ in shape",
-                where=self.name,
-                got=f"{self.train.inputs.shape[1:]} and {self.test.inputs.shape[1:]}",
-                wanted="one shape for all records",
-                fix="prepare both splits in the same way",
+                "a class has no test record",
+                where=f"{self.name}, test split",
+                got=f"no record of class {self.classes[int(empty[0])]!r}",
+                wanted="at least one test record of every class",
+                fix="add test records of that class or leave the class out",
             )
+        check_alike(self.train, self.test, self.name)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -174,38 +168,112 @@ class Dataset:
             raise DataError("inputs are not stored as levels", where=where, got=split.inputs.dtype, wanted="uint8 or uint16")
         if len(split) == 0:
             raise DataError("there are no records", where=where, got=0, wanted="at least one record")
-        if split.inputs.shape[0] != len(split):
-            raise DataError(
-                "the number of inputs and labels differ",
-                where=where,
-                got=f"{split.inputs.shape[0]} inputs, {len(split)} labels",
-                wanted="one label for each input",
-                fix="check that the two files belong together",
-            )
-        if int(split.inputs.max(initial=0)) > self.levels:
-            raise DataError(
-                "an input lies above the largest level",
-                where=where,
-                got=int(split.inputs.max()),
-                wanted=f"0..{self.levels}",
-            )
-        outside = (split.labels < 0) | (split.labels >= len(self.classes))
-        if outside.any():
+        check_paired(split.inputs, split.labels, where)
+        if (largest := int(split.inputs.max(initial=0))) > self.levels:
+            wanted = f"0..{self.levels}"
+            raise DataError("an input lies above the largest level", where=where, got=largest, wanted=wanted)
+        outside = np.flatnonzero((split.labels < 0) | (split.labels >= len(self.classes)))
+        if len(outside):
             raise DataError(
                 "a label does not fit the classes",
-                where=f"{where}, record {int(np.flatnonzero(outside)[0])}",
-                got=int(split.labels[outside][0]),
+                where=f"{where}, record {int(outside[0])}",
+                got=int(split.labels[outside[0]]),
                 wanted=f"0..{len(self.classes) - 1} ({len(self.classes)} classes)",
                 fix="correct the label, or declare the classes",
             )
 
-    def _check_test_classes(self) -> None:
-        counts = np.bincount(self.test.labels, minlength=len(self.classes))
-        if (counts == 0).any():
-            raise DataError(
-                "a class has no test record",
-                where=f"{self.name}, test split",
-                got=f"no record of class {self.classes[int(np.argmin(counts))]!r}",
-                wanted="at least one test record of every class",
-                fix="add test records of that class or leave the class out",
-            )
+
+def check_paired(inputs: NDArray[Any], labels: NDArray[Any], where: str) -> None:
+    """Refuses another number of labels than of inputs."""
+    if len(inputs) != len(labels):
+        raise DataError(
+            "the number of inputs and labels differ",
+            where=where,
+            got=f"{len(inputs)} inputs, {len(labels)} labels",
+            wanted="one label for each input",
+            fix="check that the inputs and labels belong together",
+        )
+
+
+def check_alike(train: Split | Records, test: Split | Records, where: str) -> None:
+    """Refuses training and test inputs of different shapes or types."""
+    kinds = [(str(part.inputs.dtype), part.inputs.shape[1:]) for part in (train, test)]
+    if kinds[0] != kinds[1]:
+        raise DataError(
+            "training and test inputs differ in shape or type",
+            where=where,
+            got=" and ".join(f"{dtype} {shape}" for dtype, shape in kinds),
+            wanted="one shape and type for all records",
+            fix="prepare both parts in the same way",
+        )
+
+
+@dataclass(frozen=True)
+class Records:
+    """Inputs and raw labels (integers or text), row for row; ``rows`` are their positions in the file, for error messages."""
+
+    inputs: NDArray[Any]
+    labels: NDArray[Any]
+    where: str
+    rows: NDArray[np.int64] | None = None
+
+    def __post_init__(self) -> None:
+        check_paired(self.inputs, self.labels, self.where)
+        if 0 in self.inputs.shape[1:]:
+            got = f"shape {self.inputs.shape}"
+            raise DataError("the inputs are empty", where=self.where, got=got, wanted="pixels or features")
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def row(self, index: int) -> int:
+        """Position in the file of the record that is now at ``index``."""
+        return index if self.rows is None else int(self.rows[index])
+
+    def take(self, chosen: NDArray[np.bool_]) -> Records:
+        """The chosen records, in their order."""
+        rows = np.flatnonzero(chosen) if self.rows is None else self.rows[chosen]
+        return replace(self, inputs=self.inputs[chosen], labels=self.labels[chosen], rows=rows)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """One data set as read. ``levels`` is None for raw features, which still have to be scaled between bounds.
+
+    ``public_fraction`` is the share that becomes the test part where there is none and the user does not choose another: set
+    only for records that are public anyway. ``public`` says that all of them are, as those of a known set.
+    """
+
+    name: str
+    kind: InputKind
+    train: Records
+    test: Records | None
+    levels: int | None
+    classes: tuple[str, ...] | None = None
+    feature_names: tuple[str, ...] = ()
+    bounds: Mapping[str, tuple[float, float]] | None = None
+    public_fraction: float | None = None
+    public: bool = False
+
+
+MINIMUM_KEY_BYTES = 16
+_HEADER = b"twinproof training split 1"
+
+
+def fingerprint(split: Split, key_bytes: bytes) -> str:
+    """HMAC-SHA256 (hexadecimal) over types, shapes, inputs and labels.
+
+    Without the key it tells nothing about the records, while a plain digest would let anybody test whether a guessed data set
+    is the one. With the key, two splits of one fingerprint are equal, in the same order and with the same shapes and types (or
+    a collision of SHA-256 was found): types and shapes are hashed first and fix the length of everything that follows.
+    """
+    if len(key_bytes) < MINIMUM_KEY_BYTES:
+        raise ValueError(f"a fingerprint key holds at least {MINIMUM_KEY_BYTES} bytes, got {len(key_bytes)}")
+    digest = hmac.new(key_bytes, _HEADER, hashlib.sha256)
+    arrays = [np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")) for array in (split.inputs, split.labels)]
+    for array in arrays:
+        sizes = (array.dtype.itemsize, array.ndim, *array.shape)
+        digest.update(array.dtype.kind.encode() + b"".join(size.to_bytes(8, "little") for size in sizes))
+    for array in arrays:
+        digest.update(array.tobytes())
+    return digest.hexdigest()

@@ -9,7 +9,7 @@ from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Generator, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
@@ -30,8 +30,7 @@ from twinproof.data.limits import (
     row_bytes,
     too_large,
 )
-from twinproof.data.parts import Parts, Records
-from twinproof.data.record import InputKind
+from twinproof.data.record import InputKind, Parts, Records
 from twinproof.errors import ConfigError, DataError
 
 DEFAULT_LABEL = "label"
@@ -45,42 +44,33 @@ _GROWTH = 1.25
 _SHORT_NAME = 32
 
 
-@dataclass(frozen=True)
-class _Table:
-    features: NDArray[np.float64]
-    labels: NDArray[Any]
-    names: tuple[str, ...]
-
-
 def read_table(path: Path, name: str, config: DataConfig) -> Parts:
     """All columns but the label's are features, by name; the label column is ``config.label``, or 'label'."""
-    table = _read(path, config.label)
+    train, names = _read(path, config.label)
     test = None
     if config.test is not None:
         test_path = Path(config.test).expanduser()
-        test = Records(*_in_order(_read(test_path, config.label), table.names, test_path), str(test_path))
-    train = Records(table.features, table.labels, str(path))
-    return Parts(name=name, kind=InputKind.FEATURES, train=train, test=test, levels=None, feature_names=table.names)
+        test, test_names = _read(test_path, config.label)
+        if test_names != names:
+            test = replace(test, inputs=test.inputs[:, _places(test_names, names, test_path)])
+    return Parts(name=name, kind=InputKind.FEATURES, train=train, test=test, levels=None, feature_names=names)
 
 
-def _read(path: Path, label: str | None) -> _Table:
+def _read(path: Path, label: str | None) -> tuple[Records, tuple[str, ...]]:
     return _read_parquet(path, label) if path.suffix.lower() in PARQUET_SUFFIXES else _read_csv(path, label)
 
 
-def _in_order(table: _Table, names: tuple[str, ...], path: Path) -> tuple[NDArray[np.float64], NDArray[Any]]:
-    """Features of the test table in the order of the training table's columns."""
-    if table.names == names:
-        return table.features, table.labels
-    places = {name: place for place, name in enumerate(table.names)}
-    if places.keys() != set(names):
-        different = sorted(places.keys() ^ set(names))
+def _places(found: tuple[str, ...], names: tuple[str, ...], path: Path) -> list[int]:
+    """Where each of ``names``, the training table's columns, stands among those of the test table."""
+    places = {name: place for place, name in enumerate(found)}
+    if different := sorted(places.keys() ^ set(names)):
         raise DataError(
             "the test table has other columns than the training table",
             where=str(path),
             got=f"{listed(different, len(different))} in only one of them",
             wanted=f"the columns {listed(names, len(names))}",
         )
-    return table.features[:, [places[name] for name in names]], table.labels
+    return [places[name] for name in names]
 
 
 def _label_position(columns: list[str], label: str | None, path: Path) -> int:
@@ -89,23 +79,22 @@ def _label_position(columns: list[str], label: str | None, path: Path) -> int:
     repeated = sorted(column for column, count in Counter(columns).items() if count > 1)
     if repeated or "" in columns:
         got = "a column without a name" if "" in columns else f"repeated: {listed(repeated, len(repeated))}"
-        raise DataError(
-            "the columns cannot be told apart", where=f"{path}, header", got=got, wanted="different, non-empty names"
-        )
+        wanted = "different, non-empty names"
+        raise DataError("the columns cannot be told apart", where=f"{path}, header", got=got, wanted=wanted)
     check_names(columns, f"{path}, header", "the name of a column")
-    wanted = label or DEFAULT_LABEL
-    if wanted not in columns:
-        close = difflib.get_close_matches(wanted, columns)
+    label_column = label or DEFAULT_LABEL
+    if label_column not in columns:
+        close = difflib.get_close_matches(label_column, columns)
         raise ConfigError(
             "the table has no such label column",
             where="label",
-            got=f"{wanted!r}" if label else f"no label set, and no column {DEFAULT_LABEL!r}",
+            got=repr(label) if label else f"no label set, and no column {DEFAULT_LABEL!r}",
             wanted=f"one of the columns of {path.name}: {listed(columns, len(columns))}",
             fix=f"set label = {close[0]!r}" if close else "set `label` to the column that holds the class",
         )
     if len(columns) < 2:
         raise DataError("the table has no features", where=str(path), got="one column", wanted="a label and numeric columns")
-    return columns.index(wanted)
+    return columns.index(label_column)
 
 
 def _bad_cell(path: Path, row: str, column: str, got: object, wanted: str) -> DataError:
@@ -137,17 +126,17 @@ class _Rows:
         self._codes.append(codes)
         self.count = end
 
-    def table(self) -> _Table:
-        """All rows."""
+    def table(self) -> tuple[Records, tuple[str, ...]]:
+        """All rows, and the names of the features."""
         if self.count == 0:
             raise DataError(
-                "there are no records", where=str(self._path), got="only a header", wanted="one line for each record"
+                "there are no records", where=str(self._path), got="only a header", wanted="one row for each record"
             )
         self._features.resize((self.count, len(self.names)), refcheck=False)
         # NumPy pads text to the longest: one long name would cost its length in every row.
         short = max(map(len, self._labels)) <= _SHORT_NAME
         labels = np.array(list(self._labels), dtype=np.str_ if short else np.object_)
-        return _Table(self._features, labels[np.concatenate(self._codes)], self.names)
+        return Records(self._features, labels[np.concatenate(self._codes)], str(self._path)), self.names
 
     def _numbers(self, column: Any, place: int) -> NDArray[Any]:
         if column.null_count:
@@ -179,7 +168,7 @@ class _Rows:
         return _bad_cell(self._path, f"row {self.count + row}", self._columns[place], got, wanted)
 
 
-def _read_csv(path: Path, label: str | None) -> _Table:
+def _read_csv(path: Path, label: str | None) -> tuple[Records, tuple[str, ...]]:
     with open_regular(path) as handle, reading(path, _CSV):
         columns = _header(handle, path)
         position = _label_position(columns, label, path)
@@ -293,9 +282,7 @@ def _csv_fault(path: Path, columns: list[str], position: int, good: int, reason:
 def _first_bad_number(cells: list[str], position: int) -> int | None:
     """The place of the first cell that Arrow does not take for a finite number."""
     numbers = [*cells[:position], "0", *cells[position + 1 :]]
-    if _are_finite(numbers):
-        return None
-    return next(place for place, cell in enumerate(numbers) if not _are_finite([cell]))
+    return None if _are_finite(numbers) else next(n for n, cell in enumerate(numbers) if not _are_finite([cell]))
 
 
 def _are_finite(cells: list[str]) -> bool:
@@ -308,7 +295,7 @@ def _are_finite(cells: list[str]) -> bool:
     return bool(np.isfinite(numbers.to_numpy()).all())
 
 
-def _read_parquet(path: Path, label: str | None) -> _Table:
+def _read_parquet(path: Path, label: str | None) -> tuple[Records, tuple[str, ...]]:
     import pyarrow
     from pyarrow import parquet
 
@@ -320,7 +307,9 @@ def _read_parquet(path: Path, label: str | None) -> _Table:
         declared = file.metadata.num_rows
         if declared <= 0:
             raise DataError("there are no records", where=str(path), got="no rows", wanted="one row for each record")
-        needed = declared * (8 * (len(columns) - 1) + RECORD_BYTES) + _largest_group(file.metadata)
+        # Of groups of rows, not of columns: Arrow aborts the process where one of those is broken.
+        groups = [file.metadata.row_group(number).total_byte_size for number in range(file.metadata.num_row_groups)]
+        needed = declared * (8 * (len(columns) - 1) + RECORD_BYTES) + max(groups, default=0)
         check_unpacked(needed, file_size(handle), path, "write it without compression and dictionaries, or as CSV")
         rows = _Rows(columns, position, path, declared)
         for batch in file.iter_batches(batch_size=_PARQUET_ROWS, use_threads=False):
@@ -331,11 +320,6 @@ def _read_parquet(path: Path, label: str | None) -> _Table:
             got = f"{'more' if rows.count > declared else rows.count} rows"
             raise DataError("the file contradicts itself", where=str(path), got=got, wanted=f"{declared} rows, as it declares")
         return rows.table()
-
-
-def _largest_group(metadata: Any) -> int:
-    """Bytes of the largest group of rows, unpacked. Not asked of columns: Arrow aborts the process where one is broken."""
-    return max((metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups)), default=0)
 
 
 def _check_types(schema: Any, position: int, path: Path) -> None:

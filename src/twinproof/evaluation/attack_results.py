@@ -1,19 +1,255 @@
-"""From lines to results: both protocols at every size, their difference, and the certified line under them."""
+"""From attacked inputs to results: judged by fresh draws, counted, and compared with the certified line.
+
+An attack moves an input to numbers that no file can hold, and the certificate speaks of storable inputs. Rounding everything
+towards the original would be safe and would undo the attack where levels are coarse: on 16 levels, most coordinates of a
+small l2 perturbation are shorter than one level. So each coordinate is first rounded towards the original, and then the
+coordinates that lost most are rounded away from it again, one after the other, for as long as the ball allows.
+"""
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
-from twinproof.evaluation.crossing import CertifiedLine, held_against
-from twinproof.evaluation.protocols import CLEAN, Protocol
-from twinproof.evaluation.reach import reach
-from twinproof.evaluation.refuted_bounds import already_refuted
-from twinproof.evaluation.stored_levels import budget
-from twinproof.evaluation.worst_case import outcome_as_papers, scores, worst_outcomes
+import torch
+from torch import Tensor
+
+from twinproof.attacks.objective import Objective
+from twinproof.attacks.run import predicted_labels
+from twinproof.certification.method import Sampling
+from twinproof.certification.smoothed import SmoothedClassifier
+from twinproof.errors import CheckFailed, DataError
+from twinproof.evaluation.accuracy import Interval, binomial_interval
+from twinproof.evaluation.certified import CertifiedLine, already_refuted, held_against, reach
+from twinproof.evaluation.protocols import CLEAN, Entry, Protocol
+from twinproof.keys import Key
+from twinproof.rounding import round_up
 from twinproof.runs.attacks import AttackLine, AttackSettings, size_name
 from twinproof.runs.certificates import Certificate
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one input, or the worst of its attacked versions, comes to.
+
+    ``smoothed`` and ``network`` say who still names the true class, ``misled`` that the smoothed classifier named another one
+    (so that an input with neither was met with silence), ``certified`` that it is certified at the attacked input itself.
+    """
+
+    smoothed: bool
+    network: bool
+    misled: bool
+    certified: bool
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Shares of inputs with their intervals over test inputs; an abstention is never correct and is also counted apart."""
+
+    smoothed: Interval
+    network: Interval
+    abstained: Interval
+    certified: Interval
+    inputs: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        shares = {name: getattr(self, name).as_dict() for name in ("smoothed", "network", "abstained", "certified")}
+        return {**shares, "inputs": self.inputs}
+
+
+def outcome_as_papers(line: AttackLine, reach: float) -> Outcome:
+    """The papers' reading: the network at the input as it was crafted, certificates at the attacked input."""
+    certified = line.correct and line.radius >= reach
+    return Outcome(line.correct, line.network_unrounded == line.label, line.misled, certified)
+
+
+def outcome_of_all(lines: Sequence[AttackLine], reach: float) -> Outcome:
+    """The worst over several versions of one input: a classifier is right only if it is right at every one of them.
+
+    The network may be met by inputs between stored levels too, so that both forms of each version count against it.
+    """
+    return Outcome(
+        smoothed=all(line.correct for line in lines),
+        network=all(line.label == line.network == line.network_unrounded for line in lines),
+        misled=any(line.misled for line in lines),
+        certified=all(line.correct and line.radius >= reach for line in lines),
+    )
+
+
+def worst_outcomes(entries: Sequence[Sequence[AttackLine]], reach: float) -> list[Outcome]:
+    """``outcome_of_all`` for each input, over entries that hold the same inputs in the same order."""
+    outcomes = []
+    for versions in zip(*entries, strict=True):
+        if len({line.index for line in versions}) != 1:
+            raise DataError(
+                "attacks do not hold the same inputs",
+                got=sorted({line.index for line in versions}),
+                wanted="one line for each input, in order",
+            )
+        outcomes.append(outcome_of_all(versions, reach))
+    return outcomes
+
+
+def scores(outcomes: Sequence[Outcome]) -> Scores:
+    """Shares over inputs, each with its Clopper-Pearson interval."""
+    total = len(outcomes)
+
+    def share(count: int) -> Interval:
+        return binomial_interval(count, total)
+
+    return Scores(
+        smoothed=share(sum(one.smoothed for one in outcomes)),
+        network=share(sum(one.network for one in outcomes)),
+        abstained=share(sum(not one.smoothed and not one.misled for one in outcomes)),
+        certified=share(sum(one.certified for one in outcomes)),
+        inputs=total,
+    )
+
+
+# A float32 of k / levels times levels is off by less, for up to 65,535 levels; a smaller move was none.
+_NO_MOVE = 1e-2
+# Pulled in by a billionth first, so that float rounding cannot leave a row one unit over an exact budget.
+_INWARDS = 1 - 1e-9
+
+
+def stored_inside(attacked: Tensor, original: Tensor, levels: int, norm: str, size: float) -> Tensor:
+    """``attacked`` (floats in [0, 1]) as stored levels (int64) within ``size`` of ``original`` (stored levels).
+
+    Guarantees
+        In exact arithmetic, with ``size`` taken as the decimal that it prints as: the result lies within the ball around the
+        original, and each coordinate lies within one level of the attacked one, on the side where the attack moved it.
+        Proof: moves are whole levels and the budget is an integer; what is spent is counted before it is spent, and
+        ``CheckFailed`` is raised where the sum is over it in the end.
+    """
+    start = original.to(torch.int64)
+    wanted = (attacked.double() * levels - start.double()) * _INWARDS
+    steps = wanted.abs().floor().to(torch.int64)
+    lost = (wanted.abs() - steps).flatten(1)
+    grown = _grown(steps.flatten(1), lost, norm, budget(norm, size, levels)).view_as(start)
+    moved = (start + wanted.sign().to(torch.int64) * grown).clamp(0, levels)
+    over = spent(moved - start, norm) > budget(norm, size, levels)
+    if bool(over.any()):
+        raise CheckFailed(
+            "rounding to stored levels left the ball",
+            where=f"{norm} of size {size}, row {int(over.nonzero()[0])}",
+            got=f"{int(over.sum())} of {len(over)} rows outside",
+            wanted="every row inside",
+        )
+    return moved
+
+
+def budget(norm: str, size: float, levels: int) -> int:
+    """The most that ``spent`` may be: whole levels for linf and l1, their square for l2."""
+    in_levels = Fraction(repr(float(size))) * levels
+    return math.floor(in_levels**2 if norm == "l2" else in_levels)
+
+
+def spent(moves: Tensor, norm: str) -> Tensor:
+    """Each row's largest move, sum of moves, or sum of their squares, in whole levels."""
+    rows = moves.flatten(1).abs()
+    if norm == "linf":
+        return rows.amax(dim=1)
+    return rows.square().sum(dim=1) if norm == "l2" else rows.sum(dim=1)
+
+
+def lengths_of(moves: Tensor, norm: str, levels: int) -> list[float]:
+    """The length of each row of ``moves`` (in stored levels), in the units of the inputs."""
+    totals = spent(moves, norm).tolist()
+    return [(math.sqrt(total) if norm == "l2" else float(total)) / levels for total in totals]
+
+
+def _grown(steps: Tensor, lost: Tensor, norm: str, most: int) -> Tensor:
+    """``steps`` with one more where it is affordable, those that lost most first."""
+    movable = lost >= _NO_MOVE
+    if norm == "linf":
+        return steps + (movable & (lost >= 0.5) & (steps < most)).to(steps.dtype)
+    price = torch.where(movable, 2 * steps + 1 if norm == "l2" else torch.ones_like(steps), 0)
+    left = most - spent(steps, norm)
+    order = torch.where(movable, lost, -1.0).argsort(dim=1, descending=True, stable=True)
+    affordable = price.gather(1, order).cumsum(dim=1) <= left.unsqueeze(1)
+    chosen = torch.zeros_like(movable).scatter(1, order, affordable)
+    return steps + (chosen & movable).to(steps.dtype)
+
+
+@dataclass(frozen=True)
+class Subjects:
+    """The inputs under attack: stored levels, true classes, and the classes that targeted attacks aim at."""
+
+    stored: Tensor
+    labels: Tensor
+    aims: Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Asks the two classifiers. ``network`` is the network itself, its noise layer silenced: plain, or in expectation where it
+    is random all the same. ``norm`` is that of the attacks.
+
+    Guarantees
+        The noise of every entry and input is its own: a function of the key, the entry's name and the input's number, and
+        independent of the noise that the attack was made with. So the answer at a point that an attack chose errs with
+        probability at most alpha, as at any point fixed in advance.
+    """
+
+    smoothed: SmoothedClassifier
+    sampling: Sampling
+    network: Objective
+    norm: str
+    key: Key
+
+    def network_classes(self, inputs: Tensor, entry: Entry) -> Tensor:
+        """The network's own class for each of ``inputs`` (floats in [0, 1])."""
+        return predicted_labels(self.network, inputs, key=self._key("network", entry))
+
+    def lines(
+        self, entry: Entry, points: Tensor, subjects: Subjects, unrounded: Sequence[int], rows: slice
+    ) -> list[AttackLine]:
+        """The record of some rows of an entry; ``points`` are all of its attacked inputs, in stored levels."""
+        levels = self.smoothed.levels
+        here, labels = points[rows], subjects.labels[rows].tolist()
+        lengths = lengths_of(here.to(torch.int64) - subjects.stored[rows].to(torch.int64), self.norm, levels)
+        classes = self.network_classes(here.to(torch.float32) / levels, entry).tolist()
+        first = range(len(subjects))[rows].start
+        made = self.smoothed.certify(here, labels, sampling=self.sampling, key=self._key("judge", entry), first_index=first)
+        return [
+            AttackLine(
+                found.index,
+                entry.protocol,
+                entry.target,
+                entry.attack,
+                entry.size,
+                found.label,
+                aim,
+                round_up(length),
+                seen,
+                before,
+                found.prediction,
+                found.votes,
+                found.top,
+                found.radius,
+                found.draws,
+            )
+            for found, aim, length, seen, before in zip(
+                made, subjects.aims[rows].tolist(), lengths, classes, unrounded[rows], strict=True
+            )
+        ]
+
+    def _key(self, purpose: str, entry: Entry) -> Key:
+        return entry_key(self.key, purpose, entry)
+
+
+def entry_key(key: Key, purpose: str, entry: Entry) -> Key:
+    """The key of one purpose of one entry."""
+    return key.within(f"{purpose} {entry.name}")
+
 
 ROUNDING = (
     "Attacked inputs are brought to stored levels inside the ball: every coordinate towards the original, then those that lost "

@@ -1,4 +1,4 @@
-"""What a list of certificates says about a test set: smoothed accuracy, certified accuracy, average certified radius.
+"""Certified accuracy, average certified radius, and attacks that cross the certified line.
 
 Two layers of confidence lie on top of each other and must not be mixed up:
 
@@ -9,20 +9,75 @@ Two layers of confidence lie on top of each other and must not be mixed up:
    certified with this very noise, and says nothing about other noise (``CertifiedSummary.intervals_over``).
 
 A reader who wants the share of inputs that are truly robust takes the lower end of layer 2 and subtracts alpha.
+
+A certificate and an attack that contradict each other mean that one of the two is broken, unless chance explains it: each
+certificate fails with probability at most its alpha, and each answer at an attacked input with at most the judge's alpha.
+An abstention contradicts nothing: at the edge of its radius an input's votes may be even.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any
 
+from scipy.special import bdtrc
+
+from twinproof.certification.catalogue import find_bound, status_of
 from twinproof.errors import ConfigError, DataError
-from twinproof.evaluation.intervals import Interval, binomial_interval, mean_interval
-from twinproof.rounding import round_down
+from twinproof.evaluation.accuracy import Interval, binomial_interval, mean_interval
+from twinproof.guarantee import Status
+from twinproof.layers.noise import Law
+from twinproof.rounding import RADIUS_DIGITS, round_down
+from twinproof.runs.attacks import AttackLine, AttackSettings
 from twinproof.runs.certificates import ABSTAIN, Certificate, CertificateSettings
+from twinproof.runs.layout import COMPLETE
+
+# Twice the inverse of each norm's order: the longest change of one norm, seen in another, differs by sqrt(d) for each step.
+_STEPS = {"l1": 2, "l2": 1, "linf": 0}
+
+
+def reach(attack_norm: str, size: float, certificate_norm: str, dimension: int) -> float:
+    """The largest length in ``certificate_norm`` of a change of ``size`` in ``attack_norm``, rounded up as radii are down.
+
+    The largest ||x||_p over ||x||_q = 1 in d dimensions is d^(1/p - 1/q), and 1 where that is negative:
+
+    | certified in | l1 attack | l2 attack | linf attack |
+    | --- | --- | --- | --- |
+    | l1 | 1 | sqrt(d) | d |
+    | l2 | 1 | 1 | sqrt(d) |
+    | linf | 1 | 1 | 1 |
+
+    All of them are attained (one coordinate, or all of them equal), so that nothing smaller would do: an l2 radius of r says
+    nothing about all linf changes of size r, most of which are longer than r. ``dimension`` is that of the inputs, wherever
+    the noise is added.
+
+    Guarantees
+        Never below the true value: the size is the decimal that it prints as, and the root is taken in integers, rounded up.
+    """
+    for name, norm in (("attack_norm", attack_norm), ("certificate_norm", certificate_norm)):
+        if norm not in _STEPS:
+            raise ConfigError("unknown norm", where=name, got=norm, wanted=", ".join(_STEPS))
+    factor = dimension ** max(0, _STEPS[certificate_norm] - _STEPS[attack_norm])
+    square = Fraction(repr(float(size))) ** 2 * factor * 100**RADIUS_DIGITS
+    whole = math.ceil(square)
+    root = math.isqrt(whole - 1) + 1 if whole > 0 else 0
+    return float(Fraction(root, 10**RADIUS_DIGITS))
+
+
+def already_refuted(settings: CertificateSettings | AttackSettings) -> bool:
+    """Whether radii made with these settings were refuted before anybody attacked them.
+
+    It is the bound that decides, and not the status in ``run.json``: that may be refuted by an audit, which is a surprise.
+    """
+    try:
+        return status_of(find_bound(settings.bound, Law(settings.law))) is Status.REFUTED
+    except (ConfigError, ValueError):
+        return False  # a bound or a law that nobody knows: `verify` names it, and nothing is expected of it
+
 
 RADIUS_STEP = 0.25
 OVER_INPUTS = "test inputs drawn like these, each certified with noise of its own"
@@ -172,3 +227,91 @@ def _count(certificates: Sequence[Certificate]) -> int:
             fix="certify the run first: twinproof certify RUN",
         )
     return len(certificates)
+
+
+FALSE_ALARM = 1e-6
+VOTES = "votes"
+
+
+@dataclass(frozen=True)
+class CertifiedLine:
+    """The certificates that attacks are held against: those of the run, or those made of the same inputs before attacking.
+
+    ``independent`` is false where certificates share their noise and may fail together.
+    """
+
+    certificates: Sequence[Certificate]
+    alpha: float
+    source: str
+    independent: bool = True
+
+
+def line_of(settings: CertificateSettings, certificates: Sequence[Certificate], model_sha256: str) -> CertifiedLine | None:
+    """A run's certificates as the line, or None where answers under attack, which are votes, cannot contradict them.
+
+    That needs a complete certification of these weights, and by votes: the class of the highest mean score may be another
+    one than that of most votes, and then both are right.
+    """
+    usable = settings.state == COMPLETE and settings.model_sha256 == model_sha256 and settings.statistic == VOTES
+    if not usable:
+        return None
+    return CertifiedLine(certificates, settings.alpha, "certificates.csv", independent=not settings.shared_noise)
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """At one size: the certified share of the inputs that have both, and how many of the certified ones were misled.
+
+    ``probability`` bounds the chance of so many where certificates and answers keep their promise; ``crossing`` says that it
+    is too small to be believed.
+    """
+
+    certified: Interval
+    inputs: int
+    flips: int
+    probability: float
+
+    @property
+    def crossing(self) -> bool:
+        """Whether chance does not explain the flips."""
+        return self.flips > 0 and self.probability < FALSE_ALARM
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        shares = {"certified": {**self.certified.as_dict(), "inputs": self.inputs}}
+        return {**shares, "flips": self.flips, "flips_probability": self.probability, "crossing": self.crossing}
+
+
+def held_against(
+    line: CertifiedLine, entries: Sequence[Mapping[int, AttackLine]], reach: float, judge_alpha: float
+) -> Crossing:
+    """Compares the certificates with all attacks of one size, by the input's number; ``reach`` is what a radius must cover.
+
+    Guarantees
+        Where every certificate and every answer keeps its promise, ``crossing`` is true with probability at most 1e-6.
+        Proof: an input is flipped only if its certificate failed or one of its k answers did, so with probability at most
+        p = alpha + k * judge_alpha; inputs are independent, so the flips are dominated by a binomial count over all inputs
+        that have both. Not over those with a certificate of this size: alpha bounds how often CERTIFY answers and is wrong,
+        and where an input's true radius lies just below the size, each certificate of that size fails. Certificates that
+        share noise are not independent: then Markov's inequality on the mean number is all that is used.
+    """
+    attacked = set().union(*entries)
+    shared = [one for one in line.certificates if one.index in attacked]
+    covered = [one.index for one in shared if answered_correctly(one) and one.radius >= reach]
+    flips = sum(any(entry[index].misled for entry in entries) for index in covered)
+    chance = min(1.0, line.alpha + len(entries) * judge_alpha)
+    return Crossing(
+        binomial_interval(len(covered), len(shared)),
+        len(shared),
+        flips,
+        chance_of(flips, len(shared), chance, independent=line.independent),
+    )
+
+
+def chance_of(flips: int, inputs: int, chance: float, *, independent: bool) -> float:
+    """Bounds the probability of so many flips or more among ``inputs``, each flipped with probability ``chance`` at most."""
+    if flips == 0 or chance >= 1:
+        return 1.0
+    if not independent:
+        return min(1.0, inputs * chance / flips)
+    return float(bdtrc(flips - 1, inputs, chance))

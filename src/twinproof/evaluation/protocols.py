@@ -13,14 +13,58 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from twinproof.attacks.attack import METHODS, Attack, Keep, attack_named, attack_names
+import torch
+from torch import Tensor, nn
+
 from twinproof.attacks.objective import Objective
+from twinproof.attacks.search import METHODS, Attack, Keep, attack_named, attack_names
 from twinproof.attacks.threat import Threat
 from twinproof.errors import ConfigError
+from twinproof.layers.cross_example import evaluation_mode
 from twinproof.runs.attacks import entry_name, size_name
 
 if TYPE_CHECKING:
-    from twinproof.evaluation.attacked_classifiers import AttackedClassifiers
+    from twinproof.evaluation.attack_work import AttackedClassifiers
+
+
+_ROWS = 1024
+
+
+def aimed_classes(aim: str, model: nn.Module, inputs: Tensor, labels: Tensor, classes: int) -> Tensor:
+    """The class that each input is to be taken for; ``aim`` is one that ``AttackPlan`` accepts.
+
+    Guarantees
+        No input aims at its true class, so that reaching the aim is always an error of the classifier.
+    """
+    following = (labels + 1) % classes
+    if aim == "next":
+        return following
+    if aim == "least-likely":
+        with evaluation_mode(model), torch.no_grad():
+            scores = torch.cat([model(inputs[first : first + _ROWS]) for first in range(0, len(inputs), _ROWS)])
+        return scores.scatter(1, labels.unsqueeze(1), torch.inf).argmin(dim=1)
+    chosen = int(aim.partition(":")[2])
+    if chosen >= classes:
+        raise ConfigError(
+            "the class to aim at does not exist", where="target class", got=chosen, wanted=f"0..{classes - 1}, as in the data"
+        )
+    return torch.where(labels == chosen, following, chosen)
+
+
+_COPIES = 8
+# Far above what the order of a device's sums changes, far below what a noise layer does.
+_TOLERANCE = 1e-4
+
+
+def answers_at_random(model: nn.Module, example: Tensor) -> bool:
+    """Whether copies of one input in one batch, or the same batch again, get different scores in eval mode."""
+    batch = example[:1].expand(_COPIES, *example.shape[1:])
+    with evaluation_mode(model), torch.no_grad(), torch.random.fork_rng(devices=[example.device] if example.is_cuda else []):
+        first, again = model(batch), model(batch)
+    scale = max(1.0, float(first.abs().nan_to_num().max()))
+    spread = torch.maximum((first - first[:1]).abs(), (first - again).abs()).nan_to_num()
+    return float(spread.max()) > _TOLERANCE * scale
+
 
 DEFAULT_SIZES: dict[str, tuple[float, ...]] = {
     "l2": (0.25, 0.5, 0.75, 1.0),

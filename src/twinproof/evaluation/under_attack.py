@@ -13,29 +13,26 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from twinproof.attacks.attack import METHODS
 from twinproof.attacks.resumable import attack_in_folder
+from twinproof.attacks.search import METHODS
 from twinproof.attacks.threat import Threat
 from twinproof.certification.base_classifier import BaseClassifier
-from twinproof.certification.method import Method
-from twinproof.certification.of_run import norm_of_run, smoothed_for_run
+from twinproof.certification.method import Method, Sampling
 from twinproof.certification.radius import largest_radius
-from twinproof.certification.smoothed import Sampling, SmoothedClassifier
-from twinproof.data.fingerprint import fingerprint
-from twinproof.data.record import Dataset
+from twinproof.certification.run import norm_of_run, smoothed_for_run
+from twinproof.certification.smoothed import SmoothedClassifier
+from twinproof.compute.devices import describe_device, resolve_device
+from twinproof.compute.ranks import ALONE, Ranks, in_rounds
+from twinproof.data.record import Dataset, fingerprint
 from twinproof.errors import ConfigError, RunError, system_faults
-from twinproof.evaluation.aims import aimed_classes
-from twinproof.evaluation.attack_results import attack_results
-from twinproof.evaluation.attack_work import AttackWork, earlier_attacks, take_up
-from twinproof.evaluation.attacked_classifiers import AttackedClassifiers
-from twinproof.evaluation.crossing import CertifiedLine, line_of
-from twinproof.evaluation.judge import Judge, Subjects, entry_key
-from twinproof.evaluation.protocols import CLEAN, AttackPlan, Entry
-from twinproof.evaluation.stored_levels import stored_inside
+from twinproof.evaluation.attack_results import Judge, Subjects, attack_results, entry_key, stored_inside
+from twinproof.evaluation.attack_work import AttackedClassifiers, AttackWork, earlier_attacks, take_up
+from twinproof.evaluation.certified import CertifiedLine, line_of
+from twinproof.evaluation.protocols import CLEAN, AttackPlan, Entry, aimed_classes
 from twinproof.extensions import Group, plugin_of
 from twinproof.files import canonical_json
+from twinproof.keys import Key
 from twinproof.progress import Progress, Silent
-from twinproof.randomness import Key
 from twinproof.runs.attacks import (
     ATTACK_FILES,
     ATTACKS_CSV,
@@ -54,13 +51,8 @@ from twinproof.runs.attacks import (
     write_record,
 )
 from twinproof.runs.certificates import CertificateSettings, read_certificates, read_settings
-from twinproof.runs.environment import software_versions, utc_now
-from twinproof.runs.lock import exclusive
-from twinproof.runs.record import COMPLETE, plugins_entry, update_run_json
+from twinproof.runs.layout import COMPLETE, exclusive, plugins_entry, software_versions, update_run_json, utc_now
 from twinproof.runs.run import Run
-from twinproof.training.device import describe_device, resolve_device
-from twinproof.training.distributed.ranks import ALONE, Ranks
-from twinproof.training.distributed.rounds import in_rounds
 
 DEFAULT_LIMIT = 500
 JUDGING = Sampling(n0=100, n=1000, alpha=0.001)

@@ -5,5 +5,5 @@ Nothing here but the modules named ``flower*`` imports Flower; the rest is plain
 
 import os
 
-# Flower reports its use to its makers unless it is told not to before it is imported; nobody here has asked for that.
+# Flower reports its use to its makers unless this is set before it is imported.
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")

@@ -1,4 +1,4 @@
-"""Flower as the way between coordinator and parties: a ServerApp that coordinates, a ClientApp that answers for one party.
+"""Flower as the transport between coordinator and parties.
 
 Flower moves messages and knows nodes; what a message means, and whether it counts, is decided in the rest of this room.
 """
@@ -11,26 +11,76 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from flwr.app import Context, Error, Message, MessageType, RecordDict
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from twinproof.data.record import Dataset
-from twinproof.errors import TwinproofError
-from twinproof.federated.agreement import Agreement
-from twinproof.federated.flower_messages import (
-    name_content,
-    read_name,
-    read_request,
-    read_update,
-    request_content,
-    update_content,
-)
+from twinproof.errors import RunError, TwinproofError
+from twinproof.federated.agreement import Agreement, check_timeout
 from twinproof.federated.local import NamedParty
-from twinproof.federated.messages import Failure, Reply, Request
-from twinproof.federated.timeouts import check_timeout
+from twinproof.federated.messages import Failure, Reply, Request, Update
 from twinproof.federated.train import federate
 from twinproof.progress import Progress, Silent
+
+FIELDS, ARRAYS = "twinproof.fields", "twinproof.arrays"
+PARTY = "party"
+# What reading a message that somebody else made may raise; numpy asks for the memory that a header claims.
+_BROKEN = (KeyError, TypeError, ValueError, AttributeError, OSError, EOFError, MemoryError)
+
+
+def request_content(request: Request) -> RecordDict:
+    """The content of a message to a party."""
+    fields = {"agreement": request.agreement, "step": request.step, "weights_sha256": request.weights_sha256}
+    weights = {name: Array(np.ascontiguousarray(value.cpu().numpy())) for name, value in request.weights.items()}
+    return RecordDict({FIELDS: ConfigRecord(fields), ARRAYS: ArrayRecord(weights)})
+
+
+def read_request(message: Message) -> Request:
+    """The request in a message from the coordinator; RunError where there is none."""
+    try:
+        fields, arrays = message.content[FIELDS], message.content[ARRAYS]
+        weights = {str(name): torch.from_numpy(array.numpy().copy()) for name, array in arrays.items()}
+        return Request(str(fields["agreement"]), int(fields["step"]), weights, str(fields["weights_sha256"]))
+    except _BROKEN as error:
+        raise RunError("the request cannot be read", where="message of the coordinator", got=error) from error
+
+
+def update_content(update: Update) -> RecordDict:
+    """The content of a party's answer."""
+    fields = {PARTY: update.party, "step": update.step, "drawn": update.drawn, "weights_sha256": update.weights_sha256}
+    sums = {name: Array(np.ascontiguousarray(value)) for name, value in update.sums.items()}
+    return RecordDict({FIELDS: ConfigRecord(fields), ARRAYS: ArrayRecord(sums)})
+
+
+def read_update(message: Message) -> Update | Failure:
+    """What a party sent. Types and values are left to the checks; what cannot even be read is a failure."""
+    if message.has_error():
+        return Failure(str(message.error.reason))
+    try:
+        fields, arrays = message.content[FIELDS], message.content[ARRAYS]
+        sums = {str(name): array.numpy() for name, array in arrays.items()}
+        return Update(fields[PARTY], fields["step"], fields["drawn"], sums, fields["weights_sha256"])
+    except _BROKEN as error:
+        return Failure(f"the update cannot be read: {type(error).__name__}")
+
+
+def name_content(name: str) -> RecordDict:
+    """A party's answer to the question who it is."""
+    return RecordDict({FIELDS: ConfigRecord({PARTY: name})})
+
+
+def read_name(message: Message) -> str | Failure:
+    """Who a node says it is, or why it does not."""
+    if message.has_error():
+        return Failure(str(message.error.reason))
+    try:
+        return str(message.content[FIELDS][PARTY])
+    except _BROKEN:
+        return Failure("the node does not say which party it is")
+
 
 _LOGGER = logging.getLogger(__name__)  # for the owner of the machine that it runs on
 DEFAULT_TIMEOUT = 600.0
@@ -51,10 +101,9 @@ class Nodes(Protocol):
 class FlowerParties:
     """The parties behind Flower's nodes.
 
-    Guarantees
-        A node speaks for one party, the one that it named when it was first seen. Weights go to one node of each party: not to
-        a node that names nobody of the agreement, nor to a second one of a party while the first is connected. That nodes are
-        who they say is left to Flower's authentication.
+    A node speaks for one party, the one that it named when it was first seen. Weights go to one node of each party: not to
+    a node that names nobody of the agreement, nor to a second one of a party while the first is connected. That nodes are
+    who they say is left to Flower's authentication.
     """
 
     def __init__(self, grid: Nodes, agreement: Agreement, *, timeout: float = DEFAULT_TIMEOUT) -> None:
@@ -68,8 +117,8 @@ class FlowerParties:
     def wait(self) -> None:
         """Waits until every party has a node, at most for the timeout; who comes later takes part from then on.
 
-        A node that cannot say whose it is stands for a party that cannot begin: what it says instead is told with the first
-        round, and not waited for.
+        A node that cannot say whose it is stands for a party that cannot begin: it is not waited for, and its reason is noted
+        with the first round.
         """
         end = time.monotonic() + self._timeout
         self._meet()
@@ -102,7 +151,7 @@ class FlowerParties:
         """Forgets nodes that are gone and, while somebody is missing, asks the others who they are."""
         present = list(self._grid.get_node_ids())
         self._names = {node: name for node, name in self._names.items() if node in present}
-        # A node that never answers would cost every round the whole timeout: nobody is asked who is not needed.
+        # A node that never answers would cost every round the whole timeout: only those are asked who are needed.
         new = [node for node in present if node not in self._names] if self._missing else []
         self._nameless = {}
         for answer in self._send({node: RecordDict() for node in new}, MessageType.QUERY, group="names"):
@@ -118,7 +167,7 @@ class FlowerParties:
 
 
 class _Logged(Silent):
-    """For a coordinator that nobody watches: what is worth reading goes to the log."""
+    """For a coordinator without a terminal: messages go to the log."""
 
     def say(self, text: str) -> None:
         _LOGGER.warning("%s", text)
@@ -172,7 +221,7 @@ def client_app(make_party: Callable[[Context], NamedParty]) -> ClientApp:
             _LOGGER.warning("%s", error)
             return Message(Error(_REFUSED, error.what), reply_to=message)
         except Exception as error:
-            _LOGGER.exception("this party cannot answer; the coordinator is told the type of the error alone")
+            _LOGGER.exception("this party cannot answer; the coordinator gets the type of the error alone")
             return Message(Error(_REFUSED, f"the party failed: {type(error).__name__}"), reply_to=message)
 
     def train(message: Message, context: Context) -> Message:

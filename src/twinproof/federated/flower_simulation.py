@@ -1,29 +1,67 @@
-"""All parties on one machine under Flower's simulation, each as a node of its own: what a federation does before it is one."""
+"""All parties on one machine under Flower's simulation.
+
+The simulation runs the coordinator in a thread and ends the nodes when its main thread is interrupted. Flower's own wait would
+then wait for nodes that are gone, for the whole timeout, and keep the process from ending.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 from typing import Any
 from uuid import uuid4
 
-from flwr.app import Context
+from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
 from twinproof.data.record import Dataset, Split
-from twinproof.federated.agreement import Agreement
+from twinproof.errors import RunError
+from twinproof.federated.agreement import Agreement, public_part
 from twinproof.federated.flower import DEFAULT_TIMEOUT, client_app, server_app
-from twinproof.federated.flower_interruption import InterruptibleNodes
 from twinproof.federated.party import Party, repeatable_key
-from twinproof.federated.public_part import public_part
 from twinproof.progress import Progress
 from twinproof.runs.run import Run
+
+_LOOK_AGAIN = 0.02
+
+
+class InterruptibleNodes:
+    """Flower's nodes, asked as by ``Grid.send_and_receive``, until ``stopped`` is set: then whoever waits gets a RunError."""
+
+    def __init__(self, grid: Grid, stopped: Event) -> None:
+        self._grid = grid
+        self._stopped = stopped
+
+    def get_node_ids(self) -> Iterable[int]:
+        """The nodes that are connected."""
+        self._refuse_stopped()
+        return list(self._grid.get_node_ids())
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Sequence[Message]:
+        """The answers that arrive in time, at most one for each message."""
+        end = None if timeout is None else time.monotonic() + timeout
+        waiting = set(self._grid.push_messages(messages))
+        arrived: list[Message] = []
+        while waiting and (end is None or time.monotonic() < end):
+            self._refuse_stopped()
+            found = list(self._grid.pull_messages(waiting))
+            arrived += found
+            waiting -= {message.metadata.reply_to_message_id for message in found}
+            if waiting and not found:
+                self._stopped.wait(_LOOK_AGAIN)
+        return arrived
+
+    def _refuse_stopped(self) -> None:
+        if self._stopped.is_set():
+            raise RunError("the simulation was interrupted", fix="continue the run with --resume")
+
 
 # One process for all nodes: they take turns, as they would on one machine anyway, and torch is loaded once.
 _ONE_PROCESS: dict[str, dict[str, Any]] = {"init_args": {"num_cpus": 1}, "client_resources": {"num_cpus": 1}}
@@ -73,7 +111,7 @@ def _interruptible(server: ServerApp, stopped: Event) -> ServerApp:
 
 
 def simulated_client_app(agreement: Agreement, shares: Mapping[str, Split], public: Dataset) -> ClientApp:
-    """A ClientApp whose node tells by its partition number which party it is."""
+    """A ClientApp whose node knows by its partition number which party it is."""
     return client_app(_SimulatedParties(agreement, shares, public, uuid4().hex))
 
 

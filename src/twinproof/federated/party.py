@@ -3,29 +3,143 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from twinproof.data.fingerprint import fingerprint
-from twinproof.data.record import Dataset, Split
+from twinproof.compute.devices import resolve_device
+from twinproof.compute.seeds import own_generators
+from twinproof.data.record import Dataset, Split, fingerprint
 from twinproof.errors import ConfigError, DataError, RunError
 from twinproof.federated.agreement import Agreement
-from twinproof.federated.answered import AnsweredSteps
 from twinproof.federated.messages import Request, Update
-from twinproof.federated.party_sums import party_sums
+from twinproof.files import make_folder, write_json
+from twinproof.keys import KEY_BYTES, Key
+from twinproof.privacy.plan import ClipRule, clip_weights
 from twinproof.privacy.step_randomness import step_randomness
-from twinproof.randomness import KEY_BYTES, Key
-from twinproof.recipes.noise_network import run_network
-from twinproof.recipes.own import Own
-from twinproof.torch_seeding import own_generators
-from twinproof.training.device import resolve_device
-from twinproof.training.distributed.weights import weights_digest
-from twinproof.training.per_example.path import trainable_parameters
-from twinproof.training.records import DeviceRecords
+from twinproof.recipes.gradients import per_example_path
+from twinproof.recipes.network import Own, run_network
+from twinproof.recipes.registry import find_recipe
+from twinproof.runs.layout import exclusive
+from twinproof.runs.private_files import create_private_folder
+from twinproof.runs.reading import Count, read_json
+from twinproof.training.copies import MovedCopies
+from twinproof.training.distributed import weights_digest
+from twinproof.training.passes import Batching, DeviceRecords, layers_draw, pass_mode, physical_batch_size
+from twinproof.training.per_example.paths import trainable_parameters
+from twinproof.training.step_sums import ClippedPass, step_sums
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The last step that was answered, the weights it was answered for, and whose records (a keyed digest)."""
+
+    records: str
+    step: Count
+    weights_sha256: str
+
+
+class AnsweredSteps:
+    """The memory of one party in one agreement; in ``folder`` it outlives the party's process.
+
+    ``records`` is a keyed digest of the party's records: the numbers that belong to a key and a step are drawn for them alone.
+
+    Guarantees
+        When ``take`` returns, the step is on the disk (with a folder), and no party with that memory, in this process or in
+        another one, takes the same step for other weights, an earlier step, or any step with other records or another key.
+    """
+
+    def __init__(self, party: str, agreement: str, records: str, folder: Path | None) -> None:
+        self._party = party
+        self._records = records
+        self._path = None if folder is None else folder / f"answered-{agreement}.json"
+        self._last: Answer | None = None
+        if folder is not None:
+            make_folder(folder, "what the party has answered")
+            create_private_folder(folder)
+            self._read()  # a party that cannot answer is refused now
+
+    def take(self, step: int, weights_sha256: str) -> None:
+        """Remembers that ``step`` is about to be answered; RunError where it must not be."""
+        taken = Answer(self._records, step, weights_sha256)
+        if self._path is None:
+            self._refuse(taken, self._last)
+            self._last = taken
+            return
+        try:
+            # Another process of the same party may have answered since this one looked.
+            with exclusive(self._path.parent, waits=True):
+                last = self._read()
+                self._refuse(taken, last)
+                if taken != last:
+                    write_json(self._path, asdict(taken))
+        except OSError as error:
+            raise self._refused("the party cannot write down what it answers", error, "a folder to write to") from error
+
+    def _refuse(self, taken: Answer, last: Answer | None) -> None:
+        if last is not None and taken.step <= last.step and taken != last:
+            raise self._refused(
+                "a step is asked for again with other weights",
+                f"step {taken.step}",
+                f"step {last.step} with the same weights, or a later one",
+            )
+
+    def _read(self) -> Answer | None:
+        if self._path is None or not self._path.is_file():
+            return None
+        try:
+            stored = read_json(self._path).typed(Answer)
+        except (OSError, RunError) as error:
+            raise self._refused("what this party has answered cannot be read", error, "the file that it wrote") from error
+        if stored.records != self._records:
+            raise self._refused(
+                "the party has answered with other records or another key",
+                "another fingerprint",
+                "the records and the key that it began with; or a new agreement",
+            )
+        return stored
+
+    def _refused(self, what: str, got: object, wanted: str) -> RunError:
+        return RunError(what, where=f"party {self._party}", got=got, wanted=wanted)
+
+
+Sums = Callable[[Tensor, int], Mapping[str, Tensor]]
+"""Rows of the drawn records, and the step -> the sum of their clipped gradients by parameter name, in float64."""
+
+
+def party_sums(agreement: Agreement, model: nn.Module, records: DeviceRecords, public: Dataset, key: Key) -> Sums:
+    """What a party does with its draw; copies and layers take their noise from the party's own ``key``."""
+    config, plan, device = agreement.config, agreement.plan, records.device
+    shapes = {name: value.detach() for name, value in trainable_parameters(model).items()}
+    parameters = sum(value.numel() for value in shapes.values())
+
+    def weights(squared_norms: Tensor) -> Tensor:
+        return clip_weights(squared_norms, plan.clip_threshold(parameters), ClipRule(plan.clip_rule), plan.clip_r)
+
+    path, mode = per_example_path(config, model, public), pass_mode(model, device)
+    augmentation = find_recipe(config.recipe).augmentation(config)
+    rows = physical_batch_size(
+        config.performance,
+        max(1.0, plan.sample_rate * len(records)),
+        copies=augmentation.copies,
+        device=device.type,
+        parameters=parameters,
+        workers=mode.workers,
+    )
+    batching = Batching(records, augmentation, rows, key, layers_draw(model))
+    found = step_sums(ClippedPass(path, weights), batching, shapes, mode)
+
+    def sums(rows_drawn: Tensor, step: int) -> Mapping[str, Tensor]:
+        if isinstance(path, MovedCopies):
+            path.begin(step, key)
+        return found.of(rows_drawn, step).by_name
+
+    return sums
+
 
 # Taken off when a sum is brought down to the cap, so that rounding cannot leave it above.
 _ROOM = 1 - 2.0**-40
@@ -38,7 +152,7 @@ def repeatable_key(seed: int, name: str) -> Key:
 
 
 class Party:
-    """One party's records, with a key that nobody else knows; without ``key`` a fresh one from the system.
+    """One party's records, with a secret key; without ``key`` a fresh one from the system.
 
     With a ``key`` of its own, which outlives its process, a party needs a ``memory``: a folder of its own that does too.
 
@@ -47,10 +161,10 @@ class Party:
           coordinator nor another party can tell which records a round used, and amplification by sampling holds for them.
         - One record moves the sums that leave by at most the clipping threshold in l2 norm: each gradient is clipped by its own
           norm, and bringing a long sum down to the cap is a projection onto a ball, which moves no two points apart.
-        - An answer of an honest party passes every check of the coordinator, whatever its records are: being refused says
+        - An answer of an honest party passes every check of the coordinator for any records: being refused says
           nothing about a record.
         - A step is answered for one set of weights only; asked again with the same ones, the answer is the same. With a
-          ``memory`` that holds for a party that is started anew, which then must have the same records.
+          ``memory`` that holds for a party that is started again, which then must have the same records.
         - Every number that is drawn belongs to the agreement: one key in two of them draws independently.
     """
 
@@ -72,7 +186,7 @@ class Party:
                 where=f"party {name}",
                 got=len(records),
                 wanted=f"at most {declared.records}",
-                fix="agree anew with the right number; it is public",
+                fix="make a new agreement with the right number; it is public",
             )
         if key is not None and memory is None and agreement.config.seed is None:
             raise ConfigError(
@@ -84,7 +198,7 @@ class Party:
             )
         if key is None and memory is not None:
             raise ConfigError(
-                "a memory without a key is of no use when the party is started anew",
+                "a memory without a key is of no use when the party is started again",
                 where=f"party {name}",
                 got="a memory, and no key",
                 wanted="a key of the party's own that outlives its process, or neither",

@@ -2,78 +2,64 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
 
+from twinproof.compute.devices import describe_device
 from twinproof.data.record import Dataset
 from twinproof.errors import system_faults
-from twinproof.federated.agreement import Agreement
-from twinproof.federated.coordinator import FederatedGradients
+from twinproof.federated.agreement import ASSUMPTIONS, SECTION, Agreement, describe, public_part, refuse_other_agreement
+from twinproof.federated.coordinator import FederatedGradients, RoundLog
 from twinproof.federated.messages import Parties
-from twinproof.federated.public_part import public_part
-from twinproof.federated.record import describe, refuse_other_agreement, write_assumptions
-from twinproof.federated.rounds import Round, RoundLog
 from twinproof.files import make_folder
+from twinproof.keys import Key
 from twinproof.privacy.ledger import Ledger
 from twinproof.privacy.plan import PrivateExecution
 from twinproof.progress import Progress, Silent
-from twinproof.randomness import Key
-from twinproof.recipes.finish import finish_run
-from twinproof.recipes.gradients import run_plugins
-from twinproof.recipes.guarantees import not_yet_certified
-from twinproof.recipes.noise_network import constraint_of, initial_network
-from twinproof.recipes.optimizer import optimizer_of
-from twinproof.recipes.own import Own
-from twinproof.recipes.prior_of_run import describe_prior, refuse_other_prior
-from twinproof.recipes.redistribution import public_records, redistribute
-from twinproof.recipes.reporter import Reporter
-from twinproof.recipes.resumption import clear_stillborn, load_ledger, refuse_older_ledger, refuse_started
-from twinproof.recipes.stored_data import located, public_config
+from twinproof.recipes.gradients import ChosenPath
+from twinproof.recipes.network import Own
+from twinproof.recipes.redistribution import public_records
+from twinproof.recipes.resumption import load_ledger, refuse_other_prior, refuse_started
+from twinproof.recipes.train import Session, begin_run
 from twinproof.runs import private_files
-from twinproof.runs.environment import software_versions, utc_now
-from twinproof.runs.layout import RunLayout, read_run_json
-from twinproof.runs.lock import exclusive
-from twinproof.runs.record import COMPLETE, TRAINING, config_digest, write_run_json
+from twinproof.runs.layout import COMPLETE, STARTED, RunLayout, config_digest, exclusive, read_run_json
 from twinproof.runs.run import Run
-from twinproof.runs.run_model import STARTED
-from twinproof.training.averaging import WeightAverage
 from twinproof.training.checkpoint import FILE as CHECKPOINT_FILE
-from twinproof.training.checkpoint import load_checkpoint, save_checkpoint
-from twinproof.training.device import describe_device
-from twinproof.training.loop import run_loop
-from twinproof.training.per_example.path import trainable_parameters
-from twinproof.training.schedule import rate_of
+from twinproof.training.loop import GradientSource
+from twinproof.training.per_example.paths import trainable_parameters
 
 _CPU = torch.device("cpu")  # the coordinator only adds up; parties compute where their settings say
 
 
-@dataclass(frozen=True)
-class _Job:
-    """An unfinished run of the coordinator."""
+@dataclass(frozen=True, kw_only=True)
+class FederatedSession(Session):
+    """A session whose gradients come from parties. Its ``dataset`` has no training records but the public test records."""
 
-    root: Path
     agreement: Agreement
-    public: Dataset
-    key: Key
-    ledger: Ledger
-    created: str
+    parties: Parties
     fewest: int
 
-    @property
-    def layout(self) -> RunLayout:
-        return RunLayout(self.root)
+    unit: ClassVar[str] = "rounds"
+    assumptions: ClassVar[tuple[str, ...]] = ASSUMPTIONS
+    device: ClassVar[torch.device] = _CPU
+    # Before anybody hears of a step's weights: a kill must not make another version of them with the same noise.
+    checkpoint_every: ClassVar[int] = 1
 
     @property
-    def binding(self) -> str:
-        """What only a checkpoint of this run can carry."""
-        return self.key.stream(f"checkpoint of federation {self.agreement.sha256}", length=32).hex()
+    def purpose(self) -> str:
+        """See :class:`Session`."""
+        return f"checkpoint of federation {self.agreement.sha256}"
+
+    def source(self, model: nn.Module, ledger: Ledger, chosen: ChosenPath | None, progress: Progress) -> GradientSource:
+        """See :class:`Session`. The coordinator has no records to draw from: the parties draw theirs."""
+        parameters = sum(value.numel() for value in trainable_parameters(model).values())
+        execution = PrivateExecution(self.agreement.plan, self.key, ledger, records=0, parameters=parameters, device=_CPU)
+        log = RoundLog(self.private, progress)
+        return FederatedGradients(self.agreement, execution, model, self.parties, log, fewest=self.fewest)
 
 
 @system_faults("run the same command again with --resume (from Python: resume=True)")
@@ -99,7 +85,7 @@ def federate(
           versions of one step's weights, which share their noise, ever leave the coordinator.
         - The coordinator keeps no update: outside ``private/`` nothing depends on one except through the plan.
     """
-    root, public = Path(out), public_part(public)
+    root, public, config = Path(out), public_part(public), agreement.config
     started = RunLayout(root).run_json.is_file()
     if not resume:
         refuse_started(root)
@@ -107,107 +93,29 @@ def federate(
     with exclusive(root):
         if started:
             refuse_other_agreement(root, agreement)
-        if not started or read_run_json(root).get("state") != COMPLETE:
-            job = _continue_job(root, agreement, public, fewest) if started else _start_job(root, agreement, public, fewest)
-            _run(job, parties, progress or Silent())
-        write_assumptions(root)
-        private_files.forget_training_secrets(RunLayout(root).private, CHECKPOINT_FILE)
+            if read_run_json(root).get("state") == COMPLETE:
+                private_files.forget_training_secrets(RunLayout(root).private, CHECKPOINT_FILE)
+                return Run.open(root)
+        else:
+            key = Key.from_system() if config.seed is None else Key.from_seed(config.seed)
+            device = f"{describe_device(_CPU)}, {len(agreement.parties)} parties"
+            sections: dict[str, Any] = {SECTION: describe(agreement)}
+            begin_run(root, config, public, key, device=device, pooled=False, **sections)
+        record, layout = read_run_json(root, STARTED), RunLayout(root)
+        refuse_other_prior(config, record)
+        digest = config_digest(record["config"])
+        session = FederatedSession(
+            root=root,
+            config=config,
+            dataset=public,
+            key=private_files.load_key(layout.private),
+            ledger=load_ledger(layout, digest),
+            digest=digest,
+            own=Own(),
+            public=public_records(config, public, None),
+            agreement=agreement,
+            parties=parties,
+            fewest=fewest,
+        )
+        session.train(progress or Silent())
     return Run.open(root)
-
-
-def _start_job(root: Path, agreement: Agreement, public: Dataset, fewest: int) -> _Job:
-    layout, config = RunLayout(root), agreement.config
-    if any(root.iterdir()):
-        clear_stillborn(layout)
-    key = Key.from_system() if config.seed is None else Key.from_seed(config.seed)
-    private_files.create_private_folder(layout.private)
-    private_files.save_source(layout.private, located(config))
-    private_files.save_key(layout.private, key)
-    stored, created = public_config(config), utc_now()
-    ledger = Ledger.create(layout.ledger, config_sha256=config_digest(stored), delta=config.delta)
-    record: dict[str, Any] = {
-        "state": TRAINING,
-        "created": created,
-        "config": stored,
-        "recipe": config.recipe,
-        "data": {**public.public_description(), "records": config.records},
-        "guarantees": {"robustness": not_yet_certified(config.sigma).as_dict()},
-        "federation": describe(agreement),
-        "versions": software_versions(),
-        "device": f"{describe_device(_CPU)}, {len(agreement.parties)} parties",
-        **describe_prior(config),
-        **run_plugins(config, initial_network(config, Own(), public, key)),
-    }
-    write_run_json(root, record)
-    return _Job(root, agreement, public, key, ledger, created, fewest)
-
-
-def _continue_job(root: Path, agreement: Agreement, public: Dataset, fewest: int) -> _Job:
-    layout, record = RunLayout(root), read_run_json(root, STARTED)
-    refuse_other_prior(agreement.config, record)
-    ledger = load_ledger(layout, config_digest(record["config"]))
-    key = private_files.load_key(layout.private)
-    return _Job(root, agreement, public, key, ledger, record["created"], fewest)
-
-
-def _run(job: _Job, parties: Parties, progress: Progress) -> None:
-    config, steps = job.agreement.config, job.agreement.config.steps
-    model = initial_network(config, Own(), job.public, job.key).train()
-    optimizer = optimizer_of(config, model)
-    average = WeightAverage(model, config.averaging) if config.averaging else None
-    released = nullcontext if average is None else average.in_place
-    first = load_checkpoint(job.layout.private, model, optimizer, binding=job.binding, average=average)
-    constraint = constraint_of(config, job.public.shape)
-    if first == 0:
-        redistribute(config, model, job.public, public_records(config, job.public, None), job.key, job.ledger)
-        if constraint is not None:
-            constraint.apply(model)
-    refuse_older_ledger(job.ledger, first)
-    source = FederatedGradients(
-        job.agreement, _execution(job, model), model, parties, _teller(job, first, progress), fewest=job.fewest
-    )
-    reporter = Reporter(job.layout, config, job.public, _CPU)
-    reporter.rewind(first)
-    progress.start("rounds", steps, first)
-    began = time.monotonic()
-
-    def report(done: int) -> None:
-        if reporter.due(done):
-            with released():
-                reporter.report(model, done)
-
-    def after_step(done: int) -> None:
-        if constraint is not None:
-            constraint.apply(model)
-        # Before anybody hears of these weights: a kill must not make another version of them with the same noise.
-        save_checkpoint(job.layout.private, model, optimizer, step=done, binding=job.binding, average=average)
-        report(done)
-        progress.advance()
-
-    if first and not reporter.reported(first):
-        report(first)
-    rate = rate_of(config.schedule, config.learning_rate, steps)
-    run_loop(model, optimizer, source, first=first, steps=steps, after_step=after_step, rate=rate, average=average)
-    with released():
-        finish_run(job.root, config, job.public, job.ledger, model, created=job.created, seconds=time.monotonic() - began)
-
-
-def _execution(job: _Job, model: nn.Module) -> PrivateExecution:
-    """Ledger and noise. It has no records to draw from: the parties draw theirs."""
-    parameters = sum(value.numel() for value in trainable_parameters(model).values())
-    return PrivateExecution(job.agreement.plan, job.key, job.ledger, records=0, parameters=parameters, device=_CPU)
-
-
-def _teller(job: _Job, first: int, progress: Progress) -> Callable[[Round], None]:
-    """Writes rounds down, and says aloud who was refused."""
-    log = RoundLog(job.layout.private)
-    log.rewind(first)
-
-    def tell(happened: Round) -> None:
-        log.add(happened)
-        for one in happened.refused:
-            progress.say(f"round {happened.step}: {one.party} is refused: {one.reason}")
-        for name in happened.missing:
-            progress.say(f"round {happened.step}: {name} did not answer in time")
-
-    return tell

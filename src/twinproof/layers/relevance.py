@@ -26,11 +26,9 @@ def relevance(network: nn.Module, inputs: Tensor, labels: Tensor, *, stabiliser:
     """The relevance of every input (rows, *shape) for the score of its row's label; no noise is drawn.
 
     Guarantees
-        - A row depends on its own input and label alone: every layer that is let in treats rows one by one.
-        - Nothing is lost but what is named: in each row the relevances add up to the label's score, less what biases have of
-          it and what the stabiliser keeps back; without biases and with a small stabiliser they add up to the score.
-        Test: sums through all layers of the house networks, and loops over single numbers with biases; a rule without its
-        denominator, a weight for a part and a maximum that is divided anew as planted bugs.
+        - A row depends on its own input and label alone: every accepted layer treats rows one by one.
+        - In each row the relevances add up to the label's score, less the part of biases and what the stabiliser keeps back;
+          without biases and with a small stabiliser they add up to the score.
     """
     layers = layers_with_rules(network)
     entered = [inputs]

@@ -1,15 +1,14 @@
-"""What a sequence of privacy-spending events costs: epsilon at a given delta, for one record replaced by nothing.
+"""What a sequence of privacy-spending events costs, and the least noise for a target.
 
-Neighbours have the same number N of records, which is public, and differ in one, which one of them replaces by a null record.
-The accountants' add-or-remove-one proves this: a null record adds zero to every sum, drawn or not, and rate, divisor and noise
-depend on N alone. So each event has the laws that it has with and without that record, at the same rate and noise
+Neighbours have the same public number N of records and differ in one, which one of them replaces by a null record. A null
+record adds zero to every sum, and rate, divisor and noise depend on N alone, so the accountants' add-or-remove-one covers it
 (Kairouz et al. 2021, Definition 1.1; dp-accounting's ``REPLACE_SPECIAL``).
 
 All accounting is dp-accounting's. The reported epsilon is its privacy-loss-distribution (PLD) bound, which is pessimistic at
 every grid step; the Renyi (RDP) bound is computed beside it as a cross-check by other mathematics and other code.
 
-A run reports epsilon many times for one rate and one noise multiplier. What one step costs is most of the work and the same
-for all of them, so that it is kept; composition, which depends on the number of steps, is done each time.
+A run reports epsilon many times for one rate and one noise multiplier: the cost of a single step, which is most of the work,
+is cached, and the composition over steps is done each time.
 """
 
 from __future__ import annotations
@@ -17,28 +16,29 @@ from __future__ import annotations
 import functools
 import logging
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from twinproof import checks
 from twinproof.errors import ConfigError
-from twinproof.rounding import round_up
+from twinproof.rounding import format_up, round_up
 
 PLD_GRID = 1e-4
 # Of one mechanism; more of them would take the accountants minutes. Ninety epochs of ImageNet in batches of 256 are half of it.
 MOST_STEPS = 1_000_000
 # Above this epsilon nobody is protected; a coarser (still pessimistic) grid keeps the computation from taking minutes.
 _FINE_GRID_UP_TO = 50.0
-# Above this one steps of the grid would overflow: the Renyi bound stands for the answer, which is of no use to anybody.
+# Above this one steps of the grid would overflow: the Renyi bound is the answer.
 _COUNTED_UP_TO = 1e8
 # Composition by FFT errs by up to 1e-13 in probability (seen at rate 1, where the exact answer is known); delta pays for it.
 _FFT_ERROR = 5e-13
 _LARGEST_NOISE = 1e100  # its square must be a float64
-# Below it 1 / multiplier, and sums of some of them, leave float64.
+# Below it 1 / multiplier, and sums of some of them, leave float64. A multiplier of 0 hides nothing.
 _SMALLEST_LAPLACE = 1e-300
 # Mechanisms whose single step is kept: those of a run and of the comparison beside it, a megabyte or so each.
 _KEPT = 8
@@ -85,48 +85,22 @@ class Spending:
 def check_event(event: Event) -> None:
     """Refuses an event whose cost has no meaning, naming the value."""
     where = type(event).__name__
-    if not 0 <= event.noise_multiplier <= _LARGEST_NOISE:
-        raise ConfigError(
-            "the noise multiplier cannot be used",
-            where=where,
-            got=event.noise_multiplier,
-            wanted=f"a number from 0 to {_LARGEST_NOISE:g}",
-        )
-    if isinstance(event, LaplaceEvent) and 0 < event.noise_multiplier < _SMALLEST_LAPLACE:
-        raise ConfigError(
-            "Laplace noise so small costs more than any number",
-            where=where,
-            got=event.noise_multiplier,
-            wanted=f"0, which hides nothing, or at least {_SMALLEST_LAPLACE}",
-        )
+    checks.between(0, _LARGEST_NOISE, noise_multiplier=event.noise_multiplier, where=where)
+    if isinstance(event, LaplaceEvent) and event.noise_multiplier > 0:
+        checks.between(_SMALLEST_LAPLACE, _LARGEST_NOISE, noise_multiplier=event.noise_multiplier, where=where)
     if isinstance(event, PoissonGaussianEvent):
-        if not 0 <= event.sample_rate <= 1:
-            raise ConfigError("the sample rate is no probability", where=where, got=event.sample_rate, wanted="0 <= rate <= 1")
+        checks.between(0, 1, sample_rate=event.sample_rate, where=where)
         check_steps(event.steps, where)
 
 
 def check_steps(steps: float, where: str) -> None:
-    """Refuses what is no number of steps, and one that could not be accounted for in reasonable time."""
-    if not (0 <= steps <= MOST_STEPS and float(steps).is_integer()):
-        raise ConfigError(
-            "the number of steps cannot be used",
-            where=where,
-            got=f"{min(steps, 1e300):.6g}" if MOST_STEPS < steps < math.inf else steps,
-            wanted=f"a whole number from 0 to {MOST_STEPS:,}",
-            fix="take fewer epochs, or larger batches",
-        )
+    """Refuses a number of steps that could not be accounted for in reasonable time, or is not whole."""
+    checks.whole(0, MOST_STEPS, steps=steps, where=where, fix="take fewer epochs, or larger batches")
 
 
 def check_delta(delta: float) -> None:
     """Refuses a delta outside (0, 1)."""
-    if not 0 < delta < 1:
-        raise ConfigError(
-            "delta cannot be used",
-            where="delta",
-            got=delta,
-            wanted="0 < delta < 1, far below one over the number of records",
-            fix="use for example 1e-5",
-        )
+    checks.inside(0, 1, delta=delta, fix="use for example 1e-5: far below one over the number of records")
 
 
 def _spent(events: Sequence[Event]) -> list[Event]:
@@ -138,26 +112,26 @@ def _spent(events: Sequence[Event]) -> list[Event]:
     ]
 
 
-def _steps(event: Event) -> int:
-    return event.steps if isinstance(event, PoissonGaussianEvent) else 1
-
-
-def _mechanism(event: GaussianEvent | PoissonGaussianEvent) -> tuple[float, float]:
-    """(sample rate, noise multiplier) of one step; all records are a Poisson sample with rate 1."""
-    return (1.0 if isinstance(event, GaussianEvent) else event.sample_rate), event.noise_multiplier
-
-
-def _split(events: Sequence[Event]) -> tuple[float, list[Event]]:
+def _without_laplace(events: Sequence[Event]) -> tuple[float, list[Event]]:
     """What the Laplace mechanisms cost at delta 0, the exact sum of 1 / multiplier rounded up; and the other events."""
-    pure = [event for event in events if isinstance(event, LaplaceEvent)]
-    exact = sum((1 / Fraction(event.noise_multiplier) for event in pure), Fraction(0))
+    exact = sum((1 / Fraction(event.noise_multiplier) for event in events if isinstance(event, LaplaceEvent)), Fraction(0))
     nearest = float(exact)
     loss = nearest if Fraction(nearest) >= exact else math.nextafter(nearest, math.inf)
     return loss, [event for event in events if not isinstance(event, LaplaceEvent)]
 
 
+def _one_step(event: Event) -> tuple[Event, int]:
+    """One step of an event, and how many steps it has."""
+    return (replace(event, steps=1), event.steps) if isinstance(event, PoissonGaussianEvent) else (event, 1)
+
+
+def _sample_rate(event: Event) -> float:
+    """All records are a Poisson sample with rate 1."""
+    return event.sample_rate if isinstance(event, PoissonGaussianEvent) else 1.0
+
+
 @functools.lru_cache(maxsize=_KEPT)
-def _one_step_rdp(sample_rate: float, noise_multiplier: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _one_step_rdp(step: Event) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Renyi orders, and the divergence of one step at each; shared by all callers, and therefore read-only."""
     import dp_accounting
     from dp_accounting import rdp
@@ -165,7 +139,11 @@ def _one_step_rdp(sample_rate: float, noise_multiplier: float) -> tuple[NDArray[
     # The library warns when it leaves out an order whose series did not converge; leaving one out is always sound.
     logging.getLogger("absl").setLevel(logging.ERROR)
     accountant = rdp.RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)
-    accountant.compose(dp_accounting.PoissonSampledDpEvent(sample_rate, dp_accounting.GaussianDpEvent(noise_multiplier)))
+    accountant.compose(
+        dp_accounting.LaplaceDpEvent(step.noise_multiplier)
+        if isinstance(step, LaplaceEvent)
+        else dp_accounting.PoissonSampledDpEvent(_sample_rate(step), dp_accounting.GaussianDpEvent(step.noise_multiplier))
+    )
     orders, divergences = accountant.orders, accountant.rdp
     orders.setflags(write=False)
     divergences.setflags(write=False)
@@ -173,74 +151,28 @@ def _one_step_rdp(sample_rate: float, noise_multiplier: float) -> tuple[NDArray[
 
 
 @functools.lru_cache(maxsize=_KEPT)
-def _one_step_pld(sample_rate: float, noise_multiplier: float, grid: float) -> Any:
+def _one_step_pld(step: Event, grid: float) -> Any:
     """The pessimistic privacy loss distribution of one step; composing it makes new ones and leaves it as it is."""
     import dp_accounting
     from dp_accounting.pld import privacy_loss_distribution
 
+    if isinstance(step, LaplaceEvent):
+        return privacy_loss_distribution.from_laplace_mechanism(step.noise_multiplier, value_discretization_interval=grid)
     return privacy_loss_distribution.from_gaussian_mechanism(
-        standard_deviation=noise_multiplier,
+        standard_deviation=step.noise_multiplier,
         value_discretization_interval=grid,
-        sampling_prob=sample_rate,
+        sampling_prob=_sample_rate(step),
         neighboring_relation=dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE,
     )
 
 
-@functools.lru_cache(maxsize=_KEPT)
-def _laplace_rdp(noise_multiplier: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """As ``_one_step_rdp``, for one Laplace mechanism; the orders are the same."""
-    import dp_accounting
-    from dp_accounting import rdp
-
-    accountant = rdp.RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)
-    accountant.compose(dp_accounting.LaplaceDpEvent(noise_multiplier))
-    orders, divergences = accountant.orders, accountant.rdp
-    orders.setflags(write=False)
-    divergences.setflags(write=False)
-    return orders, divergences
-
-
-@functools.lru_cache(maxsize=_KEPT)
-def _laplace_pld(noise_multiplier: float, grid: float) -> Any:
-    """The pessimistic privacy loss distribution of one Laplace mechanism."""
-    from dp_accounting.pld import privacy_loss_distribution
-
-    return privacy_loss_distribution.from_laplace_mechanism(parameter=noise_multiplier, value_discretization_interval=grid)
-
-
 def epsilon_rdp(events: Sequence[Event], delta: float) -> float:
-    """Epsilon by Renyi differential privacy; never below the truth. Divergences of independent steps add up.
-
-    Never above the epsilons of Laplace mechanisms at delta 0 plus what the others cost at ``delta``, which is a bound too.
-    """
+    """Epsilon by Renyi differential privacy; never below the truth. Divergences of independent steps add up."""
     check_delta(delta)
     spent = _spent(events)
     if any(event.noise_multiplier == 0 for event in spent):
         return math.inf  # some event releases its sum exactly
-    loss, others = _split(spent)
-    composed = _composed_rdp(spent, delta)
-    return composed if loss == 0 else min(composed, _sum_up(loss, _composed_rdp(others, delta)))
-
-
-def _composed_rdp(spent: Sequence[Event], delta: float) -> float:
-    if not spent:
-        return 0.0
-    from dp_accounting import rdp
-
-    orders, total = _divergences(spent[0])
-    total = np.zeros_like(total)
-    for event in spent:
-        total += _steps(event) * _divergences(event)[1]
-    return max(0.0, float(rdp.compute_epsilon(orders, total, delta)[0]))
-
-
-def _divergences(event: Event) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    return _laplace_rdp(event.noise_multiplier) if isinstance(event, LaplaceEvent) else _one_step_rdp(*_mechanism(event))
-
-
-def _sum_up(first: float, second: float) -> float:
-    """The sum, not below the exact one."""
-    return first if second == 0 else math.nextafter(first + second, math.inf)
+    return _with_laplace_apart(spent, lambda composed: _composed_rdp(composed, delta))
 
 
 def epsilon_pld(events: Sequence[Event], delta: float) -> float:
@@ -260,28 +192,133 @@ def epsilon_pld(events: Sequence[Event], delta: float) -> float:
     if rough > _COUNTED_UP_TO:
         return rough
     grid = PLD_GRID if rough <= _FINE_GRID_UP_TO else PLD_GRID * rough / _FINE_GRID_UP_TO
-    spent = _spent(events)
-    loss, others = _split(spent)
-    composed = _composed_pld(spent, delta, grid)
-    return composed if loss == 0 else min(composed, _sum_up(loss, _composed_pld(others, delta, grid)))
+    return _with_laplace_apart(_spent(events), lambda composed: _composed_pld(composed, delta, grid))
+
+
+def _with_laplace_apart(spent: Sequence[Event], cost: Callable[[Sequence[Event]], float]) -> float:
+    """``cost`` of all events, or of the others plus the Laplace mechanisms at delta 0: the smaller of two bounds."""
+    loss, others = _without_laplace(spent)
+    composed = cost(spent)
+    if loss == 0:
+        return composed
+    apart = cost(others)
+    return min(composed, loss if apart == 0 else math.nextafter(loss + apart, math.inf))
+
+
+def _composed_rdp(spent: Sequence[Event], delta: float) -> float:
+    if not spent:
+        return 0.0
+    from dp_accounting import rdp
+
+    steps = [_one_step(event) for event in spent]
+    orders, divergences = _one_step_rdp(steps[0][0])
+    total = np.zeros_like(divergences)
+    for step, count in steps:
+        total += count * _one_step_rdp(step)[1]
+    return max(0.0, float(rdp.compute_epsilon(orders, total, delta)[0]))
 
 
 def _composed_pld(spent: Sequence[Event], delta: float, grid: float) -> float:
     from dp_accounting.pld import privacy_loss_distribution
 
     total = privacy_loss_distribution.identity(value_discretization_interval=grid)
-    for event in spent:
-        step = _losses(event, grid)
-        total = total.compose(step.self_compose(event.steps) if isinstance(event, PoissonGaussianEvent) else step)
+    for step, count in map(_one_step, spent):
+        losses = _one_step_pld(step, grid)
+        total = total.compose(losses.self_compose(count) if isinstance(step, PoissonGaussianEvent) else losses)
     return max(0.0, float(total.get_epsilon_for_delta(delta - min(_FFT_ERROR, delta / 4))))
-
-
-def _losses(event: Event, grid: float) -> Any:
-    if isinstance(event, LaplaceEvent):
-        return _laplace_pld(event.noise_multiplier, grid)
-    return _one_step_pld(*_mechanism(event), grid)
 
 
 def spending(events: Sequence[Event], delta: float) -> Spending:
     """What ``events`` cost, by both accountants, rounded up as every file and person sees it."""
     return Spending(round_up(epsilon_pld(events, delta)), round_up(epsilon_rdp(events, delta)), delta)
+
+
+MULTIPLIER_DIGITS = 6
+_SMALLEST, _LARGEST = 0.1, 1e5
+# Relative width of the final bracket. Epsilon falls about as fast as the multiplier grows, so this keeps it within 0.1 %.
+_WIDTH = 5e-4
+_KEPT_CALIBRATIONS = 64  # answers that a process remembers
+
+
+def _bisect(cost: Callable[[float], float], target: float, low: float, high: float, width: float) -> tuple[float, float]:
+    """Shrinks (low, high), cost(low) > target >= cost(high), until high/low <= 1 + width; the safe side is ``high``."""
+    while high / low > 1 + width:
+        middle = math.sqrt(low * high)
+        if cost(middle) <= target:
+            high = middle
+        else:
+            low = middle
+    return low, high
+
+
+def _narrow(cost: Callable[[float], float], target: float, low: float, high: float) -> float:
+    """The safe end of a bracket as ``_bisect`` would shrink it to ``_WIDTH``, in about half as many evaluations.
+
+    Between close multipliers epsilon is nearly a power of them, so the answer is interpolated and the bracket closed from
+    both sides around it; every third step halves in any case.
+    """
+    side, count = 1, 0
+    while high / low > 1 + _WIDTH:
+        count += 1
+        at_low, at_high = cost(low), cost(high)
+        middle = math.sqrt(low * high)
+        if count % 3 and 0 < at_high < at_low < math.inf:
+            share = math.log(at_low / target) / math.log(at_low / at_high)
+            guess = low * (high / low) ** share * (1 + side * _WIDTH / 3)
+            middle = guess if low < guess < high else middle
+        if cost(middle) <= target:
+            high, side = middle, -1
+        else:
+            low, side = middle, 1
+    return high
+
+
+def calibrate_noise_multiplier(
+    epsilon: float, delta: float, *, sample_rate: float, steps: int, already: Sequence[Event] = ()
+) -> float:
+    """The smallest multiplier (to 0.05 %) at which ``already`` and the DP-SGD steps together stay within ``epsilon``.
+
+    ``epsilon_pld([*already, steps at the returned multiplier], delta) <= epsilon``: the value returned was itself accounted, or
+    lies above one that was, and epsilon never grows with noise.
+    """
+    return _calibrated(epsilon, delta, sample_rate, steps, tuple(already))
+
+
+# A table trains many models under one budget; each calibration takes seconds.
+@functools.lru_cache(maxsize=_KEPT_CALIBRATIONS)
+def _calibrated(epsilon: float, delta: float, sample_rate: float, steps: int, already: tuple[Event, ...]) -> float:
+    checks.positive(epsilon=epsilon)
+
+    def rdp_cost(multiplier: float) -> float:
+        return epsilon_rdp([*already, PoissonGaussianEvent(sample_rate, multiplier, steps)], delta)
+
+    @functools.cache
+    def pld_cost(multiplier: float) -> float:
+        return epsilon_pld([*already, PoissonGaussianEvent(sample_rate, multiplier, steps)], delta)
+
+    if rdp_cost(_SMALLEST) <= epsilon:
+        return _SMALLEST
+    if rdp_cost(_LARGEST) <= epsilon:
+        low, high = _bracket(rdp_cost, pld_cost, epsilon)
+    else:
+        # The Renyi bound cannot show a very small epsilon, nor one just above what is already spent; the other may.
+        low, high = _SMALLEST, _LARGEST
+        if (least := pld_cost(high)) > epsilon:
+            raise ConfigError(
+                "the target epsilon cannot be reached",
+                where="epsilon",
+                got=epsilon,
+                wanted=f"at least {format_up(least, 4)}" + (", most of which is already spent" if already else ""),
+                fix="allow a larger epsilon, or take fewer steps",
+            )
+    return round_up(_narrow(pld_cost, epsilon, low, high), MULTIPLIER_DIGITS)
+
+
+def _bracket(rough: Callable[[float], float], cost: Callable[[float], float], target: float) -> tuple[float, float]:
+    """(low, high) close around the answer, cost(high) <= target: the quick bound, which is close from above, finds it."""
+    _, high = _bisect(rough, target, _SMALLEST, _LARGEST, 1e-3)
+    high = high if cost(high) <= target else _bisect(cost, target, high, _LARGEST, 1e-2)[1]
+    low = high / 1.1
+    while low > _SMALLEST and cost(low) <= target:
+        low, high = low / 1.1, low
+    return max(low, _SMALLEST), high

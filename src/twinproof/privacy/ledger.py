@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -76,9 +76,9 @@ class Ledger:
     Guarantees
         An entry is on the disk (flushed and synced) when ``append`` returns, and the steps it announces are drawn only
         afterwards (``PrivateExecution.draw``): whatever kills the process, the ledger never counts fewer steps than were
-        taken. A last line that a kill cut short was not yet relied on by anybody and is removed when the ledger is opened;
-        one that lacks nothing but its newline is kept, since counting too much is safe. Any other changed byte is refused,
-        and so is a line where another writer has added or removed some.
+        taken. A last line that a kill cut short is removed when the ledger is opened, since nobody relied on it yet; one
+        that lacks only its newline is kept, since counting too much is safe. Any other changed byte is refused, and so are
+        lines that another process has added or removed.
     """
 
     def __init__(self, path: Path, entries: list[Entry]) -> None:
@@ -122,12 +122,16 @@ class Ledger:
                 wanted=f"one of {', '.join(KINDS)}, and nothing after 'close'",
             )
         entry = Entry(len(self.entries), kind, body, self._last_hash)
+        self._write(entry.line(), expected=True)
+        self.entries.append(entry)
+
+    def _write(self, content: bytes, *, expected: bool) -> None:
         with naming(self._path), open(self._path, "ab") as handle:
-            self._refuse_other_writers(handle.tell())
-            handle.write(entry.line())
+            if expected:
+                self._refuse_other_writers(handle.tell())
+            handle.write(content)
             handle.flush()
             os.fsync(handle.fileno())
-        self.entries.append(entry)
 
     def _refuse_other_writers(self, size: int) -> None:
         """A line's number names the noise of what it announces: a second writer would announce other things under it."""
@@ -136,7 +140,7 @@ class Ledger:
         self._measured = len(self.entries)
         if size != self._bytes:
             raise RunError(
-                "the ledger was changed by somebody else meanwhile",
+                "the ledger was changed by another process",
                 where=str(self._path),
                 got=f"{size} bytes",
                 wanted=f"{self._bytes} bytes, as this process has it",
@@ -151,10 +155,7 @@ class Ledger:
             os.truncate(self._path, self._path.stat().st_size - len(tail))
             return
         self.entries.append(_checked_entry(self._path, len(self.entries), tail, self._last_hash))
-        with naming(self._path), open(self._path, "ab") as handle:
-            handle.write(b"\n")
-            handle.flush()
-            os.fsync(handle.fileno())
+        self._write(b"\n", expected=False)
 
     @property
     def _last_hash(self) -> str:
@@ -179,18 +180,15 @@ class Ledger:
         """The spending so far, equal blocks merged, as the accountants take it."""
         merged: list[Event] = []
         for entry in self.entries:
+            last = merged[-1] if merged else None
             if entry.kind == "gaussian":
                 merged.append(GaussianEvent(entry.body["noise_multiplier"]))
             elif entry.kind == "laplace":
                 merged.append(LaplaceEvent(entry.body["noise_multiplier"]))
             elif entry.kind == "poisson-gaussian":
                 block = PoissonGaussianEvent(entry.body["sample_rate"], entry.body["noise_multiplier"], entry.body["steps"])
-                last = merged[-1] if merged else None
-                if isinstance(last, PoissonGaussianEvent) and (last.sample_rate, last.noise_multiplier) == (
-                    block.sample_rate,
-                    block.noise_multiplier,
-                ):
-                    merged[-1] = PoissonGaussianEvent(block.sample_rate, block.noise_multiplier, last.steps + block.steps)
+                if isinstance(last, PoissonGaussianEvent) and replace(last, steps=block.steps) == block:
+                    merged[-1] = replace(last, steps=last.steps + block.steps)
                 else:
                     merged.append(block)
         return merged

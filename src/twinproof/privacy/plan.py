@@ -15,17 +15,68 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import StrEnum
 
 import torch
 from torch import Tensor
 
+from twinproof import checks
 from twinproof.errors import ConfigError
+from twinproof.keys import Key
 from twinproof.privacy.accounting import PoissonGaussianEvent, check_delta, check_event
-from twinproof.privacy.clipping import ClipRule, clip_weights
 from twinproof.privacy.ledger import Ledger
 from twinproof.privacy.step_randomness import step_randomness
-from twinproof.randomness import Key
+
+# What rounding may add to weight * norm in the formulas below (a root, two sums, two quotients) is less than this share.
+_ROOM = 2.0**-50
+
+
+class ClipRule(StrEnum):
+    """How a gradient's length becomes its factor. A closed set: each member's bound is proven and tested here."""
+
+    FLAT = "flat"
+    PSAC_PAPER = "psac-paper"
+    PSAC_CODE = "psac-code"
+
+
+def clip_weights(squared_norms: Tensor, threshold: float, rule: ClipRule, r: float) -> Tensor:
+    """The factors by ``rule``, in float64; ``r`` (above 0) is the constant of the PSAC rules."""
+    if rule is ClipRule.FLAT:
+        return flat_clip_weights(squared_norms, threshold)
+    return psac_weights(squared_norms, threshold, r, as_in_code=rule is ClipRule.PSAC_CODE)
+
+
+def flat_clip_weights(squared_norms: Tensor, threshold: float) -> Tensor:
+    """min(1, threshold / norm) for each record, in float64.
+
+    Guarantees
+        weight * norm <= threshold (1 + 2^-50) for every finite norm. A norm that is NaN or infinite gets the weight 0:
+        a rule that looks at one record alone, so it changes nobody else's contribution. Its gradient must also be removed
+        from the sum (0 * NaN is NaN); ``PerExampleGradient.weighted_sum`` does that for every weight of 0.
+    """
+    norms = squared_norms.to(torch.float64).sqrt()
+    weights = torch.clamp(threshold / norms.clamp_min(torch.finfo(torch.float64).tiny), max=1.0)
+    return torch.where(torch.isfinite(norms), weights, torch.zeros_like(weights))
+
+
+def psac_weights(squared_norms: Tensor, threshold: float, r: float, *, as_in_code: bool = False) -> Tensor:
+    """Per-sample adaptive clipping: threshold / (n + r / (n + r)) by the paper, threshold / (n + r / n + r) by its program.
+
+    Every gradient is scaled, short ones too, up or down: long ones nearly to the threshold, and the program's formula lets
+    those much shorter than the root of r vanish. A length of 0 gets the weight threshold (paper) or 0 (program).
+
+    Guarantees
+        weight * norm <= threshold for every finite norm, rounding included. Proof: for r > 0 what is added to n in the
+        denominator is not negative, so that the exact weight times n is below the threshold (strictly where n > 0); four
+        roundings of positive terms move it by less than a share of 2^-50, which is taken off beforehand. NaN and infinite norms
+        get the weight 0, as in :func:`flat_clip_weights`.
+    """
+    norms = squared_norms.to(torch.float64).sqrt()
+    added = r / norms + r if as_in_code else r / (norms + r)
+    weights = threshold * (1 - _ROOM) / (norms + added)
+    return torch.where(torch.isfinite(norms), weights, torch.zeros_like(weights))
+
 
 # Grid step relative to the clipping norm: fine enough that rounding costs less than 1e-6 of it up to a million parameters,
 # coarse enough that sums of millions of records stay exact in float64.
@@ -59,20 +110,11 @@ class Plan:
     def __post_init__(self) -> None:
         check_event(self.event)
         check_delta(self.delta)
-        if self.noise_multiplier > _LARGEST_MULTIPLIER:
-            wanted = f"at most {_LARGEST_MULTIPLIER:g}: larger noise is not exact on the grid"
-            raise ConfigError("the noise multiplier is too large", where="Plan", got=self.noise_multiplier, wanted=wanted)
-        if not _CLIP_RANGE[0] <= self.clip_norm <= _CLIP_RANGE[1]:
-            wanted = f"{_CLIP_RANGE[0]:g} to {_CLIP_RANGE[1]:g}"
-            raise ConfigError("the clip_norm cannot be used", where="clip_norm", got=self.clip_norm, wanted=wanted)
-        if not (self.divisor > 0 and math.isfinite(self.divisor)):
-            raise ConfigError("the divisor cannot be used", where="divisor", got=self.divisor, wanted="a finite number above 0")
-        if self.clip_rule not in tuple(ClipRule):
-            raise ConfigError("unknown clip_rule", where="clip_rule", got=self.clip_rule, wanted=" or ".join(ClipRule))
+        checks.between(0, _LARGEST_MULTIPLIER, noise_multiplier=self.noise_multiplier)
         # At r = 0 a gradient of zero would be divided by zero, and the bound would not be strict.
-        if not _CLIP_RANGE[0] <= self.clip_r <= _CLIP_RANGE[1]:
-            wanted = f"{_CLIP_RANGE[0]:g} to {_CLIP_RANGE[1]:g}"
-            raise ConfigError("the clip_r cannot be used", where="clip_r", got=self.clip_r, wanted=wanted)
+        checks.between(*_CLIP_RANGE, clip_norm=self.clip_norm, clip_r=self.clip_r)
+        checks.positive(divisor=self.divisor)
+        checks.one_of(tuple(ClipRule), clip_rule=self.clip_rule)
 
     @property
     def event(self) -> PoissonGaussianEvent:
@@ -133,8 +175,7 @@ class PrivateExecution:
 
     def draw(self, step: int) -> Draw:
         """The records of ``step``: a Poisson sample, from the key alone."""
-        if not 0 <= step < self.plan.steps:
-            raise ConfigError("there is no such step in the plan", where="step", got=step, wanted=f"0..{self.plan.steps - 1}")
+        checks.whole(0, self.plan.steps - 1, step=step)
         self._announce(step)
         self._outstanding[step] = Draw(step, self._randomness.sample(step, announced=self._reserved), self)
         return self._outstanding[step]
@@ -147,24 +188,20 @@ class PrivateExecution:
     def release(self, draw: Draw, sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The private gradient: clipped sums plus noise on the grid, over the constant divisor (float64)."""
         self._check_draw(draw)
-        if sum(value.numel() for value in sums.values()) != self._parameters:
-            raise ConfigError(
-                "the sums do not cover the parameters that the plan was made for",
-                where=f"step {draw.step}",
-                got=sum(value.numel() for value in sums.values()),
-                wanted=f"{self._parameters} parameters",
-            )
+        if (found := sum(value.numel() for value in sums.values())) != self._parameters:
+            what, wanted = "the sums do not cover the parameters that the plan was made for", f"{self._parameters} parameters"
+            raise ConfigError(what, where=f"step {draw.step}", got=found, wanted=wanted)
         self._released.add(draw.step)
         del self._outstanding[draw.step]
         return self._noisy(draw.step, sums)
 
     def _check_draw(self, draw: Draw) -> None:
-        if getattr(draw, "_origin", None) is self and draw.step in self._released:
-            raise ConfigError(
-                "a step's noise would be used twice", where=f"step {draw.step}", got="a second release", wanted="one release"
-            )
+        own = getattr(draw, "_origin", None) is self
+        if own and draw.step in self._released:
+            where = f"step {draw.step}"
+            raise ConfigError("a step's noise would be used twice", where=where, got="a second release", wanted="one release")
         # Identity, not equality: a copy of a draw with other indices would carry a sample that nobody accounted for.
-        if getattr(draw, "_origin", None) is not self or self._outstanding.get(draw.step) is not draw:
+        if not own or self._outstanding.get(draw.step) is not draw:
             raise ConfigError(
                 "these records were not drawn by the plan",
                 where="sampler",
@@ -185,37 +222,18 @@ class PrivateExecution:
     def _announce(self, step: int) -> None:
         while self._reserved <= step:
             block = min(LEDGER_BLOCK, self.plan.steps - self._reserved)
-            self._ledger.append(
-                "poisson-gaussian",
-                {
-                    "sample_rate": self.plan.sample_rate,
-                    "noise_multiplier": self.plan.noise_multiplier,
-                    "first_step": self._reserved,
-                    "steps": block,
-                },
-            )
+            body = {"sample_rate": self.plan.sample_rate, "noise_multiplier": self.plan.noise_multiplier}
+            self._ledger.append("poisson-gaussian", {**body, "first_step": self._reserved, "steps": block})
             self._reserved += block
 
 
 def _check_same_plan(plan: Plan, ledger: Ledger) -> None:
     """Refuses a ledger whose announced steps are not this plan's: they would pass for steps that cost something else."""
-    for entry in ledger.entries:
-        if entry.kind != "poisson-gaussian":
-            continue
-        announced = (entry.body["sample_rate"], entry.body["noise_multiplier"])
-        if announced != (plan.sample_rate, plan.noise_multiplier):
-            raise ConfigError(
-                "the ledger has announced the steps of another plan",
-                where=f"ledger entry {entry.index}",
-                got=f"sample rate {announced[0]}, noise multiplier {announced[1]}",
-                wanted=f"sample rate {plan.sample_rate}, noise multiplier {plan.noise_multiplier}",
-                fix="start a new run for a new plan",
-            )
+    fix = "start a new run for a new plan"
+    for event in ledger.events():
+        if isinstance(event, PoissonGaussianEvent) and replace(event, steps=plan.steps) != plan.event:
+            what, where = "the ledger has announced the steps of another plan", "ledger"
+            raise ConfigError(what, where=where, got=event, wanted=str(plan.event), fix=fix)
     if ledger.reserved_steps > plan.steps:
-        raise ConfigError(
-            "the ledger has announced more steps than the plan has",
-            where="ledger",
-            got=ledger.reserved_steps,
-            wanted=f"at most {plan.steps}",
-            fix="start a new run for a new plan",
-        )
+        what, wanted = "the ledger has announced more steps than the plan has", f"at most {plan.steps}"
+        raise ConfigError(what, where="ledger", got=ledger.reserved_steps, wanted=wanted, fix=fix)

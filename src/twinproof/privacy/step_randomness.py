@@ -1,21 +1,36 @@
-"""The secret randomness of each step, where the step is computed: which records are drawn, and the noise before its scale.
+"""What a step draws: its records by Poisson sampling, and its noise.
 
 Both are functions of the run's key and the step alone, so that a resumed run repeats them without saved generator states.
 On a CPU they come from SHAKE-256; on a GPU the host hands over one 256-bit key for each purpose and step, and the device
-expands it with ChaCha20 (``stream_cipher.py``), because hashing on the host would take longer than the step itself.
+expands it with ChaCha20 (``compute/cipher.py``), because hashing on the host would take longer than the step itself.
 """
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from typing import Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from twinproof.privacy.sampling import poisson_sample
-from twinproof.randomness import Key
-from twinproof.stream_cipher import cipher_keys, cipher_words
+from twinproof.compute.cipher import cipher_keys, cipher_words
+from twinproof.keys import Key
+
+
+def poisson_sample(key: Key, step: int, *, records: int, sample_rate: float) -> NDArray[np.int64]:
+    """Indices of the records that ``step`` takes.
+
+    Guarantees
+        Each record is taken iff its own 64-bit word lies below floor(rate * 2^64): independently, with probability at most
+        ``sample_rate`` and less than 2^-64 below it. Which records were taken is as secret as the key.
+    """
+    threshold = math.floor(sample_rate * 2**64)
+    if threshold >= 2**64:
+        return np.arange(records, dtype=np.int64)
+    return np.flatnonzero(key.words("sampling", step, count=records) < np.uint64(threshold)).astype(np.int64)
+
 
 # Numbers that a GPU prepares at once: records' words for many steps, or normal numbers. Scratch of some hundred MB at most.
 _WORDS_AT_ONCE = 1 << 24
@@ -24,31 +39,24 @@ _STEPS_AT_ONCE = 64
 _HALF = 2**63
 
 
-class StepRandomness(ABC):
+class StepRandomness(Protocol):
     """Draws records and noise for the steps of one run."""
 
-    @abstractmethod
     def sample(self, step: int, *, announced: int) -> Tensor:
         """The records of ``step``, in rising order (int64, on the device); steps before ``announced`` may be drawn with it.
 
-        Guarantees
-            Every record is taken independently of the others, with probability at most the sample rate and less than 2^-64
-            below it.
+        Every record is taken independently of the others, with probability at most the sample rate, and less than 2^-64 below.
         """
 
-    @abstractmethod
     def normals(self, step: int) -> Tensor:
         """The standard normal numbers of ``step``, one for each parameter, in float64 on the device."""
 
 
-class HostRandomness(StepRandomness):
+class HostRandomness:
     """From SHAKE-256, for a CPU."""
 
     def __init__(self, key: Key, *, records: int, sample_rate: float, parameters: int) -> None:
-        self._key = key
-        self._records = records
-        self._sample_rate = sample_rate
-        self._parameters = parameters
+        self._key, self._records, self._sample_rate, self._parameters = key, records, sample_rate, parameters
 
     def sample(self, step: int, *, announced: int) -> Tensor:
         """See :class:`StepRandomness`."""
@@ -59,7 +67,7 @@ class HostRandomness(StepRandomness):
         return torch.from_numpy(self._key.normals("noise", step, count=self._parameters))
 
 
-class DeviceRandomness(StepRandomness):
+class DeviceRandomness:
     """From ChaCha20 on the device, for several steps at once: their sizes then reach the host in one piece.
 
     A step that waited for the size of its own draw would leave the device idle. Any device will do, a CPU too, so that the
@@ -67,11 +75,8 @@ class DeviceRandomness(StepRandomness):
     """
 
     def __init__(self, key: Key, device: torch.device, *, records: int, sample_rate: float, parameters: int) -> None:
-        self._key = key
-        self._device = device
-        self._records = records
+        self._key, self._device, self._records, self._parameters = key, device, records, parameters
         self._threshold = math.floor(sample_rate * 2**64)
-        self._parameters = parameters
         self._drawn: dict[int, Tensor] = {}
         self._noise: dict[int, Tensor] = {}
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from twinproof.recipes.noisy_recipe import noisy_recipe
-from twinproof.recipes.shares import Shares
-from twinproof.training.taylor_loss import balanced_cross_entropy
+from twinproof.recipes.pixeldp import noisy_recipe
+from twinproof.recipes.recipe import Shares
+from twinproof.training.stobatch import balanced_cross_entropy
 
 _NOISY = noisy_recipe(
     "adlm",

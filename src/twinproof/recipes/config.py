@@ -8,81 +8,127 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, create_model, model_serializer
 
+from twinproof.checks import parse_settings
 from twinproof.data.config import DataConfig
 from twinproof.errors import ConfigError
-from twinproof.layers.models.prior import Prior
-from twinproof.layers.noise import BOTH_PLACES, Place
-from twinproof.privacy.clipping import ClipRule
+from twinproof.layers.noise import Place
+from twinproof.layers.noise_placement import BOTH_PLACES
+from twinproof.layers.prior import Prior
+from twinproof.privacy.plan import ClipRule
 from twinproof.recipes.noise_layer import LARGEST_SIGMA, NoiseLayerConfig, check_noise_layer
-from twinproof.recipes.recipe import Recipe
+from twinproof.recipes.recipe import Recipe, RegulariserConfig, check_regulariser
 from twinproof.recipes.registry import RECIPES, find_recipe
-from twinproof.recipes.regulariser import RegulariserConfig, check_regulariser
 from twinproof.recipes.variant import SOUND, find_variant, variants_with_section
-from twinproof.settings import parse_settings
-from twinproof.training.performance import Performance
-from twinproof.training.schedule import Schedule
+from twinproof.training.loop import Schedule
+from twinproof.training.passes import Performance
 
 # Below, the accountants overflow and nobody could recompute the epsilon of the run; above, the noise leaves its grid.
 SMALLEST_NOISE, LARGEST_NOISE = 0.1, 1e5
 LARGEST_RATE = 1e9
 
 
-class TrainConfig(BaseModel):
-    """Every setting of a run. ``None`` means: decided from the others before training starts, and then written down.
+class PrivacySettings(BaseModel):
+    """How much privacy, and how a gradient is clipped."""
+
+    epsilon: float | None = Field(
+        default=None, gt=0, allow_inf_nan=False, description="target epsilon; sets the noise multiplier (3 if neither is set)"
+    )
+    delta: float = Field(default=1e-5, gt=0, lt=1, description="target delta, far below 1/records")
+    noise_multiplier: float | None = Field(
+        default=None,
+        ge=SMALLEST_NOISE,
+        le=LARGEST_NOISE,
+        allow_inf_nan=False,
+        description="deviation of the noise over clip_norm, instead of epsilon",
+    )
+    clip_norm: float = Field(default=0.1, gt=0, allow_inf_nan=False, description="bound on the norm of one record's gradient")
+    clip_rule: ClipRule = Field(default=ClipRule.FLAT, description="how a gradient is scaled to at most clip_norm")
+    clip_r: float = Field(default=0.01, ge=1e-30, le=1e30, description="the constant r of the psac rules")
+    records: int | None = Field(
+        default=None, ge=1, description="declared upper bound on the training records, public; their exact number if unset"
+    )
+
+
+class StepSettings(BaseModel):
+    """The optimiser and its steps.
 
     The defaults of ``learning_rate`` and ``epochs`` were chosen by test accuracy on the embedded sets (digits, breast-cancer),
     which are public.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    data: DataConfig
-    recipe: str
-    epsilon: float | None = Field(default=None, gt=0, allow_inf_nan=False, description="target; sets the noise multiplier")
-    delta: float = Field(default=1e-5, gt=0, lt=1)
-    noise_multiplier: float | None = Field(
-        default=None, ge=SMALLEST_NOISE, le=LARGEST_NOISE, allow_inf_nan=False, description="noise over clipping norm"
+    batch_size: int | None = Field(
+        default=None, ge=1, description="expected records per step, and the constant divisor; chosen from records if unset"
     )
-    clip_norm: float = Field(default=0.1, gt=0, allow_inf_nan=False, description="bound on one record's gradient")
-    clip_rule: ClipRule = Field(default=ClipRule.FLAT, description="how a gradient is scaled to at most clip_norm")
-    clip_r: float = Field(default=0.01, ge=1e-30, le=1e30, description="constant r of the psac rules")
-    batch_size: int | None = Field(default=None, ge=1, description="expected records per step; also the constant divisor")
-    records: int | None = Field(
-        default=None, ge=1, description="declared upper bound on the training records, public; default: their exact number"
+    epochs: float = Field(default=40, gt=0, allow_inf_nan=False, description="expected passes over the training records")
+    steps: int | None = Field(default=None, ge=1, description="number of steps, instead of epochs")
+    learning_rate: float = Field(
+        default=2.0, ge=0, le=LARGEST_RATE, allow_inf_nan=False, description="learning rate of the first step"
     )
-    epochs: float = Field(default=40, gt=0, allow_inf_nan=False)
-    steps: int | None = Field(default=None, ge=1, description="instead of epochs")
-    learning_rate: float = Field(default=2.0, ge=0, le=LARGEST_RATE, allow_inf_nan=False)
-    momentum: float = Field(default=0.9, ge=0, lt=1)
-    schedule: Schedule = Field(default=Schedule.CONSTANT, description="how the learning rate goes down from step to step")
+    momentum: float = Field(default=0.9, ge=0, lt=1, description="momentum of SGD")
+    schedule: Schedule = Field(default=Schedule.CONSTANT, description="how the learning rate changes from step to step")
     averaging: float = Field(
-        default=0, ge=0, lt=1, description="the run's weights are a moving average over the steps, of this decay; 0: the last"
+        default=0, ge=0, lt=1, description="decay of the moving average over steps that becomes the weights; 0: the last step's"
     )
+
+
+class CopiesSettings(BaseModel):
+    """The noisy copies of a record that a step sees."""
+
     sigma: float | None = Field(
-        default=None, gt=0, le=LARGEST_SIGMA, description="smoothing noise, in input units ([0, 1]); a noise layer sets it"
+        default=None,
+        gt=0,
+        le=LARGEST_SIGMA,
+        description="smoothing noise in input units ([0, 1]), 0.25 if unset; follows from a noise layer where there is one",
     )
     copies: int = Field(
         default=2, ge=0, le=64, description="noisy copies of each record beside the original; with a noise layer all copies"
     )
-    originals: bool = Field(default=True, description="False: the noisy copies stand in the record's place")
-    regulariser: RegulariserConfig | None = Field(default=None, description="a recipe's own terms or attack; see its defaults")
-    noise_layer: NoiseLayerConfig | None = None
-    variant: str = Field(default=SOUND, description="sound, or published: by the formulas of the paper, with twinproof-papers")
-    model: str | None = None
-    width: int = Field(default=1, ge=1, le=64, description="multiplies the network's hidden sizes")
+    originals: bool = Field(default=True, description="whether the original record is used beside its noisy copies")
+
+
+class NetworkSettings(BaseModel):
+    """The network and the weights it starts from."""
+
+    model: str | None = Field(default=None, description="name of a built-in network; chosen from the input's shape if unset")
+    width: int = Field(default=1, ge=1, le=64, description="factor on the network's hidden sizes")
     prior: Prior | None = Field(default=None, description="figures: start from weights learned from generated images")
+
+
+class TrainConfig(PrivacySettings, StepSettings, CopiesSettings, NetworkSettings):
+    """Every setting of a run. ``None`` means: decided from the others before training starts, and then written to run.json.
+
+    Settings are flat, as users write them; the base classes group them by what they decide.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    data: DataConfig
+    recipe: str = Field(description="how to train; see `twinproof recipes`")
+    variant: str = Field(default=SOUND, description="sound, or published: by the formulas of the paper, with twinproof-papers")
+    regulariser: RegulariserConfig | None = Field(default=None, description="the recipe's own loss terms and attack")
+    noise_layer: NoiseLayerConfig | None = Field(default=None, description="noise inside the network")
     seed: int | None = Field(default=None, ge=0, description="makes the run repeatable and therefore not private")
-    performance: Performance = Performance()
+    performance: Performance = Field(default=Performance(), description="speed and memory; changes no guarantee")
+
+    @property
+    def spec(self) -> Recipe:
+        """The recipe that ``recipe`` names."""
+        return find_recipe(self.recipe)
+
+    @property
+    def counted(self) -> bool:
+        """Whether a privacy plan counts the steps of this run."""
+        return self.spec.counted(self.variant)
 
     @model_serializer(mode="wrap")
     def _written(self, rest: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without a variant's own section where it is not used: settings from before it was known keep their digests."""
+        """Leaves out a variant's own section where it is not used, so that the digests of older settings stay valid."""
         written: dict[str, Any] = rest(self)
         return {key: value for key, value in written.items() if value is not None or key in ResolvedConfig.model_fields}
 
 
 class ResolvedConfig(TrainConfig):
-    """Settings with nothing left open, as they are carried out and written down."""
+    """Settings with nothing left open, as they are carried out and written to run.json."""
 
     batch_size: int
     records: int
@@ -114,8 +160,16 @@ def _extended(schema: type[Config], name: str, section: type[BaseModel]) -> type
     return create_model(schema.__name__, __base__=schema, **{name: field})
 
 
+def full_schema() -> type[TrainConfig]:
+    """The schema with the sections of all installed variants, to list every setting."""
+    schema = TrainConfig
+    for variant in variants_with_section():
+        schema = with_section(schema, variant.recipe, variant.name)
+    return schema
+
+
 def parse_train_config(*layers: Mapping[str, Any]) -> TrainConfig:
-    """Settings from several layers, later ones first in rank, over the defaults of the recipe they name."""
+    """Merges layers of settings over the defaults of the recipe they name; later layers win."""
     merged: dict[str, Any] = {}
     for layer in layers:
         _merge(merged, layer)
@@ -134,13 +188,13 @@ def parse_train_config(*layers: Mapping[str, Any]) -> TrainConfig:
 
 def check_settings(config: TrainConfig) -> None:
     """Refuses settings that contradict each other or the recipe."""
-    recipe = find_recipe(config.recipe)
+    recipe = config.spec
     if config.epsilon is not None and config.noise_multiplier is not None:
         raise ConfigError(
             "the noise is set twice",
             where="epsilon, noise_multiplier",
             got=f"epsilon = {config.epsilon}, noise_multiplier = {config.noise_multiplier}",
-            wanted="one of them: the other follows from it",
+            wanted="only one of them, because the other follows from it",
             fix="leave one out",
         )
     if config.clip_rule is not ClipRule.FLAT and not recipe.private:
@@ -216,7 +270,7 @@ def _check_noise(config: TrainConfig, recipe: Recipe) -> None:
             "sigma is set twice",
             where="sigma",
             got=f"sigma = {config.sigma}, and a noise layer",
-            wanted="the noise layer alone: sigma follows from attack_bound, epsilon_r and delta_r",
+            wanted="no sigma, because it follows from attack_bound, epsilon_r and delta_r",
             fix="leave sigma out and set noise_layer.attack_bound",
         )
     if (recipe.view is not None) != (config.noise_layer.place == BOTH_PLACES):
@@ -229,14 +283,14 @@ def _check_noise(config: TrainConfig, recipe: Recipe) -> None:
         )
     if config.copies < 1:
         raise ConfigError(
-            "a record would never be seen", where="copies", got=config.copies, wanted="at least 1 with a noise layer"
+            "the records would never be seen", where="copies", got=config.copies, wanted="at least 1 with a noise layer"
         )
     if config.averaging:
         raise ConfigError(
-            "an average of weights does not keep to the noise layer's rule",
+            "averaged weights do not fit the noise layer",
             where="averaging",
             got=f"averaging = {config.averaging}, and a noise layer",
-            wanted="0 with a noise layer: its noise is sized for the weights of the step, not for their average",
+            wanted="0 with a noise layer, whose noise is sized for the weights of the step and not for their average",
             fix="leave averaging out",
         )
     variant = recipe.variant(config.variant)

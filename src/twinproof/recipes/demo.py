@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from twinproof.certification.smoothed import Sampling
+from twinproof.certification.method import Sampling
 from twinproof.evaluation.protocols import AttackPlan
 
 DEMO_SETTINGS: dict[str, Any] = {

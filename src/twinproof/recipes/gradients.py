@@ -1,38 +1,87 @@
-"""A run's source of gradients: its recipe's loss and copies, its plan, and how much of it fits into one pass."""
+"""A run's source of gradients and its optimiser."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import nn
 
+from twinproof.compute.ranks import ALONE, Ranks
 from twinproof.data.record import Dataset
+from twinproof.keys import Key
 from twinproof.privacy.ledger import Ledger
 from twinproof.privacy.plan import PrivateExecution
-from twinproof.randomness import Key
 from twinproof.recipes.config import ResolvedConfig
-from twinproof.recipes.own_path import OwnTrial, own_path, per_example_path
-from twinproof.recipes.registry import find_recipe, recipe_plugins
+from twinproof.recipes.registry import find_recipe
 from twinproof.recipes.resolve import plan_of
-from twinproof.training.batching import Batching
-from twinproof.training.device_memory import records_that_fit
-from twinproof.training.distributed.ranks import ALONE, Ranks
-from twinproof.training.distributed.shared_sums import SharedPlainGradients, SharedPrivateGradients
-from twinproof.training.gradient_source import GradientSource, PlainGradients, PrivateGradients
-from twinproof.training.moved_copies import WarmedUp, moved_copies_in
-from twinproof.training.pass_mode import layers_draw, pass_mode
-from twinproof.training.per_example.path import PerExamplePath, trainable_parameters
-from twinproof.training.per_example.registry import rule_plugins
-from twinproof.training.performance import physical_batch_size
-from twinproof.training.records import DeviceRecords
-from twinproof.training.step_sums import ClippedPass
+from twinproof.training.copies import WarmedUp, moved_copies_in
+from twinproof.training.loop import GradientSource, PlainGradients, PrivateGradients
+from twinproof.training.passes import Batching, DeviceRecords, layers_draw, pass_mode, physical_batch_size
+from twinproof.training.per_example.choose import choose_path
+from twinproof.training.per_example.fast import FastPath
+from twinproof.training.per_example.paths import PerExamplePath, SinglePath, SpacedPath, VmapPath, trainable_parameters
+from twinproof.training.step_sums import ClippedPass, records_that_fit
 
 # Larger passes gain nothing on any device, and their scratch memory is better left to others.
 _MOST_ROWS = 32_768
 # Passes are cut for this many cores at least, so that one core and two give the same bits.
 _FEWEST_WORKERS = 2
+
+
+@dataclass(frozen=True)
+class PathKind:
+    """Which path, on which layout of images, with how many rows for each record."""
+
+    name: Literal["fast", "vmap", "single"]
+    channels_last: bool = False
+    every: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.name} path" + (f" with {self.every} rows for each record" if self.every > 1 else "")
+
+
+def per_example_path(config: ResolvedConfig, model: nn.Module, dataset: Dataset) -> PerExamplePath:
+    """How the gradients of single records are computed: their copies moved first, where the recipe says so."""
+    recipe = find_recipe(config.recipe)
+    view = None if recipe.view is None else recipe.view(model)
+    path = choose_path(
+        model if view is None else view,
+        recipe.record_loss(config),
+        dataset.shape,
+        len(dataset.classes) + (0 if view is None else view.columns),
+        copies=recipe.augmentation(config).copies,
+        path=config.performance.path,
+    )
+    return _moving(config, model, path)
+
+
+def path_of_kind(config: ResolvedConfig, kind: PathKind, model: nn.Module) -> PerExamplePath:
+    """The path of this kind on ``model``."""
+    recipe = find_recipe(config.recipe)
+    seen = model if recipe.view is None else recipe.view(model)
+    loss = recipe.record_loss(config)
+    path: PerExamplePath
+    if kind.name == "fast":
+        path = FastPath(seen, loss, channels_last=kind.channels_last)
+    else:
+        path = VmapPath(seen, loss) if kind.name == "vmap" else SinglePath(seen, loss)
+    path = _moving(config, model, path)
+    return path if kind.every == 1 else SpacedPath(path, kind.every)
+
+
+def _moving(config: ResolvedConfig, model: nn.Module, path: PerExamplePath) -> PerExamplePath:
+    ascent = find_recipe(config.recipe).ascent
+    return path if ascent is None else ascent(config).on(model, path, originals=config.originals)
+
+
+@dataclass(frozen=True, eq=False)
+class ChosenPath:
+    """The path of a network that was tried, and the records of its passes."""
+
+    path: PerExamplePath
+    records: int
 
 
 def gradient_source(
@@ -41,46 +90,31 @@ def gradient_source(
     key: Key,
     ledger: Ledger,
     model: nn.Module,
-    device: torch.device,
+    *,
     ranks: Ranks = ALONE,
-    own: OwnTrial | None = None,
-    watched: Callable[[PerExamplePath], PerExamplePath] | None = None,
+    chosen: ChosenPath | None = None,
 ) -> GradientSource:
-    """What the training loop asks for gradients; with several ``ranks`` each makes some of a step's passes.
-
-    ``own`` is what the trial of an owner's own network found out; ``watched`` puts its path under watch.
-    """
-    recipe = find_recipe(config.recipe)
+    """What the training loop asks for gradients; with several ``ranks`` each makes some of a step's passes."""
+    recipe, device = find_recipe(config.recipe), next(model.parameters()).device
     augmentation = recipe.augmentation(config)
     records = DeviceRecords(dataset.train, dataset.levels, device)
     if not recipe.counted(config.variant):
         expected = config.batch_size / _cut_for(ranks, device)
         rows = physical_batch_size(config.performance, expected, copies=augmentation.copies)
         batching = Batching(records, augmentation, ranks.smallest(rows), key)
-        loss, declared = recipe.record_loss(config), {"sample_rate": config.sample_rate, "divisor": config.batch_size}
-        plain = (
-            PlainGradients(model, loss, batching, **declared)
-            if ranks is ALONE
-            else SharedPlainGradients(model, loss, batching, **declared, ranks=ranks)
-        )
+        declared = {"sample_rate": config.sample_rate, "divisor": config.batch_size}
+        plain = PlainGradients(model, recipe.record_loss(config), batching, **declared, ranks=ranks)
         variant = recipe.variant(config.variant) if recipe.private else None
         return plain if variant is None or variant.source is None else variant.source(config, plain, model, key)
     shapes = {name: value.detach() for name, value in trainable_parameters(model).items()}
     parameters = sum(value.numel() for value in shapes.values())
     execution = PrivateExecution(plan_of(config), key, ledger, records=len(records), parameters=parameters, device=device)
-    mode = pass_mode(model, device)
-    if own is None:
+    if chosen is None:
         path = per_example_path(config, model, dataset)
-        rows = ranks.smallest(pass_records(config, dataset, model, path, device, ranks))
-    else:
-        path, rows = own_path(config, own.kind, model), own.records
-    path = path if watched is None else watched(path)
-    batching = Batching(records, augmentation, rows, key, layers_draw(model))
-    source = (
-        PrivateGradients(execution, path, batching, shapes, mode)
-        if ranks is ALONE
-        else SharedPrivateGradients(execution, path, batching, shapes, mode, ranks=ranks)
-    )
+        chosen = ChosenPath(path, ranks.smallest(pass_records(config, dataset, model, path, device, ranks)))
+    path, mode = chosen.path, pass_mode(model, device)
+    batching = Batching(records, augmentation, chosen.records, key, layers_draw(model))
+    source = PrivateGradients(execution, path, batching, shapes, mode, ranks=ranks)
     movement = moved_copies_in(path)
     return source if movement is None else WarmedUp(source, movement, key)
 
@@ -122,7 +156,9 @@ def _limit(work: ClippedPass, shape: tuple[int, ...], copies: int, device: torch
     return min(_MOST_ROWS, copies * records_that_fit(work, shape, copies, device))
 
 
-def run_plugins(config: ResolvedConfig, model: nn.Module) -> dict[str, Any]:
-    """The entry of ``run.json`` for what the training uses from outside of this package; empty where it uses nothing."""
-    used = [*recipe_plugins(config.recipe, config.variant), *rule_plugins(model)]
-    return {"plugins": [plugin.as_dict() for plugin in used]} if used else {}
+def optimizer_of(config: ResolvedConfig, model: nn.Module) -> torch.optim.Optimizer:
+    """What moves the weights of ``model``: SGD, unless the variant has another; its state is the checkpoint's."""
+    variant = config.spec.variant(config.variant)
+    if variant is not None and variant.optimizer is not None:
+        return variant.optimizer(model, config.learning_rate)
+    return torch.optim.SGD(model.parameters(), lr=config.learning_rate, momentum=config.momentum)

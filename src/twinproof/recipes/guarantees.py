@@ -1,4 +1,4 @@
-"""The privacy promise of a run, in words, with its numbers, its theorem and its assumptions."""
+"""The privacy guarantee of a run: its words, numbers, theorem and assumptions."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from twinproof.data.record import Dataset
 from twinproof.extensions import ASSUMED_REASON, Plugin, permitted
 from twinproof.guarantee import Guarantee, Kind, Status, guessing_words
-from twinproof.layers.models.with_noise import RedistributionKind
+from twinproof.layers.noise_placement import RedistributionKind
 from twinproof.privacy.accounting import Spending
 from twinproof.recipes.config import TrainConfig
 from twinproof.recipes.noise_layer import NoiseLayerConfig
-from twinproof.recipes.registry import find_recipe, privacy_status
+from twinproof.recipes.registry import privacy_status
 from twinproof.rounding import format_up
 
 _THEOREM = (
@@ -76,9 +76,8 @@ def privacy_guarantee(
         vector that nothing pays for, or steps that no plan can count, give ``refuted``, and no epsilon. Any other published
         variant gives ``published``. A code of ``own_network``, or one of ``plugins``, turns ``proven`` into ``assumed``.
     """
-    recipe = find_recipe(config.recipe)
-    variant = recipe.variant(config.variant)
-    claimed = privacy_status(recipe) if variant is None else permitted(variant.status)
+    variant = config.spec.variant(config.variant)
+    claimed = privacy_status(config.spec) if variant is None else permitted(variant.status)
     if variant is not None and variant.refutation:
         return Guarantee(Kind.PRIVACY, Status.REFUTED, _REFUTED_PROMISE, reason=variant.refutation)
     if spent is None:
@@ -109,10 +108,8 @@ def privacy_guarantee(
     own = () if own_network is None else (_OWN_NETWORK, *(OWN_NETWORK_ASSUMPTIONS[code] for code in own_network))
     status = permitted(claimed) if own_network or plugins else claimed
     outside = tuple(plugin.assumption for plugin in plugins) if status is Status.ASSUMED else ()
-    reason = {
-        Status.PUBLISHED: _PUBLISHED_REASON,
-        Status.ASSUMED: ASSUMED_REASON if outside else _ASSUMED_REASON,
-    }.get(status, "")
+    assumed = ASSUMED_REASON if outside else _ASSUMED_REASON
+    reason = {Status.PUBLISHED: _PUBLISHED_REASON, Status.ASSUMED: assumed}.get(status, "")
     return Guarantee(
         Kind.PRIVACY,
         status,
@@ -125,10 +122,10 @@ def privacy_guarantee(
 
 
 def takes_r_unpaid(config: TrainConfig) -> bool:
-    """Whether r is a function of the training records that nothing pays for; said of a recipe that claims privacy."""
+    """Whether r is computed from the training records and no privacy budget pays for it."""
     noise = config.noise_layer
     training = noise is not None and noise.redistribution is RedistributionKind.TRAINING
-    variant = find_recipe(config.recipe).variant(config.variant)
+    variant = config.spec.variant(config.variant)
     return training and variant is not None and variant.unpaid_shares
 
 
@@ -162,7 +159,7 @@ def _scaling_assumption(source: str) -> str:
 
 
 def not_yet_certified(sigma: float) -> Guarantee:
-    """The robustness promise before certification: none."""
+    """The robustness guarantee before certification."""
     return Guarantee(
         Kind.ROBUSTNESS,
         Status.NONE,

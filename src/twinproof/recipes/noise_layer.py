@@ -9,13 +9,11 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from twinproof.errors import ConfigError
-from twinproof.layers.models.with_noise import NoiseForm, RedistributionKind
-from twinproof.layers.noise import BOTH_PLACES, Law, Place
-from twinproof.layers.noise.constraint import WeightRule
-from twinproof.privacy.mechanisms.catalogue import HETEROGENEOUS, LAPLACE, calibrate
-from twinproof.privacy.mechanisms.classic_gaussian import LARGEST_EPSILON
-from twinproof.privacy.mechanisms.laplace import Laplace
-from twinproof.privacy.sensitivity.bound import Norm
+from twinproof.layers.noise import Law, Place
+from twinproof.layers.noise_constraint import WeightRule
+from twinproof.layers.noise_placement import BOTH_PLACES, NoiseForm, RedistributionKind
+from twinproof.privacy.linear_maps import Norm
+from twinproof.privacy.mechanisms import HETEROGENEOUS, LAPLACE, LARGEST_EPSILON, calibrate, laplace_scale
 
 BothPlaces = Literal["input-and-first-layer"]
 MechanismName = Literal["classic", "extended", "analytic", "heterogeneous", "heterogeneous-analytic", "laplace"]
@@ -26,31 +24,43 @@ Deviations = Mapping[str, Callable[[float, float], float]]
 """Other noise at sensitivity 1, by mechanism, from (epsilon, delta)."""
 
 
-class NoiseLayerConfig(BaseModel):
-    """Settings of the noise layer. ``attack_bound`` None means: decided from norm and input size, and then written down."""
+class SharesConfig(BaseModel):
+    """How the noise behind the first layer is shared out over its outputs: the redistribution vector r."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    place: Place | BothPlaces = Place.FIRST_LAYER
-    law: Law = Law.GAUSSIAN
-    norm: Norm = Field(default=Norm.L2, description="norm in which the layer is held and attacks are measured")
-    attack_bound: float | None = Field(
-        default=None, gt=0, allow_inf_nan=False, description="construction attack bound L, in input units ([0, 1])"
+    redistribution: RedistributionKind = Field(
+        default=RedistributionKind.UNIFORM, description="where the share of each output comes from"
     )
-    epsilon_r: float = Field(default=1.0, gt=0, allow_inf_nan=False, description="of the robustness mechanism; not privacy")
-    delta_r: float = Field(default=1e-5, gt=0, lt=1, description="of the robustness mechanism; not used by laplace")
-    mechanism: MechanismName = "analytic"
-    weights: WeightRule = Field(default=WeightRule.PROJECT, description="what is done about the layer's norm at each update")
-    redistribution: RedistributionKind = RedistributionKind.UNIFORM
     beta: float = Field(default=1.0, gt=0, le=8, description="inflation rate: power of the gradient's magnitude")
     floor: float = Field(default=0.1, gt=0, lt=1, description="smallest share of an output, over the mean share")
     width: float = Field(default=0.5, ge=0, lt=1, description="how far random shares may lie from equal ones")
     public_data: str | None = Field(default=None, min_length=1, description="data set for redistribution=public")
+    r_clip: float = Field(default=0.01, ge=1e-30, le=1e30, description="bound on one record's part in r")
+    r_noise_multiplier: float = Field(default=20.0, ge=0.1, le=1e5, description="deviation of the noise on r over r_clip")
+
+
+class NoiseLayerConfig(SharesConfig):
+    """Settings of the noise layer."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    place: Place | BothPlaces = Field(default=Place.FIRST_LAYER, description="where the noise enters")
+    law: Law = Field(default=Law.GAUSSIAN, description="distribution of the noise")
+    norm: Norm = Field(default=Norm.L2, description="norm in which the layer is bounded and attacks are measured")
+    attack_bound: float | None = Field(
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="construction attack bound L, in input units; if unset 0.1, in linf over the root of the input's size",
+    )
+    epsilon_r: float = Field(
+        default=1.0, gt=0, allow_inf_nan=False, description="epsilon of the robustness mechanism; not privacy"
+    )
+    delta_r: float = Field(default=1e-5, gt=0, lt=1, description="delta of the robustness mechanism; not used by laplace")
+    mechanism: MechanismName = Field(default="analytic", description="formula that sizes the noise")
+    weights: WeightRule = Field(default=WeightRule.PROJECT, description="what is done about the layer's norm after each update")
     hidden_share: float = Field(
         default=1.0, gt=0, le=100, description="at both places: noise behind the layer, over what attack_bound asks for there"
     )
-    r_clip: float = Field(default=0.01, ge=1e-30, le=1e30, description="bound on one record's part in r")
-    r_noise_multiplier: float = Field(default=20.0, ge=0.1, le=1e5, description="noise on r over r_clip")
 
     @property
     def form(self) -> NoiseForm:
@@ -60,7 +70,7 @@ class NoiseLayerConfig(BaseModel):
 
 
 def check_noise_layer(noise: NoiseLayerConfig, deviations: Deviations) -> None:
-    """Refuses settings that contradict each other: one clear error, before anything is read or written."""
+    """Refuses settings that contradict each other."""
     redistributed = noise.redistribution is not RedistributionKind.UNIFORM
     if (noise.law is Law.LAPLACE) != (noise.mechanism == LAPLACE):
         raise _contradiction(
@@ -113,7 +123,7 @@ def _contradiction(what: str, given: dict[str, object], wanted: str) -> ConfigEr
 def settled_noise(
     noise: NoiseLayerConfig, shape: tuple[int, ...], deviations: Deviations | None = None
 ) -> tuple[NoiseLayerConfig, float]:
-    """The settings with their attack bound, and sigma: the noise's deviation per unit of the layer's norm.
+    """Fills in the attack bound, and calculates sigma: the noise's deviation per unit of the layer's norm.
 
     Sigma is what the mechanism asks for at sensitivity 1, times the attack bound: a layer of norm 1 moves by at most the
     bound, in the norm that belongs to the noise, when its input does. For Laplace noise sigma is the scale. A variant may have
@@ -138,7 +148,7 @@ def settled_noise(
 
 def _unit_deviation(noise: NoiseLayerConfig, deviations: Deviations) -> float:
     if noise.mechanism == LAPLACE:
-        return Laplace.for_target(noise.epsilon_r).scale
+        return laplace_scale(noise.epsilon_r)
     if noise.mechanism in deviations:
         return deviations[noise.mechanism](noise.epsilon_r, noise.delta_r)
     return calibrate(noise.mechanism, noise.epsilon_r, noise.delta_r).sigma

@@ -1,24 +1,109 @@
-"""What a recipe is: the slots of the training loop, filled, with the promise that follows."""
+"""What a recipe is: what it fills into the training loop, and the guarantee that follows.
+
+docs/recipes.md compares the defaults with the values of the papers and of their programs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from enum import StrEnum
+from typing import Any, Literal, Protocol
 
+from pydantic import BaseModel, ConfigDict, Field
 from torch import nn
 
+from twinproof.errors import ConfigError
 from twinproof.extensions import permitted
 from twinproof.guarantee import Status
-from twinproof.layers.models.registry import default_network
-from twinproof.layers.models.with_noise import RedistributionKind
-from twinproof.recipes.regulariser import FIELD, RegulariserConfig
-from twinproof.recipes.shares import Shares
+from twinproof.layers.networks import default_network
+from twinproof.layers.noise_placement import RedistributionKind
 from twinproof.recipes.variant import Variant, find_variant
-from twinproof.training.augmentation import Augmentation
-from twinproof.training.moved_copies import Movement
-from twinproof.training.per_example.path import RecordLoss
-from twinproof.training.reconstructing_view import ReconstructingView
+from twinproof.training.copies import Movement
+from twinproof.training.passes import Augmentation
+from twinproof.training.per_example.paths import RecordLoss
+from twinproof.training.stobatch import ReconstructingView
+
+Setting = Literal[
+    "weight",
+    "eta",
+    "beta",
+    "macer_gamma",
+    "radius",
+    "attack_steps",
+    "warm_up_epochs",
+    "xi",
+    "attack_size",
+    "attack_stride",
+]
+FIELD = "regulariser"
+
+
+class RegulariserConfig(BaseModel):
+    """Settings of a regulariser or of an attack on the copies; a recipe reads some of them, the others stay unset."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    weight: float | None = Field(default=None, ge=0, allow_inf_nan=False, description="gamma or lambda: weight of the term")
+    eta: float | None = Field(default=None, ge=0, allow_inf_nan=False, description="weight of the mean prediction's entropy")
+    beta: float | None = Field(default=None, gt=0, allow_inf_nan=False, description="MACER: inverse temperature of softmax")
+    macer_gamma: float | None = Field(
+        default=None, gt=0, allow_inf_nan=False, description="MACER: margins above it do not count"
+    )
+    radius: float | None = Field(
+        default=None, gt=0, allow_inf_nan=False, description="attack on the copies: its l2 size, in input units"
+    )
+    attack_steps: int | None = Field(default=None, ge=1, le=100, description="steps of the attack on the copies")
+    warm_up_epochs: int | None = Field(default=None, ge=0, description="epochs in which that attack grows to its full radius")
+    xi: float | None = Field(default=None, ge=0, allow_inf_nan=False, description="StoBatch: weight of adversarial copies")
+    attack_size: float | None = Field(
+        default=None, gt=0, le=1, description="StoBatch: largest linf attack on the copies, in input units"
+    )
+    attack_stride: float | None = Field(
+        default=None, gt=0, le=100, description="StoBatch: length of an attack's step, times steps over size"
+    )
+
+
+def reading(regulariser: RegulariserConfig | None, name: Setting) -> float:
+    """The setting ``name`` of a recipe that reads it."""
+    found: float | None = None if regulariser is None else getattr(regulariser, name)
+    if found is None:
+        raise _missing([name])
+    return found
+
+
+def check_regulariser(recipe: str, regulariser: RegulariserConfig | None, defaults: Mapping[str, Any] | None) -> None:
+    """Refuses settings that the recipe does not read, and missing ones that it does; ``defaults`` names those it reads."""
+    given = {} if regulariser is None else regulariser.model_dump(exclude_none=True)
+    read = defaults or {}
+    unread = {name: value for name, value in given.items() if name not in read}
+    if unread:
+        raise ConfigError(
+            "this recipe does not read every setting of the regulariser",
+            where=", ".join(f"{FIELD}.{name}" for name in unread),
+            got=f"{', '.join(f'{name} = {value}' for name, value in unread.items())}, with {recipe}",
+            wanted=", ".join(read) or "no regulariser",
+            fix="leave them out, or choose another recipe",
+        )
+    if missing := [name for name in read if name not in given]:
+        raise _missing(missing)
+
+
+def _missing(names: Iterable[str]) -> ConfigError:
+    return ConfigError(
+        "a setting that the recipe reads is missing",
+        where=", ".join(f"{FIELD}.{name}" for name in names),
+        got="nothing",
+        wanted="a number",
+        fix="leave the setting out to use the recipe's default",
+    )
+
+
+class Shares(StrEnum):
+    """How a record's part in the shares is measured, and which outputs get more noise for it."""
+
+    GRADIENT = "gradient"  # |dL/dh|^beta: more noise where the loss is more sensitive (HGM, Phan et al. 2019)
+    RELEVANCE = "relevance"  # |relevance of h|^beta: less noise where it is more relevant (AdLM, Phan et al. 2017)
 
 
 class CopySettings(Protocol):
@@ -65,8 +150,8 @@ class Recipe:
     there are some for it. ``shares`` says what a noise layer's shares follow where records decide them.
 
     Guarantees
-        Whatever a recipe fills in sees one record at a time: a loss its copies' outputs and its label, an augmentation's rows
-        are made one by one, an ascent is mapped over records. Nothing here is ever handed two records to compare.
+        Everything that a recipe fills in sees one record at a time: a loss gets the outputs of its copies and its label, an
+        augmentation makes rows one by one, an ascent is mapped over records.
     """
 
     name: str

@@ -1,10 +1,10 @@
 """The redistribution vector r from records: which share of a layer's noise each of its outputs h_k gets.
 
-By gradients (Phan et al. 2019, Eq. 7) shares are in proportion to mean |dL/dh_k|^beta. By relevance (Phan et al. 2017) scales
-are in proportion to 1 / mean |R_k|^beta, R the relevance of h for the score of the label, each record's vector of length 1.
-Both are taken at the initial weights, which are random: a trained network would have to be public or paid for itself. From
-public records, or in a recipe that promises no privacy, the mean is taken as it is. From the training records of a private
-recipe it is one Gaussian mechanism, which the ledger counts before a record is read.
+By gradients (Phan et al. 2019, Eq. 7) shares are proportional to mean |dL/dh_k|^beta. By relevance (Phan et al. 2017) scales
+are proportional to 1 / mean |R_k|^beta, where R is the relevance of h for the score of the label, of length 1 for each record.
+Both are computed at the random initial weights, because a trained network would have to be public or paid for itself. For
+public records, or a recipe without privacy, the exact mean is used. For the training records of a private recipe the mean is
+released by one Gaussian mechanism, which the ledger counts before a record is read.
 """
 
 from __future__ import annotations
@@ -16,30 +16,27 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from twinproof.compute.devices import repeatable_convolutions
 from twinproof.data.config import DataConfig
 from twinproof.data.load import load
 from twinproof.data.record import Dataset, Split
 from twinproof.data.sources import SOURCES
 from twinproof.errors import DataError, ModelError, RunError
-from twinproof.layers.models.with_noise import RedistributionKind
-from twinproof.layers.modes import evaluation_mode
-from twinproof.layers.noise import FixedSpread, NoiseSplit, split_at_noise, split_at_two_noises
+from twinproof.keys import Key
+from twinproof.layers.cross_example import evaluation_mode
+from twinproof.layers.noise import FixedSpread
+from twinproof.layers.noise_placement import NoiseSplit, RedistributionKind, split_at_noise, split_at_two_noises
 from twinproof.layers.relevance import layers_with_rules, relevance
-from twinproof.privacy.clipping import flat_clip_weights
 from twinproof.privacy.ledger import Ledger
-from twinproof.privacy.plan import Plan
-from twinproof.randomness import Key
+from twinproof.privacy.plan import Plan, flat_clip_weights
 from twinproof.recipes.config import ResolvedConfig
-from twinproof.recipes.overlap import refuse_training_records
-from twinproof.recipes.registry import find_recipe
-from twinproof.recipes.resolve import REDISTRIBUTION, redistribution_plan
-from twinproof.recipes.shares import Shares
-from twinproof.training.per_example.path import RecordLoss
-from twinproof.training.per_example.repeatable import repeatable_convolutions
-from twinproof.training.records import DeviceRecords, Pass
+from twinproof.recipes.recipe import Shares
+from twinproof.recipes.resolve import REDISTRIBUTION, redistribution_plan, refuse_training_records
+from twinproof.training.passes import DeviceRecords, Pass
+from twinproof.training.per_example.paths import RecordLoss
 
 _ROWS = 256
-# Named data are public as a whole; of a file without a test part this share is left out, as it always was.
+# The share of named public data without a test part that is left out; changing it would change old runs' r.
 _UNUSED_SHARE = 0.2
 _TINY = torch.finfo(torch.float64).tiny
 
@@ -53,12 +50,9 @@ class PublicRecords:
 
 
 def public_records(config: ResolvedConfig, dataset: Dataset, data_root: Path | None) -> PublicRecords | None:
-    """The records that ``redistribution=public`` computes r from: those it names, else the test set. None for other kinds.
+    """The records that ``redistribution=public`` computes r from: the data it names, else the test set. None for other kinds.
 
-    Features of named data are scaled by the bounds of the run's, so that the network sees them as it sees the run's.
-
-    Guarantees
-        A private recipe refuses named data that are its training records under this or another name.
+    Features of named data are scaled with the run's bounds. A private recipe refuses data that are its training records.
     """
     noise = config.noise_layer
     if noise is None or noise.redistribution is not RedistributionKind.PUBLIC:
@@ -75,13 +69,13 @@ def public_records(config: ResolvedConfig, dataset: Dataset, data_root: Path | N
             wanted=f"shape {dataset.shape}, {len(dataset.classes)} classes",
             fix="name another data set, or leave public_data out: r then comes from the test set",
         )
-    if find_recipe(config.recipe).private:
+    if config.spec.private:
         refuse_training_records(public.train, dataset.train, public.name)
     return PublicRecords(public.train, public.levels)
 
 
 def _public_source(data: DataConfig, source: str) -> DataConfig:
-    """Files of the user's own are read as those of the run are; a known set has its own labels and classes."""
+    """Own files are read with the run's settings; a known data set has its own labels and classes."""
     return (
         DataConfig(source=source)
         if source in SOURCES
@@ -90,8 +84,8 @@ def _public_source(data: DataConfig, source: str) -> DataConfig:
 
 
 def refuse_network(config: ResolvedConfig, network: nn.Module) -> None:
-    """Refuses a network whose shares could not be found, or whose paper's steps could not be made; nothing is written yet."""
-    recipe = find_recipe(config.recipe)
+    """Refuses a network for which shares, or the steps of the published variant, cannot be computed."""
+    recipe = config.spec
     split = split_at_noise(network) if recipe.shares is Shares.RELEVANCE else None
     if split is not None and isinstance(split.noise.spread, FixedSpread):
         layers_with_rules(split.after)
@@ -106,14 +100,14 @@ def redistribute(
     """Fills in the scales of a network whose r comes from records; other networks stay as they are.
 
     Guarantees
-        Everything random follows from the run's key: repeated after a kill it releases the same numbers again, for the same
-        price. A private recipe reads a training record only if the ledger on the disk counts it.
+        A private recipe reads a training record only if the ledger on the disk counts it. Everything random follows from the
+        run's key, so that a repetition after a kill releases the same numbers and costs nothing more.
     """
     plan = redistribution_plan(config)
     if plan is not None:
         _refuse_unpaid(ledger, plan)
     if split_at_two_noises(network) is not None:
-        return  # equal noise at both places: nobody's r
+        return  # noise at both places is equal for all outputs
     split = split_at_noise(network)
     spread = None if split is None else split.noise.spread
     if config.noise_layer is None or split is None or not isinstance(spread, FixedSpread):
@@ -121,7 +115,7 @@ def redistribute(
     source = public or PublicRecords(dataset.train, dataset.levels)
     records = DeviceRecords(source.split, source.levels, spread.scales.device)
     with evaluation_mode(network), repeatable_convolutions(records.device):
-        recipe, beta, alone = find_recipe(config.recipe), config.noise_layer.beta, plan is not None
+        recipe, beta, alone = config.spec, config.noise_layer.beta, plan is not None
         by_relevance = recipe.shares is Shares.RELEVANCE
         parts = (
             relevances(split, records, beta, alone=alone)
@@ -136,10 +130,9 @@ def redistribute(
 def influences(split: NoiseSplit, records: DeviceRecords, loss: RecordLoss, beta: float, *, alone: bool) -> Iterator[Tensor]:
     """|dL/dh|^beta of each record, some records at a time: (records, K) in float64. No noise is drawn.
 
-    Guarantees
-        ``alone``: every record goes through the network by itself (``vmap``), so that no layer can make one record's vector
-        depend on another record. The trial of the per-example paths does not show that: it runs in training mode, this in
-        evaluation mode. Otherwise rows go together, which any network can do.
+    With ``alone`` every record goes through the network by itself (``vmap``), so that its vector depends on no other record.
+    The trial of the per-example paths cannot show that, because it runs in training mode. Otherwise rows go through in
+    batches, which any network supports.
     """
     for batch in records.passes(torch.arange(len(records), device=records.device), _ROWS):
         gradient = _slopes_alone(split, batch, loss) if alone else _slopes(split, batch, loss)
@@ -168,11 +161,8 @@ def _slopes_alone(split: NoiseSplit, batch: Pass, loss: RecordLoss) -> Tensor:
 def relevances(split: NoiseSplit, records: DeviceRecords, beta: float, *, alone: bool) -> Iterator[Tensor]:
     """|R|^beta of each record, scaled to length 1, some records at a time: (records, K) in float64. No noise is drawn.
 
-    R is the relevance of the first layer's outputs for the score of the record's label. Scores of random weights have any
-    size: records of one length count alike, and no clipping norm has to be found.
-
-    Guarantees
-        Those of ``influences``, ``alone`` included. A record whose relevance is zero adds zeros.
+    R is the relevance of the first layer's outputs for the score of the record's label. Vectors are normalised because scores
+    at random weights have any size; a relevance of zero stays zero. ``alone`` is that of ``influences``.
     """
 
     def found(inputs: Tensor, labels: Tensor) -> Tensor:
@@ -197,7 +187,7 @@ def _hidden(split: NoiseSplit, inputs: Tensor) -> Tensor:
 
 
 def exact_mean(parts: Iterable[Tensor]) -> Tensor:
-    """The mean over all records, those with a value that is not finite left out."""
+    """The mean over all records without NaN or infinite values."""
     total, count = torch.zeros(()), 0
     for part in parts:
         kept = part[part.isfinite().all(dim=1)]
@@ -209,12 +199,11 @@ def private_mean(parts: Iterable[Tensor], plan: Plan, key: Key, coordinates: int
     """The sum of clipped vectors with noise, over the declared number of records.
 
     Guarantees
-        One Gaussian mechanism of the plan's noise multiplier for one record replaced by nothing, provided that each row of
-        ``parts`` depends on one record only (``influences`` with ``alone``). Every record adds a vector
-        of l2 norm at most ``plan.clip_norm``, rounding included (``clipped_steps``); the noise has deviation noise_multiplier
-        * clip_norm and is rounded to the same grid, as in ``PrivateExecution`` (docs/decisions/0003). Sums of whole grid
-        steps are exact in float64, so that neither their order nor the device matters. It is drawn from a stream of its own
-        name, which nothing else in a run reads.
+        One Gaussian mechanism with the plan's noise multiplier, for one record replaced by nothing, provided that each row of
+        ``parts`` depends on one record (``influences`` with ``alone``). Every record adds a vector of l2 norm at most
+        ``plan.clip_norm``, rounding included (``clipped_steps``). The noise has deviation noise_multiplier * clip_norm, is
+        rounded to the same grid as in ``PrivateExecution`` (docs/decisions/0003), and comes from a key stream that nothing
+        else reads. Sums of whole grid steps are exact in float64, so that neither their order nor the device matters.
     """
     total = torch.zeros(coordinates, dtype=torch.float64)
     for part in parts:
@@ -225,41 +214,45 @@ def private_mean(parts: Iterable[Tensor], plan: Plan, key: Key, coordinates: int
 
 
 def clipped_steps(vectors: Tensor, plan: Plan) -> Tensor:
-    """Each record's vector (rows of ``vectors``), clipped and rounded, in whole steps of the plan's grid.
+    """Each record's vector (rows of ``vectors``), clipped and rounded to whole steps of the plan's grid.
 
-    Guarantees
-        The norm of a row, times the grid, is at most ``plan.clip_norm``: rounding adds at most half of what the clipping
-        threshold gives back. A row with a value that is not finite counts nothing, whatever the other rows hold.
+    The norm of a row, times the grid, is at most ``plan.clip_norm``: the clipping threshold leaves room for the rounding. A row
+    with NaN or infinite values becomes zero.
     """
     weights = flat_clip_weights(vectors.square().sum(dim=1), plan.clip_threshold(vectors.shape[1])).unsqueeze(1)
     return torch.round(torch.where(weights > 0, vectors * weights, 0) / plan.grid)
 
 
 def scales_from(mean: Tensor, floor: float) -> Tensor:
-    """sqrt(K r), float32: shares in proportion to ``mean``, none below ``floor`` times the mean share before normalising.
+    """sqrt(K r), float32: shares proportional to ``mean``, none below ``floor`` times the mean share before normalising.
 
-    Noise may have put entries below zero: they are set to the floor. Where nothing is left above zero, all shares are equal.
+    Entries that noise made negative count as the floor. If no entry is above zero, all shares are equal.
     """
-    kept = mean.double().clamp_min(0)
-    average = kept.mean()
-    if not (torch.isfinite(average) and average > 0):
+    kept, average = _positive(mean)
+    if average is None:
         return torch.ones(mean.shape, dtype=torch.float32)
     lifted = kept.clamp_min(floor * average)
     return (lifted / lifted.mean()).sqrt().float()
 
 
 def scales_against(mean: Tensor, floor: float) -> Tensor:
-    """sqrt(K r), float32: scales in proportion to 1 / ``mean``, none of it below ``floor`` times its average.
+    """sqrt(K r), float32: scales proportional to 1 / ``mean``, with no entry of it below ``floor`` times its average.
 
-    So an epsilon of each output in proportion to its relevance, as Laplace noise of scale 1 / epsilon gives it. Entries that
-    noise has put below zero count as the floor; where nothing is left above zero, all shares are equal.
+    So the epsilon of each output is proportional to its relevance, because Laplace noise of scale 1 / epsilon gives epsilon.
+    Entries that noise made negative count as the floor. If no entry is above zero, all shares are equal.
     """
-    kept = mean.double().clamp_min(0)
-    average = kept.mean()
-    if not (torch.isfinite(average) and average > 0):
+    kept, average = _positive(mean)
+    if average is None:
         return torch.ones(mean.shape, dtype=torch.float32)
     inverse = (kept / average).clamp_min(floor).reciprocal()
     return (inverse / inverse.square().mean().sqrt()).float()
+
+
+def _positive(mean: Tensor) -> tuple[Tensor, Tensor | None]:
+    """The entries above zero and their average, None if that is not a positive number."""
+    kept = mean.double().clamp_min(0)
+    average = kept.mean()
+    return kept, average if torch.isfinite(average) and average > 0 else None
 
 
 def _refuse_unpaid(ledger: Ledger, plan: Plan) -> None:

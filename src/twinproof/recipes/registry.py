@@ -8,20 +8,10 @@ from twinproof.errors import ConfigError
 from twinproof.extensions import Group, Plugin, find, names, permitted, plugin_of
 from twinproof.guarantee import Status
 from twinproof.recipes.adlm import ADLM
-from twinproof.recipes.dpcert_consistency import DPCERT_CONSISTENCY
-from twinproof.recipes.dpcert_gaussian import DPCERT_GAUSSIAN
-from twinproof.recipes.dpcert_macer import DPCERT_MACER
-from twinproof.recipes.dpcert_smoothadv import DPCERT_SMOOTHADV
-from twinproof.recipes.dpcert_stability import DPCERT_STABILITY
-from twinproof.recipes.dpsgd import DPSGD
-from twinproof.recipes.gaussian import GAUSSIAN
-from twinproof.recipes.hgm_pixeldp import HGM_PIXELDP
-from twinproof.recipes.pixeldp import PIXELDP
-from twinproof.recipes.psac import PSAC
+from twinproof.recipes.dpcert import DPCERT_CONSISTENCY, DPCERT_GAUSSIAN, DPCERT_MACER, DPCERT_SMOOTHADV, DPCERT_STABILITY
+from twinproof.recipes.dpsgd import DPSGD, GAUSSIAN, PSAC, REGULAR
+from twinproof.recipes.pixeldp import HGM_PIXELDP, PIXELDP, SECURESGD, SECURESGD_AGM
 from twinproof.recipes.recipe import Recipe
-from twinproof.recipes.regular import REGULAR
-from twinproof.recipes.securesgd import SECURESGD
-from twinproof.recipes.securesgd_agm import SECURESGD_AGM
 from twinproof.recipes.stobatch import STOBATCH
 from twinproof.recipes.twinproof import TWINPROOF
 from twinproof.recipes.variant import SOUND

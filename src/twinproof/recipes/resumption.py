@@ -1,17 +1,37 @@
-"""What must hold before a directory is continued, and what a start that was killed may leave behind."""
+"""What is checked before a run is started or resumed, and what all ranks know of it.
+
+Steps after the last checkpoint are taken again with the same noise. Nobody has seen their first version (docs/decisions/0001),
+so a sum that differs by rounding costs nothing. Passes that depend on the machine would change it by more: copies and dropout
+belong to passes, and a CPU and a GPU draw other records for the same key. So a run keeps its kind of device, its records per
+pass and its arithmetic.
+"""
 
 from __future__ import annotations
 
+import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from twinproof.errors import RunError
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import nn
+
+from twinproof.compute.devices import arithmetic_of, resolve_device
+from twinproof.compute.ranks import ALONE, Ranks
+from twinproof.data.record import Dataset, fingerprint
+from twinproof.errors import ConfigError, RunError
+from twinproof.keys import KEY_BYTES, Key
+from twinproof.layers.prior import Prior, prior_sha256
 from twinproof.privacy.ledger import Ledger
 from twinproof.recipes.config import ResolvedConfig, TrainConfig
 from twinproof.recipes.registry import find_recipe
-from twinproof.recipes.stored_data import public_config
-from twinproof.runs.layout import RunLayout, read_run_json
+from twinproof.recipes.run_data import public_config
+from twinproof.runs import private_files
+from twinproof.runs.layout import STARTED, RunLayout, read_run_json
 from twinproof.runs.private_files import WRITTEN_FIRST
+from twinproof.runs.reading import read_json
+from twinproof.training.loop import GradientSource
 
 _PART = ".part"  # what a killed writer leaves (twinproof.files.write_atomic)
 _FREE_KINDS = ("open", "gaussian")
@@ -32,7 +52,7 @@ def refuse_started(root: Path) -> None:
 
 
 def refuse_other_settings(root: Path, given: TrainConfig, stored: dict[str, Any]) -> None:
-    """Refuses settings that are not the run's. One that is left open (None) agrees with whatever was decided for it."""
+    """Refuses settings that are not the run's. One that is left open (None) agrees with any value."""
     other = [key for key, value in public_config(given).items() if not _agrees(key, value, stored.get(key, _default(key)))]
     if not find_recipe(given.recipe).private:  # it drops what was said about privacy
         other = [key for key in other if key not in ("epsilon", "noise_multiplier")]
@@ -85,12 +105,10 @@ def refuse_older_ledger(ledger: Ledger, taken: int) -> None:
         )
 
 
-def clear_stillborn(layout: RunLayout) -> None:
-    """Removes what a start that was killed before ``run.json`` left; nothing had been spent on steps or shown to anybody.
+def clear_abandoned_start(layout: RunLayout) -> None:
+    """Removes what a start left that was killed before it wrote ``run.json``.
 
-    Guarantees
-        Only files that such a start writes are removed. One that it does not write, a ledger that announces a step, or a
-        ledger that cannot be read ends in an error, and nothing is touched.
+    Any other file, and a ledger that announces a step or cannot be read, is an error, and nothing is removed.
     """
     ours = {layout.ledger.name, layout.run_json.name + _PART}
     private = {name + ending for name in WRITTEN_FIRST for ending in ("", _PART)}
@@ -105,22 +123,144 @@ def clear_stillborn(layout: RunLayout) -> None:
             got=", ".join(sorted(str(path.relative_to(layout.root)) for path in strangers)[:5]),
             wanted="an interrupted run, or a new or empty directory",
         )
-    _refuse_spent(layout)
-    for path in (*inner, *outer):
-        path.unlink()
-    if layout.private.is_dir():
-        layout.private.rmdir()
-
-
-def _refuse_spent(layout: RunLayout) -> None:
     # A kill may have cut even the first line short; then there is no entry yet.
     begun = layout.ledger.is_file() and b"\n" in layout.ledger.read_bytes()
-    entries = Ledger.load(layout.ledger).entries if begun else []
-    if any(entry.kind not in _FREE_KINDS for entry in entries):
+    if begun and any(entry.kind not in _FREE_KINDS for entry in Ledger.load(layout.ledger).entries):
         raise RunError(
             "the ledger counts steps, but run.json is missing",
             where=str(layout.root),
             got="a ledger of a run that had begun to train",
             wanted="its run.json beside it",
             fix="restore run.json, or start in a new directory and keep this ledger: what it counts was spent",
+        )
+    for path in (*inner, *outer):
+        path.unlink()
+    if layout.private.is_dir():
+        layout.private.rmdir()
+
+
+_KINDS = ("cpu", "cuda")
+
+
+class PassesOfRun(BaseModel):
+    """How passes are computed: their records, and the arithmetic of their products (``float32`` or ``tf32``)."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    records: int = Field(ge=1)
+    arithmetic: str
+
+    @classmethod
+    def of(cls, source: GradientSource, model: nn.Module, device: torch.device) -> PassesOfRun | None:
+        """Those of ``source``; None for one whose passes say nothing about a record's privacy."""
+        return None if source.pass_size is None else cls(records=source.pass_size, arithmetic=arithmetic_of(model, device))
+
+
+def kept_to(config: ResolvedConfig, device: str, passes: PassesOfRun | None) -> ResolvedConfig:
+    """The settings with which a run is resumed: on its kind of device (``device`` of run.json), with passes of its size."""
+    kind = device.partition(":")[0]
+    if kind not in _KINDS:
+        raise RunError(
+            "the device of this run is not known", where="run.json, device", got=device, wanted=" or ".join(_KINDS) + ": ..."
+        )
+    try:
+        resolve_device(kind)
+    except ConfigError as error:
+        raise RunError(
+            "the run was begun on another kind of device",
+            where="device",
+            got="no GPU that torch can use",
+            wanted=f"{device}, or one of its kind",
+            fix="resume where there is one, or start a new run: a CPU draws other records for the same key",
+        ) from error
+    changes = {"device": kind} | ({} if passes is None else {"physical_batch": passes.records})
+    return config.model_copy(update={"performance": config.performance.model_copy(update=changes)})
+
+
+def refuse_other_passes(kept: PassesOfRun | None, found: PassesOfRun | None) -> None:
+    """Refuses to resume with other passes than the run was begun with, and names what differs."""
+    if kept is None or found is None or kept == found:
+        return
+    names = [name for name, value in found if value != getattr(kept, name)]
+    raise RunError(
+        "the run would go on with other passes than it was begun with",
+        where=", ".join(names),
+        got=", ".join(f"{name} {getattr(found, name)}" for name in names),
+        wanted=", ".join(f"{name} {getattr(kept, name)}" for name in names),
+        fix="set torch's arithmetic (allow_tf32) as it was, or start a new run",
+    )
+
+
+@dataclass(frozen=True)
+class RunState:
+    """An unfinished run as its files hold it. Rank 0 broadcasts it, the key included (docs/decisions/0013)."""
+
+    record: dict[str, Any]
+    source: dict[str, Any] | None
+    key: Key
+    passes: PassesOfRun | None = None
+
+    @classmethod
+    def read(cls, root: Path) -> RunState:
+        """From ``run.json`` and the private folder."""
+        record, private = read_run_json(root, STARTED), RunLayout(root).private
+        passes = private / private_files.PASSES
+        return cls(
+            record,
+            private_files.load_source(private),
+            private_files.load_key(private),
+            read_json(passes).typed(PassesOfRun) if passes.is_file() else None,
+        )
+
+    def broadcast(self, ranks: Ranks) -> None:
+        """To the other ranks."""
+        passes = None if self.passes is None else self.passes.model_dump()
+        message = {"record": self.record, "source": self.source, "key": self.key.secret.hex(), "passes": passes}
+        ranks.from_first(json.dumps(message).encode())
+
+    @staticmethod
+    def broadcast_complete(ranks: Ranks) -> None:
+        """Says that there is nothing to do."""
+        ranks.from_first(b"")
+
+    @classmethod
+    def received(cls, ranks: Ranks) -> RunState | None:
+        """What rank 0 has broadcast; None where the run is complete."""
+        content = ranks.from_first(None)
+        if not content:
+            return None
+        message = json.loads(content)
+        passes = None if message["passes"] is None else PassesOfRun(**message["passes"])
+        return cls(message["record"], message["source"], Key(bytes.fromhex(message["key"])), passes)
+
+
+def agree_on_data(ranks: Ranks, dataset: Dataset, key: Key) -> None:
+    """Stops all ranks unless each has loaded the same records in the same order; their digests are keyed with the run's key."""
+    if ranks is ALONE:
+        return
+    secret = key.stream("records of the ranks", length=KEY_BYTES)
+    for name, split in (("training", dataset.train), ("test", dataset.test)):
+        ranks.agree(f"the {name} records", fingerprint(split, secret))
+
+
+SECTION = "prior"
+
+
+def describe_prior(config: ResolvedConfig) -> dict[str, Any]:
+    """The section ``prior`` of run.json: name and SHA-256 of the file in the package; nothing for a random start."""
+    if config.prior is Prior.NONE:
+        return {}
+    return {SECTION: {"name": str(config.prior), "sha256": prior_sha256()}}
+
+
+def refuse_other_prior(config: ResolvedConfig, record: dict[str, Any]) -> None:
+    """Refuses to go on with a run that started from other weights than are in this package; older runs do not say."""
+    stored, shipped = record.get(SECTION), describe_prior(config).get(SECTION)
+    if stored is not None and stored != shipped:
+        raise RunError(
+            "the run started from other weights than this version has",
+            where=f"run.json, {SECTION}",
+            got=str(shipped),
+            wanted=str(stored),
+            fix="resume with the version of twinproof that the run was started with, or start a new run",
         )

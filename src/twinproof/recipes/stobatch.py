@@ -13,14 +13,11 @@ from __future__ import annotations
 from torch import Tensor
 
 from twinproof.guarantee import Status
-from twinproof.layers.noise import BOTH_PLACES
-from twinproof.recipes.recipe import Recipe, RecordSettings
-from twinproof.recipes.regulariser import RegulariserConfig, reading
-from twinproof.training.adversarial_ensemble import ATTACKS, Ensemble
-from twinproof.training.augmentation import Repeats
-from twinproof.training.per_example.path import RecordLoss
-from twinproof.training.reconstructing_view import ReconstructingView
-from twinproof.training.taylor_loss import balanced_cross_entropy
+from twinproof.layers.noise_placement import BOTH_PLACES
+from twinproof.recipes.recipe import Recipe, RecordSettings, RegulariserConfig, reading
+from twinproof.training.passes import Repeats
+from twinproof.training.per_example.paths import RecordLoss
+from twinproof.training.stobatch import ATTACKS, Ensemble, ReconstructingView, balanced_cross_entropy
 
 # The paper's network divides sides by 8: of smaller images it leaves one point or four, too few to learn from in privacy.
 _SMALLEST_SIDE = 16

@@ -1,41 +1,39 @@
-"""Training a run: data, settings, network, plan, loop, records on disk; resumable after a kill at any moment."""
+"""Training a run: data, settings, network, plan, loop and files on disk; a run killed at any moment can be resumed."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import torch
 from torch import nn
 
+from twinproof.compute.devices import Captured, describe_device, resolve_device
+from twinproof.compute.ranks import ALONE, Ranks
 from twinproof.data.load import load
 from twinproof.data.record import Dataset
 from twinproof.errors import RunError, system_faults
+from twinproof.extensions import Plugin
 from twinproof.files import make_folder
+from twinproof.keys import Key
 from twinproof.privacy.ledger import Ledger
 from twinproof.progress import Progress, Silent
-from twinproof.randomness import Key
 from twinproof.recipes.config import ResolvedConfig, TrainConfig, parse_train_config
-from twinproof.recipes.finish import finish_run
-from twinproof.recipes.gradients import gradient_source, run_plugins
+from twinproof.recipes.finish import Reporter, finish_run
+from twinproof.recipes.gradients import ChosenPath, gradient_source, optimizer_of
 from twinproof.recipes.guarantees import not_yet_certified
-from twinproof.recipes.noise_network import constraint_of, initial_network, run_network
-from twinproof.recipes.optimizer import optimizer_of
-from twinproof.recipes.overlap import check_test_part
-from twinproof.recipes.own import Own, describe_own_network
-from twinproof.recipes.own_path import OwnTrial
-from twinproof.recipes.own_watch import OwnTraining, try_network
-from twinproof.recipes.passes_of_run import PassesOfRun, found_passes, kept_to, passes_of, refuse_other_passes
-from twinproof.recipes.prior_of_run import describe_prior, refuse_other_prior
-from twinproof.recipes.ranks_of_run import agree_on_data, shared_ledger, tell, tell_complete, told
+from twinproof.recipes.network import Own, constraint_of, initial_network, run_network
+from twinproof.recipes.own_network import OwnTraining, OwnTrial, describe_own_network, try_network
 from twinproof.recipes.redistribution import PublicRecords, public_records, redistribute, refuse_network
-from twinproof.recipes.registry import find_recipe
-from twinproof.recipes.reporter import Reporter
+from twinproof.recipes.registry import find_recipe, recipe_plugins
 from twinproof.recipes.resolve import (
     REDISTRIBUTION,
+    check_test_part,
     plan_of,
     refuse_more_records,
     resolve,
@@ -43,57 +41,203 @@ from twinproof.recipes.resolve import (
     spent_on_redistribution,
 )
 from twinproof.recipes.resumption import (
-    clear_stillborn,
+    PassesOfRun,
+    RunState,
+    agree_on_data,
+    clear_abandoned_start,
+    describe_prior,
+    kept_to,
     load_ledger,
     refuse_older_ledger,
+    refuse_other_passes,
+    refuse_other_prior,
     refuse_other_settings,
     refuse_started,
 )
-from twinproof.recipes.stored_data import load_again, located, public_config, restore_config
+from twinproof.recipes.run_data import load_again, located, public_config, restore_config
 from twinproof.runs import private_files
-from twinproof.runs.environment import software_versions, utc_now
-from twinproof.runs.layout import RunLayout, read_run_json
-from twinproof.runs.lock import exclusive
-from twinproof.runs.record import COMPLETE, TRAINING, config_digest, write_run_json
+from twinproof.runs.layout import (
+    COMPLETE,
+    TRAINING,
+    RunLayout,
+    config_digest,
+    exclusive,
+    read_run_json,
+    software_versions,
+    utc_now,
+    write_run_json,
+)
 from twinproof.runs.run import Run
-from twinproof.runs.run_model import STARTED
-from twinproof.training.averaging import WeightAverage
-from twinproof.training.captured import Captured
 from twinproof.training.checkpoint import FILE as CHECKPOINT_FILE
 from twinproof.training.checkpoint import load_checkpoint, save_checkpoint
-from twinproof.training.device import describe_device, resolve_device
-from twinproof.training.distributed.ranks import ALONE, Ranks
-from twinproof.training.distributed.weights import agree_on_weights
-from twinproof.training.loop import run_loop
-from twinproof.training.schedule import rate_of
+from twinproof.training.distributed import SharedLedger, agree_on_weights
+from twinproof.training.loop import GradientSource, WeightAverage, rate_of, run_loop
+from twinproof.training.per_example.fast import rule_plugins
 
 
-@dataclass(frozen=True)
-class Job:
-    """An unfinished run with everything it needs in memory."""
+@dataclass(frozen=True, kw_only=True)
+class Session:
+    """An unfinished run with all that is needed to train it to its end; a federation overrides where gradients come from."""
 
     root: Path
     config: ResolvedConfig
-    own: Own
     dataset: Dataset
-    public: PublicRecords | None
     key: Key
     ledger: Ledger
-    digest: str
-    created: str
+    digest: str  # of the settings in run.json
+    own: Own
+    public: PublicRecords | None = None
     ranks: Ranks = ALONE
-    passes: PassesOfRun | None = None  # of a run that goes on
-    tried: OwnTrial | None = None  # what this process has found out about the caller's network already
+    passes: PassesOfRun | None = None  # of a run that is resumed
+    tried: OwnTrial | None = None  # what this process knows about the caller's network already
+
+    unit: ClassVar[str] = "training"
+    assumptions: ClassVar[tuple[str, ...]] = ()  # that its promise needs beside those of any run
 
     @property
-    def layout(self) -> RunLayout:
-        """Where its files lie."""
-        return RunLayout(self.root)
+    def private(self) -> Path:
+        """The run's private folder."""
+        return RunLayout(self.root).private
 
     @property
-    def binding(self) -> str:
-        """What only a checkpoint of this run can carry: a digest of its settings under its own key."""
-        return self.key.stream(f"checkpoint of settings {self.digest}", length=32).hex()
+    def device(self) -> torch.device:
+        """Where the model lies."""
+        return resolve_device(self.config.performance.device)
+
+    @property
+    def checkpoint_every(self) -> int:
+        """Steps between checkpoints."""
+        return self.config.performance.checkpoint_every
+
+    @property
+    def purpose(self) -> str:
+        """The purpose for which the run's key names its checkpoints, so that only they are resumed from."""
+        return f"checkpoint of settings {self.digest}"
+
+    def source(self, model: nn.Module, ledger: Ledger, chosen: ChosenPath | None, progress: Progress) -> GradientSource:
+        """Where the gradient of each step comes from."""
+        return gradient_source(self.config, self.dataset, self.key, ledger, model, ranks=self.ranks, chosen=chosen)
+
+    def train(self, progress: Progress) -> None:
+        """Takes the steps that are left, and completes the run."""
+        config, device, ranks = self.config, self.device, self.ranks
+        ranks.check_device(device)
+        agree_on_data(ranks, self.dataset, self.key)
+        ledger = self.ledger if ranks is ALONE else SharedLedger(RunLayout(self.root).ledger, self.ledger.entries, ranks)
+        model = initial_network(config, self.own, self.dataset, self.key).to(device).train()
+        optimizer = optimizer_of(config, model)
+        counted = find_recipe(config.recipe).counted(config.variant)
+        own = None
+        if counted and self.own.network is not None:
+            own = OwnTraining(self.root, config, self.own, self.dataset, self.key, model, ranks, self.tried)
+        source = self.source(model, ledger, None if own is None else own.chosen, progress)
+        passes = PassesOfRun.of(source, model, device)
+        refuse_other_passes(self.passes, passes)
+        average = WeightAverage(model, config.averaging) if config.averaging else None
+        released = nullcontext if average is None else average.in_place
+        binding = self.key.stream(self.purpose, length=32).hex()
+        first = load_checkpoint(self.private, model, optimizer, binding=binding, average=average)
+        constraint = constraint_of(config, self.dataset.shape)
+        # The few hundred small kernels that it starts on a GPU are recorded once.
+        hold = None if constraint is None else Captured(lambda: constraint.apply(model), device)
+        if first == 0:
+            redistribute(config, model, self.dataset, self.public, self.key, ledger)
+            if hold is not None:
+                hold()
+        if counted:
+            refuse_older_ledger(ledger, first)
+        agree_on_weights(ranks, model, f"before step {first + 1}")
+        reporter = Reporter(RunLayout(self.root), config, self.dataset, device)
+        if ranks.is_first:
+            reporter.rewind(first)
+            if passes is not None:
+                private_files.save_passes(self.private, passes.model_dump())  # on the disk before a step draws
+        steps = source if own is None else own.begin(source, first)
+        progress.start(self.unit, config.steps, first)
+        began = time.monotonic()
+
+        def report(done: int) -> None:
+            if reporter.due(done):
+                with released():
+                    reporter.report(model, done)
+
+        if ranks.is_first and first and not reporter.reported(first):
+            report(first)  # a kill came between checkpoint and report
+
+        def after_step(done: int) -> None:
+            if hold is not None:
+                hold()
+            if own is not None:
+                own.updated()
+            progress.advance()
+            # Nobody sees anything of a step before its checkpoint: taken again, it has the same noise and maybe another sum.
+            kept = done % self.checkpoint_every == 0 or reporter.due(done)
+            if kept and own is not None:
+                own.check()
+            if kept or done == first + 1:
+                agree_on_weights(ranks, model, f"after step {done}")
+            if not ranks.is_first:
+                return
+            if steps.last is not None:
+                reporter.diagnose(steps.last)
+            if kept:
+                reporter.flush()
+                save_checkpoint(self.private, model, optimizer, step=done, binding=binding, average=average)
+            report(done)
+
+        rate = rate_of(config.schedule, config.learning_rate, config.steps)
+        run_loop(model, optimizer, steps, first=first, steps=config.steps, after_step=after_step, rate=rate, average=average)
+        if own is not None:
+            own.finish()
+        if ranks.is_first:
+            with released():
+                seconds = time.monotonic() - began
+                finish_run(self.root, config, self.dataset, self.ledger, model, seconds=seconds, assumptions=self.assumptions)
+        ranks.wait()
+
+
+def begin_run(
+    root: Path,
+    config: ResolvedConfig,
+    dataset: Dataset,
+    key: Key,
+    *,
+    device: str,
+    pooled: bool = True,
+    rules: Sequence[Plugin] = (),
+    **sections: Any,
+) -> Ledger:
+    """Writes the first files of a run and opens its ledger; ``run.json`` comes last. ``pooled``: the records are here.
+
+    ``rules`` says where layer rules from outside of this package come from.
+    """
+    layout, stored = RunLayout(root), public_config(config)
+    if any(root.iterdir()):
+        clear_abandoned_start(layout)
+    private_files.create_private_folder(layout.private)
+    private_files.save_source(layout.private, located(config))
+    if pooled:
+        private_files.save_fingerprint(layout.private, dataset.train)
+    private_files.save_key(layout.private, key)
+    counted = find_recipe(config.recipe).counted(config.variant)
+    ledger = Ledger.create(layout.ledger, config_sha256=config_digest(stored), delta=config.delta if counted else None)
+    for purpose, events in (("feature ranges", spent_on_data(dataset)), (REDISTRIBUTION, spent_on_redistribution(config))):
+        for event in events if counted else ():
+            ledger.append("gaussian", {"noise_multiplier": event.noise_multiplier, "purpose": purpose})
+    record = {
+        "state": TRAINING,
+        "created": utc_now(),
+        "config": stored,
+        "recipe": config.recipe,
+        "data": {**dataset.public_description(), "records": config.records},
+        "guarantees": {"robustness": not_yet_certified(config.sigma).as_dict()},
+        "versions": software_versions(),
+        "device": device,
+    }
+    plugins = [plugin.as_dict() for plugin in (*recipe_plugins(config.recipe, config.variant), *rules)]
+    outside = {"plugins": plugins} if plugins else {}
+    write_run_json(root, {**record, **describe_prior(config), **outside, **sections})
+    return ledger
 
 
 @system_faults("run the same command again with --resume (from Python: resume=True)")
@@ -122,226 +266,91 @@ def train(
         - A ``network`` of your own is tried at the size of the run's passes and watched at every step (docs/own-networks.md):
           what changes its tensors or lets records meet is refused; what could not be shown gives the status ``assumed``.
     """
-    root = Path(out)
-    own = Own(dataset, network)
+    root, own = Path(out), Own(dataset, network)
     config = parse_train_config(own.named(settings)) if isinstance(settings, Mapping) else settings
     if not ranks.is_first:
         _follow(root, config, own, data_root, ranks)
         return Run.open(root, network)
     if root.exists() and not root.is_dir():
         raise RunError("this is not a directory", where=str(root), got="a file", wanted="a new or empty directory for the run")
-    started = RunLayout(root).run_json.is_file()
     if not resume:
         refuse_started(root)
-    if started:
-        record = read_run_json(root)
-        if record.get("state") == COMPLETE:
-            if config is not None:
-                refuse_other_settings(root, config, record["config"])
-            private_files.forget_training_secrets(RunLayout(root).private, CHECKPOINT_FILE)
-            tell_complete(ranks)
-            return Run.open(root, network)
-        with exclusive(root):
-            _lead(_continue_job(root, config, own, data_root), ranks, progress)
-    else:
+    record = read_run_json(root) if RunLayout(root).run_json.is_file() else None
+    if record is not None and record.get("state") == COMPLETE:
+        if config is not None:
+            refuse_other_settings(root, config, record["config"])
+        private_files.forget_training_secrets(RunLayout(root).private, CHECKPOINT_FILE)
+        RunState.broadcast_complete(ranks)
+        return Run.open(root, network)
+    begin, tried = None, None
+    if record is None:
         if config is None:
             raise RunError("there is nothing to resume", where=str(root), got="no run.json", wanted="an interrupted run")
-        prepared = _prepare(root, config, own, data_root, ranks)
+        begin, own, tried = _prepared(root, config, own, data_root, ranks)
         make_folder(root, "the run")
-        with exclusive(root):
-            _lead(_start_job(prepared, ranks), ranks, progress)
+    with exclusive(root):
+        if begin is not None:
+            begin()
+        state = RunState.read(root)
+        session = replace(_session(root, state, own, data_root, ranks, config if record else None), tried=tried)
+        if begin is None:
+            private_files.check_fingerprint(session.private, session.dataset.train)
+        state.broadcast(ranks)
+        session.train(progress or Silent())
     return Run.open(root, network)
 
 
-def _lead(job: Job, ranks: Ranks, progress: Progress | None) -> None:
-    """Rank 0, or the only one."""
-    tell(ranks, job.root, job.key, job.passes)
-    _run(replace(job, ranks=ranks), progress or Silent())
-
-
-def _follow(root: Path, given: TrainConfig | None, own: Own, data_root: Path | None, ranks: Ranks) -> None:
-    """Any other rank: what rank 0 decided, with data of its own loading."""
-    known = told(ranks)
-    if known is None:
-        return
-    record = known.record
-    config = kept_to(restore_config(record["config"], known.source), record["device"], known.passes)
-    dataset = own.dataset or load_again(config.data, record, data_root)
-    digest = config_digest(record["config"])
-    if given is not None:
-        refuse_other_settings(root, resolve(given, dataset), record["config"])
-    public, ledger = public_records(config, dataset, data_root), load_ledger(RunLayout(root), digest)
-    job = Job(root, config, own, dataset, public, known.key, ledger, digest, record["created"], ranks, known.passes)
-    _run(job, Silent())
-
-
-@dataclass(frozen=True)
-class _Prepared:
-    """A run that may start: everything about it was checked, and nothing is written yet."""
-
-    root: Path
-    config: ResolvedConfig
-    own: Own
-    dataset: Dataset
-    public: PublicRecords | None
-    key: Key
-    device: str
-    tried: OwnTrial | None = None  # an own network that is trained privately
-    plugins: dict[str, Any] = field(default_factory=dict)  # the entry of run.json
-
-
-def _prepare(root: Path, config: TrainConfig, own: Own, data_root: Path | None, ranks: Ranks) -> _Prepared:
+def _prepared(
+    root: Path, config: TrainConfig, own: Own, data_root: Path | None, ranks: Ranks
+) -> tuple[Callable[[], Ledger], Own, OwnTrial | None]:
+    """What begins a new run, all of whose settings have been checked, with its data and what a trial found out."""
     device = resolve_device(config.performance.device)
     key = Key.from_system() if config.seed is None else Key.from_seed(config.seed)
     dataset = own.dataset or load(config.data, root=data_root, key=key)
     check_test_part(dataset)
     resolved = resolve(config, dataset)
     refuse_more_records(resolved, dataset)
-    public = public_records(resolved, dataset, data_root)
+    public_records(resolved, dataset, data_root)
     network = run_network(resolved, own, dataset)
     refuse_network(resolved, network)
     if (constraint := constraint_of(resolved, dataset.shape)) is not None:
         constraint.apply(network)  # what it cannot hold is refused now
-    tried = None
+    tried, sections = None, {}
     if find_recipe(resolved.recipe).counted(resolved.variant):
         plan_of(resolved)
         if own.network is not None:  # ours pass the trial of the per-example path; it can take many seconds
             tried = try_network(resolved, own, dataset, key, device, ranks)
-    plugins = run_plugins(resolved, network)
-    return _Prepared(root, resolved, own, dataset, public, key, describe_device(device), tried, plugins)
+            sections = {"rules": rule_plugins(own.network), **describe_own_network(tried.codes)}
+    where = describe_device(device) + ("" if ranks.world == 1 else f", {ranks.world} ranks")
+    return partial(begin_run, root, resolved, dataset, key, device=where, **sections), replace(own, dataset=dataset), tried
 
 
-def _start_job(prepared: _Prepared, ranks: Ranks) -> Job:
-    root, resolved, dataset, key = prepared.root, prepared.config, prepared.dataset, prepared.key
-    layout = RunLayout(root)
-    if any(root.iterdir()):
-        clear_stillborn(layout)
-    private = find_recipe(resolved.recipe).counted(resolved.variant)
-    private_files.create_private_folder(layout.private)
-    private_files.save_source(layout.private, located(resolved))
-    private_files.save_fingerprint(layout.private, dataset.train)
-    private_files.save_key(layout.private, key)
-    stored = public_config(resolved)
-    digest = config_digest(stored)
-    ledger = Ledger.create(layout.ledger, config_sha256=digest, delta=resolved.delta if private else None)
-    if private:
-        for event in spent_on_data(dataset):
-            ledger.append("gaussian", {"noise_multiplier": event.noise_multiplier, "purpose": "feature ranges"})
-        for event in spent_on_redistribution(resolved):
-            ledger.append("gaussian", {"noise_multiplier": event.noise_multiplier, "purpose": REDISTRIBUTION})
-    created = utc_now()
-    write_run_json(
-        root,
-        {
-            "state": TRAINING,
-            "created": created,
-            "config": stored,
-            "recipe": resolved.recipe,
-            "data": {**dataset.public_description(), "records": resolved.records},
-            "guarantees": {"robustness": not_yet_certified(resolved.sigma).as_dict()},
-            "versions": software_versions(),
-            "device": prepared.device if ranks.world == 1 else f"{prepared.device}, {ranks.world} ranks",
-            **describe_prior(resolved),
-            **prepared.plugins,
-            **({} if prepared.tried is None else describe_own_network(prepared.tried.codes)),
-        },
-    )
-    job = Job(root, resolved, prepared.own, dataset, prepared.public, key, ledger, digest, created)
-    return replace(job, tried=prepared.tried)
+def _follow(root: Path, given: TrainConfig | None, own: Own, data_root: Path | None, ranks: Ranks) -> None:
+    """Any other rank: trains what rank 0 broadcasts, on data that it loads itself."""
+    state = RunState.received(ranks)
+    if state is not None:
+        _session(root, state, own, data_root, ranks, given).train(Silent())
 
 
-def _continue_job(root: Path, given: TrainConfig | None, own: Own, data_root: Path | None) -> Job:
-    layout, record = RunLayout(root), read_run_json(root, STARTED)
-    passes = passes_of(layout.private)
-    config = kept_to(restore_config(record["config"], private_files.load_source(layout.private)), record["device"], passes)
+def _session(root: Path, state: RunState, own: Own, data_root: Path | None, ranks: Ranks, given: TrainConfig | None) -> Session:
+    """The session of a run that has begun; ``given`` are settings that must be its own."""
+    record, layout = state.record, RunLayout(root)
+    config = kept_to(restore_config(record["config"], state.source), record["device"], state.passes)
     dataset = own.dataset or load_again(config.data, record, data_root)
     refuse_other_prior(config, record)
     digest = config_digest(record["config"])
     ledger = load_ledger(layout, digest)
     if given is not None:
         refuse_other_settings(root, resolve(given, dataset), record["config"])
-    private_files.check_fingerprint(layout.private, dataset.train)
-    public, key = public_records(config, dataset, data_root), private_files.load_key(layout.private)
-    return Job(root, config, own, dataset, public, key, ledger, digest, record["created"], passes=passes)
-
-
-def _run(job: Job, progress: Progress) -> None:
-    config, steps, ranks = job.config, job.config.steps, job.ranks
-    device = resolve_device(config.performance.device)
-    ranks.check_device(device)
-    agree_on_data(ranks, job.dataset, job.key)
-    ledger = shared_ledger(ranks, job.ledger, job.layout.ledger)
-    model = initial_network(config, job.own, job.dataset, job.key).to(device).train()
-    optimizer = optimizer_of(config, model)
-    own = _own_training(job, model)
-    trial, watched = (None, None) if own is None else (own.trial, own.watched)
-    source = gradient_source(config, job.dataset, job.key, ledger, model, device, ranks, trial, watched)
-    passes = found_passes(source, model, device)
-    refuse_other_passes(job.passes, passes)
-    average = WeightAverage(model, config.averaging) if config.averaging else None
-    released = nullcontext if average is None else average.in_place
-    first = load_checkpoint(job.layout.private, model, optimizer, binding=job.binding, average=average)
-    constraint = constraint_of(config, job.dataset.shape)
-    # The few hundred small kernels that it starts on a GPU are recorded once.
-    hold = None if constraint is None else Captured(lambda: constraint.apply(model), device)
-    if first == 0:
-        redistribute(config, model, job.dataset, job.public, job.key, ledger)
-        if hold is not None:
-            hold()
-    if find_recipe(config.recipe).counted(config.variant):
-        refuse_older_ledger(ledger, first)
-    agree_on_weights(ranks, model, f"before step {first + 1}")
-    reporter = Reporter(job.layout, job.config, job.dataset, device)
-    if ranks.is_first:
-        reporter.rewind(first)
-        if passes is not None:
-            private_files.save_passes(job.layout.private, passes.as_dict())  # on the disk before a step draws
-    steps_of = source if own is None else own.begin(source, first)
-    progress.start("training", steps, first)
-    began = time.monotonic()
-
-    def report(done: int) -> None:
-        if reporter.due(done):
-            with released():
-                reporter.report(model, done)
-
-    if ranks.is_first and first and not reporter.reported(first):
-        report(first)  # a kill came between checkpoint and report
-
-    def after_step(done: int) -> None:
-        if hold is not None:
-            hold()
-        if own is not None:
-            own.updated()
-        progress.advance()
-        # What anybody may see of a step is seen after its checkpoint: taken again with other passes, it would have the same
-        # noise on another sum.
-        kept = done % config.performance.checkpoint_every == 0 or reporter.due(done)
-        if kept and own is not None:
-            own.check()
-        if kept or done == first + 1:
-            agree_on_weights(ranks, model, f"after step {done}")
-        if not ranks.is_first:
-            return
-        if steps_of.last is not None:
-            reporter.diagnose(steps_of.last)
-        if kept:
-            reporter.flush()
-            save_checkpoint(job.layout.private, model, optimizer, step=done, binding=job.binding, average=average)
-        report(done)
-
-    rate = rate_of(config.schedule, config.learning_rate, steps)
-    run_loop(model, optimizer, steps_of, first=first, steps=steps, after_step=after_step, rate=rate, average=average)
-    if own is not None:
-        own.finish()
-    if ranks.is_first:
-        with released():
-            finish_run(job.root, config, job.dataset, job.ledger, model, created=job.created, seconds=time.monotonic() - began)
-    ranks.wait()
-
-
-def _own_training(job: Job, model: nn.Module) -> OwnTraining | None:
-    """The watch over the caller's own network, where a plan counts the steps."""
-    if job.own.network is None or not find_recipe(job.config.recipe).counted(job.config.variant):
-        return None
-    return OwnTraining(job.root, job.config, job.own, job.dataset, job.key, model, job.ranks, job.tried)
+    return Session(
+        root=root,
+        config=config,
+        dataset=dataset,
+        key=state.key,
+        ledger=ledger,
+        digest=digest,
+        own=own,
+        public=public_records(config, dataset, data_root),
+        ranks=ranks,
+        passes=state.passes,
+    )

@@ -1,39 +1,30 @@
-"""The house recipe: what is known to help a private and smoothed network, together, and all of it accounted.
+"""The house recipe: what is known to help a private and smoothed network, combined.
 
-Each record and its Gaussian copies are averaged before clipping, as in DP-CERT, with more copies, large batches, a network that
-starts from weights learned on generated images, and a moving average of the weights in place of the last ones; a consistency
-term between copies of one record can be switched on. None of it changes the sensitivity of a step, and what the network starts
-from is the same for everybody, so the accounting is that of DP-SGD, by privacy loss distributions.
+Each record is averaged over its Gaussian copies before clipping, as in DP-CERT, with more copies, large batches, weights that
+were first learned on generated images, and a moving average of the weights; a consistency term between the copies of a record
+can be switched on. None of it changes the sensitivity of a step, and the first weights are the same for everybody, so the
+accounting is that of DP-SGD.
 """
 
 from __future__ import annotations
 
-from twinproof.guarantee import Status
-from twinproof.layers.models.prior import PRIOR_NETWORK, PRIOR_WIDTH, has_prior
-from twinproof.layers.models.registry import default_network
-from twinproof.recipes.dpcert_consistency import consistent_loss
-from twinproof.recipes.recipe import Recipe
-from twinproof.training.augmentation import GaussianCopies
-from twinproof.training.loss import mean_cross_entropy
+from twinproof.layers.networks import default_network
+from twinproof.layers.prior import PRIOR_NETWORK, PRIOR_WIDTH, has_prior
+from twinproof.recipes.dpcert import consistent_loss, private_smoothing
 
 _SMALLEST_SIDE = 20
 
 
 def _network(shape: tuple[int, ...]) -> str:
-    """The one that starts from learned weights, for images of one channel and about the size that it learned them on."""
+    """The network with learned weights, for images of one channel and about the size that they were learned on."""
     learned = has_prior(PRIOR_NETWORK, shape, PRIOR_WIDTH) and min(shape[1:]) >= _SMALLEST_SIDE
     return PRIOR_NETWORK if learned else default_network(shape)
 
 
-TWINPROOF = Recipe(
+TWINPROOF = private_smoothing(
     name="twinproof",
     summary="the house recipe: DP-SGD on Gaussian copies, from weights learned on generated images, averaged",
     paper="ours; beyond DP-Gaussian of DP-CERT (Augment then Smooth, TMLR 2024)",
-    private=True,
-    privacy_status=Status.PROVEN,
-    robustness="certified after training by randomized smoothing (l2), trained for the noise it is certified with",
-    loss=mean_cross_entropy,
-    augmentation=lambda settings: GaussianCopies(settings.copies, settings.sigma, settings.originals),
     defaults={
         "copies": 8,
         "width": PRIOR_WIDTH,

@@ -16,9 +16,9 @@ from twinproof.errors import ConfigError
 from twinproof.extensions import PUBLISHED as PUBLISHED
 from twinproof.extensions import Group, find, names, where_to_get
 from twinproof.guarantee import Status
-from twinproof.randomness import Key
-from twinproof.training.gradient_source import GradientSource, PlainGradients
-from twinproof.training.per_example.path import RecordLoss
+from twinproof.keys import Key
+from twinproof.training.loop import GradientSource, PlainGradients
+from twinproof.training.per_example.paths import RecordLoss
 
 SOUND = "sound"
 
@@ -87,7 +87,8 @@ def find_variant(recipe: str, name: str) -> Variant | None:
     return found
 
 
-def variants_with_section(section: str) -> list[Variant]:
-    """Every installed variant that has a settings section of this name."""
+def variants_with_section(section: str | None = None) -> list[Variant]:
+    """Every installed variant that has a settings section, of this name where one is given."""
     every = (find(Group.VARIANTS, name, Variant) for name in names(Group.VARIANTS))
-    return [found for found in every if found is not None and found.section is not None and found.section[0] == section]
+    with_one = [found for found in every if found is not None and found.section is not None]
+    return [found for found in with_one if section is None or (found.section or ("",))[0] == section]

@@ -8,22 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from twinproof.errors import UserError
-from twinproof.evaluation.attack_results import attack_results
-from twinproof.evaluation.certified import answered_correctly, certified_curve
-from twinproof.evaluation.crossing import CertifiedLine, line_of
-from twinproof.evaluation.intervals import Interval
+from twinproof.evaluation.accuracy import Interval
+from twinproof.evaluation.attack_results import Scores, attack_results
+from twinproof.evaluation.certified import CertifiedLine, answered_correctly, certified_curve, line_of, reach
 from twinproof.evaluation.protocols import Protocol, Target
-from twinproof.evaluation.reach import reach
-from twinproof.evaluation.worst_case import Scores
 from twinproof.reporting.attack_examples import AttackedExample, choose_attacked, clean_lines, contradicting, with_inputs
-from twinproof.runs.attacks import (
-    AttackLine,
-    AttackSettings,
-    read_attack_lines,
-    read_attacked_inputs,
-    read_attacks,
-    size_name,
-)
+from twinproof.runs.attacks import AttackLine, AttackSettings, read_attack_lines, read_attacked_inputs, read_attacks, size_name
 from twinproof.runs.certificates import Certificate, CertificateSettings
 
 CURVE_POINTS = 120

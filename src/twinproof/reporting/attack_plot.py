@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from twinproof.evaluation.intervals import Interval
+from twinproof.evaluation.accuracy import Interval
 from twinproof.evaluation.protocols import Protocol
 from twinproof.reporting.attack_facts import AttackFacts
 from twinproof.reporting.attack_marks import PROTOCOL_NAMES, WORST, Mark, mark_of

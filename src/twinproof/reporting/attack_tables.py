@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from twinproof.evaluation.intervals import Interval
+from twinproof.evaluation.accuracy import Interval
+from twinproof.evaluation.attack_results import Scores
 from twinproof.evaluation.protocols import Protocol
-from twinproof.evaluation.worst_case import Scores
 from twinproof.reporting.attack_facts import AttackFacts, SizeFacts
 from twinproof.reporting.attack_marks import PROTOCOL_NAMES
 from twinproof.reporting.markup import Markup, element, table, two_lines

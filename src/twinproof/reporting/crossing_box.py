@@ -108,7 +108,7 @@ def _verdict(evidence: CrossingEvidence) -> Markup:
 
 
 def _outside(attacks: AttackFacts, dataset: Dataset, example: AttackedExample) -> bool:
-    from twinproof.evaluation.stored_levels import budget
+    from twinproof.evaluation.attack_results import budget
 
     if example.stored is None:
         raise ValueError("an input that is not there cannot be measured")

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from twinproof.errors import DataError
-from twinproof.evaluation.certified import CertifiedSummary, certified_curve, default_radii, summarize
-from twinproof.evaluation.intervals import Interval
-from twinproof.evaluation.refuted_bounds import already_refuted
+from twinproof.evaluation.accuracy import Interval
+from twinproof.evaluation.certified import CertifiedSummary, already_refuted, certified_curve, default_radii, summarize
 from twinproof.files import sha256_file
 from twinproof.guarantee import EMPTY_EPSILON, PROMISING, Guarantee, Kind, Status
 from twinproof.reporting.attack_facts import AttackFacts, load_attacks
@@ -20,9 +19,8 @@ from twinproof.reporting.audit_facts import AuditFacts, load_audit
 from twinproof.reporting.numbers import radius_number
 from twinproof.reporting.radius_words import RadiusWords
 from twinproof.runs.certificates import Certificate, CertificateSettings, read_certificates, read_settings
-from twinproof.runs.layout import RunLayout, read_run_json
+from twinproof.runs.layout import MetricsLine, RunLayout, read_run_json
 from twinproof.runs.reading import read_lines
-from twinproof.runs.run_model import MetricsLine
 
 CURVE_POINTS = 200
 _STEPS = (5.0, 2.0, 1.0, 0.5, 0.25, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)

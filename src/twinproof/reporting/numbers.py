@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable
 from decimal import ROUND_CEILING, Context, Decimal
 
-from twinproof.evaluation.intervals import Interval
+from twinproof.evaluation.accuracy import Interval
 from twinproof.rounding import EPSILON_DIGITS, RADIUS_DIGITS, format_down, format_up
 
 _SAME_DECIMAL = 1e-9

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from twinproof.evaluation.accuracy import Interval
 from twinproof.evaluation.certified import radius_name
-from twinproof.evaluation.intervals import Interval
 from twinproof.reporting.canvas import BAD, GOOD, INK, MUTED, SERIES, SILENT, Frame, plot, stacked_bars, style_axes
 from twinproof.reporting.facts import Progress
 from twinproof.reporting.markup import Markup

@@ -10,8 +10,7 @@ from twinproof.data.record import Dataset
 from twinproof.errors import UserError, system_faults
 from twinproof.recipes.run_data import load_run_data
 from twinproof.reporting.write import ReportFiles, write_report
-from twinproof.runs.layout import read_run_json
-from twinproof.runs.record import COMPLETE
+from twinproof.runs.layout import COMPLETE, read_run_json
 from twinproof.runs.run import Run
 
 

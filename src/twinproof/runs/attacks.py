@@ -19,7 +19,7 @@ from twinproof.errors import RunError
 from twinproof.files import write_atomic, write_json
 from twinproof.rounding import format_down, format_up
 from twinproof.runs.certificates import ABSTAIN
-from twinproof.runs.layout import FORMAT, refuse_unknown_format
+from twinproof.runs.layout import COMPLETE, FORMAT, refuse_unknown_format
 from twinproof.runs.reading import (
     NUMBER,
     WHOLE,
@@ -35,7 +35,6 @@ from twinproof.runs.reading import (
     read_json,
     read_table,
 )
-from twinproof.runs.record import COMPLETE
 
 ATTACKS_JSON, ATTACKS_CSV, ATTACKED_INPUTS = "attacks.json", "attacks.csv", "attacks.safetensors"
 ATTACK_FILES = (ATTACKS_JSON, ATTACKS_CSV, ATTACKED_INPUTS)

@@ -9,9 +9,8 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from twinproof.files import write_json
-from twinproof.runs.layout import FORMAT, read_run_json, refuse_unknown_format
+from twinproof.runs.layout import FORMAT, read_run_json, refuse_unknown_format, write_run_json
 from twinproof.runs.reading import CLOSED, Count, Digest, JsonObject, Key, Length, Share, read_json
-from twinproof.runs.record import write_run_json
 
 AUDIT_JSON = "audit.json"
 SECTION = "certificates"

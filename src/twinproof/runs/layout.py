@@ -1,15 +1,167 @@
-"""Where things lie in a run directory (docs/formats/run.md), and reading its main file."""
+"""A run directory: where things lie, what ``run.json`` must look like, writing it, and one process at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import errno
+import fcntl
+import hashlib
+import math
+import os
+import platform
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from twinproof import __version__
 from twinproof.errors import RunError
-from twinproof.runs.reading import broken, read_json, shown
-from twinproof.runs.run_model import Needs, RunFile, missing_keys
+from twinproof.extensions import Plugin
+from twinproof.files import canonical_json, sha256_file, write_json
+from twinproof.guarantee import Status
+from twinproof.runs.reading import Count, Finite, Length, Share, broken, read_json, shown
+
+LARGEST_INPUT = 2**22
+"""The most numbers of one input."""
+_MOST_CLASSES = 100_000
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+
+
+class _Config(_Record):
+    """The settings, as far as a network is built from them; ``restore_config`` reads them all."""
+
+    model: str = ""
+    width: Annotated[int, Field(ge=1, le=64)] = 1
+    sigma: Length | None = None
+    noise_layer: dict[str, Any] | None = None
+    variant: str = ""
+    data: dict[str, Any] = {}
+
+
+class _Data(_Record):
+    """The public description of the data set."""
+
+    name: str = ""
+    shape: list[Annotated[int, Field(ge=1, le=LARGEST_INPUT)]] = Field(default=[1], min_length=1, max_length=4)
+    classes: list[str] = Field(default=[""], min_length=1, max_length=_MOST_CLASSES)
+    levels: Annotated[int, Field(ge=1, le=2**53)] = 1
+    test_records: Count = 0
+    feature_names: list[str] = []
+    scaling: dict[str, Any] | None = None
+
+    @field_validator("shape")
+    @classmethod
+    def _bounded(cls, shape: list[int]) -> list[int]:
+        if math.prod(shape) > LARGEST_INPUT:
+            raise ValueError(f"an input holds at most {LARGEST_INPUT} numbers")
+        return shape
+
+
+class _Guarantee(_Record):
+    status: Status = Status.NONE
+    promise: str = ""
+    theorem: str = ""
+    assumptions: list[str] = []
+    reason: str = ""
+    values: dict[str, Finite | str | bool | None] = {}
+
+
+class _Guarantees(_Record):
+    privacy: _Guarantee = _Guarantee()
+    robustness: _Guarantee = _Guarantee()
+
+
+class _Accuracy(_Record):
+    value: Share
+    low: Share
+    high: Share
+    confidence: Share
+
+
+class _Privacy(_Record):
+    epsilon: Length
+    delta: Share = 0.0
+
+
+class _File(_Record):
+    sha256: str = ""
+
+
+class RunFile(_Record):
+    """``run.json``: what is there has its type. A report shows what it finds, so that no key is required."""
+
+    state: str | None = None
+    created: str = ""
+    config: _Config = _Config()
+    recipe: str = ""
+    data: _Data | None = None
+    guarantees: _Guarantees | None = None
+    device: str = ""
+    versions: dict[str, str] = {}
+    files: dict[str, _File] = {}
+    privacy: _Privacy | None = None
+    accuracy: _Accuracy | None = None
+    seconds: Length | None = None
+
+
+Needs = Mapping[str, Sequence[str]]
+"""Keys that must be there, by the section that they stand in."""
+STARTED: Needs = {
+    "": ("state", "created", "config", "data", "device"),
+    "config": ("model", "data"),
+    "data": ("shape", "classes"),
+}
+"""What a run needs to go on with its training."""
+NETWORK: Needs = {"": ("config", "data"), "config": ("model", "width"), "data": ("shape", "classes")}
+"""What its network is built from."""
+DATA: Needs = {"": ("config", "data"), "config": ("data",), "data": ("shape", "classes", "levels", "test_records")}
+"""What its data are recognised by."""
+_PROMISE = ("status", "promise", "theorem", "assumptions", "reason", "values")
+GUARANTEES: Needs = {"": ("guarantees",)}
+PROMISES: Needs = {
+    "": ("guarantees",),
+    "guarantees": ("privacy", "robustness"),
+    "guarantees.privacy": _PROMISE,
+    "guarantees.robustness": _PROMISE,
+}
+"""What is promised of a complete run."""
+ANSWER: Needs = {"": ("accuracy",)}
+"""What is said of a training that ended."""
+
+
+def missing_keys(record: Mapping[str, Any], wanted: Needs) -> list[str]:
+    """Those of the ``wanted`` keys that ``record``, which is a ``RunFile``, does not have."""
+    missing = []
+    for section, names in wanted.items():
+        found: Mapping[str, Any] = record
+        for part in section.split(".") if section else ():
+            found = found.get(part) or {}
+        absent = [name for name in names if name not in found or (not section and found[name] is None)]
+        missing += [f"{section}.{name}".lstrip(".") for name in absent]
+    return missing
+
+
+class MetricsLine(_Record):
+    """A line of ``metrics.jsonl``."""
+
+    step: Count
+    test_accuracy: Share | None = None
+    test_loss: Finite | None = None
+    epsilon: Length | None = None
+
+
+class StepLine(_Record):
+    """A line about a step, in ``private/``."""
+
+    step: Count
+
 
 FORMAT = 2
 """The format that is written now. A run keeps the number it began with, whatever is added to it later."""
@@ -110,3 +262,96 @@ def refuse_unknown_format(path: Path, found: object) -> None:
             fix="upgrade twinproof",
         )
     raise RunError(f"{path.name} has an unknown format", where=f"{path}, key format", got=shown(found), wanted=wanted)
+
+
+TRAINING, COMPLETE = "training", "complete"
+
+
+def config_digest(config: dict[str, Any]) -> str:
+    """The digest that binds a ledger and a checkpoint to their settings."""
+    return hashlib.sha256(canonical_json(config).encode()).hexdigest()
+
+
+def write_run_json(root: Path, record: dict[str, Any]) -> None:
+    """Replaces ``run.json`` in one step. A ``record`` that was read keeps the format it has, a new one gets today's."""
+    write_json(RunLayout(root).run_json, {"format": FORMAT, **record})
+
+
+def plugins_entry(root: Path, plugins: Iterable[Plugin | None]) -> dict[str, Any]:
+    """The entry ``plugins`` with these added: what the run uses from outside of this package; nothing where it uses nothing."""
+    known: list[dict[str, str]] = read_run_json(root).get("plugins", [])
+    added = [plugin.as_dict() for plugin in plugins if plugin is not None]
+    return {"plugins": known + [one for one in added if one not in known]} if known or added else {}
+
+
+def file_digests(root: Path, names: Iterable[str]) -> dict[str, dict[str, str]]:
+    """The entry ``files`` for those names that exist."""
+    return {name: {"sha256": sha256_file(root / name)} for name in names if (root / name).is_file()}
+
+
+def update_run_json(root: Path, *, files: Iterable[str] = (), **changes: Any) -> dict[str, Any]:
+    """Changes some entries of ``run.json`` and renews the digests of ``files``; returns the new content.
+
+    One of ``files`` that is no longer there loses its digest.
+    """
+    record, names = read_run_json(root), tuple(files)
+    record.update(changes)
+    others = {name: entry for name, entry in record.get("files", {}).items() if name not in names}
+    record["files"] = {**others, **file_digests(root, names)}
+    write_run_json(root, record)
+    return read_run_json(root)
+
+
+@contextmanager
+def exclusive(root: Path, *, waits: bool = False) -> Iterator[None]:
+    """Holds the run directory for this process; the system lets go of it when the process ends, however it ends.
+
+    Guarantees
+        While one process is inside, another one that asks gets a ``RunError`` at once and touches nothing, or ``waits`` until
+        it may go in. The lock lies on the directory itself, so that no file is left behind. A directory that vanishes while
+        it is held ends the work as a fault of the system, whatever else it broke.
+    """
+    handle = os.open(root, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise RunError(
+                "another process is working on this run",
+                where=str(root),
+                got="a directory that is locked",
+                wanted="one process at a time",
+                fix="wait for it to end",
+            ) from error
+        try:
+            yield
+        except RunError as error:
+            _check_there(root, error)
+            raise
+        _check_there(root)
+    finally:
+        os.close(handle)
+
+
+def _check_there(root: Path, error: RunError | None = None) -> None:
+    if not root.is_dir():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(root)) from error
+
+
+_PACKAGES = ("torch", "numpy", "scipy", "dp-accounting", "safetensors")
+
+
+def software_versions() -> dict[str, str]:
+    """Versions of everything a result may depend on."""
+    found = {"twinproof": __version__, "python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "unknown"
+    return found
+
+
+def utc_now() -> str:
+    """The time, in UTC, to the second."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

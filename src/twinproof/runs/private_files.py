@@ -11,16 +11,15 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from twinproof.data.fingerprint import fingerprint
-from twinproof.data.record import Split
+from twinproof.data.record import Split, fingerprint
 from twinproof.errors import RunError
 from twinproof.files import append_line, read_bounded, write_atomic, write_json
-from twinproof.randomness import Key
+from twinproof.keys import Key
+from twinproof.runs.layout import StepLine
 from twinproof.runs.reading import Digest, Length, read_json, read_lines
-from twinproof.runs.run_model import StepLine
 
 _KEY, _FINGERPRINT, _SOURCE, _DIAGNOSTICS = "key", "fingerprint.json", "source.json", "diagnostics.jsonl"
-_PASSES, _TIMES = "passes.json", "times.json"
+_TIMES, PASSES = "times.json", "passes.json"
 # What a start writes before ``run.json`` is there, in this order.
 WRITTEN_FIRST = (_SOURCE, _FINGERPRINT, _KEY)
 _LARGEST_KEY = 4096
@@ -100,13 +99,7 @@ def load_source(folder: Path) -> dict[str, Any] | None:
 
 def save_passes(folder: Path, passes: Mapping[str, Any]) -> None:
     """Keeps how the passes of a run's steps are computed, for as long as training lasts."""
-    write_json(folder / _PASSES, dict(passes))
-
-
-def load_passes(folder: Path) -> dict[str, Any] | None:
-    """What ``save_passes`` kept; None for a run that has not begun to draw."""
-    path = folder / _PASSES
-    return read_json(path).record if path.is_file() else None
+    write_json(folder / PASSES, dict(passes))
 
 
 def save_times(folder: Path, *, finished: str, seconds: float) -> None:
@@ -135,5 +128,5 @@ def rewind_diagnostics(folder: Path, steps: int) -> None:
 
 def forget_training_secrets(folder: Path, checkpoint: str) -> None:
     """Removes the noise key (whoever had it could subtract the noise), the checkpoint and what else only a resume needs."""
-    for name in (_KEY, _PASSES, checkpoint):
+    for name in (_KEY, PASSES, checkpoint):
         (folder / name).unlink(missing_ok=True)

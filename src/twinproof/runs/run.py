@@ -14,16 +14,12 @@ from torch import nn
 
 from twinproof.data.record import Dataset
 from twinproof.errors import RunError, UserError
-from twinproof.extensions import Group, find, where_to_get
+from twinproof.extensions import where_to_get
 from twinproof.files import sha256_file
 from twinproof.guarantee import Guarantee, Kind, Status
-from twinproof.layers.models.registry import build_network
-from twinproof.layers.models.with_noise import NoiseForm, RedistributionKind, with_noise, with_two_noises
-from twinproof.layers.noise import BOTH_PLACES, Law, Place
-from twinproof.runs.layout import RunLayout, read_run_json, refuse_missing
+from twinproof.layers.run_network import build_run_network
+from twinproof.runs.layout import COMPLETE, DATA, NETWORK, PROMISES, RunLayout, read_run_json, refuse_missing
 from twinproof.runs.private_files import load_seconds
-from twinproof.runs.record import COMPLETE
-from twinproof.runs.run_model import DATA, NETWORK, PROMISES
 
 _OWN = "own:"
 
@@ -36,16 +32,6 @@ def own_network_name(network: nn.Module) -> str:
 def is_own_network(name: str) -> bool:
     """Whether a run's network is the caller's own, so that its code is not here."""
     return name.startswith(_OWN)
-
-
-def _noise_form(stored: dict[str, Any]) -> NoiseForm:
-    return NoiseForm(
-        Place(stored["place"]),
-        Law(stored["law"]),
-        RedistributionKind(stored["redistribution"]),
-        float(stored["floor"]),
-        float(stored["width"]),
-    )
 
 
 @dataclass(frozen=True)
@@ -149,24 +135,12 @@ class Run:
 
     def _untrained(self) -> nn.Module:
         config, data = self.record["config"], self.record["data"]
-        shape = tuple(data["shape"])
-        if is_own_network(config["model"]):
-            model = self._own_network(config["model"])
-        else:
-            model = build_network(config["model"], shape, len(data["classes"]), width=config["width"])
-        noise = config.get("noise_layer")
-        variant = find(Group.VARIANTS, f"{self.record.get('recipe')}.{config.get('variant')}")
-        adds = getattr(variant, "network", None)
-        if noise is None and adds is None:
-            return model
+        own = self._own_network(config["model"]) if is_own_network(config["model"]) else None
         try:
-            if adds is not None:
-                made: nn.Module = adds(model, shape)
-                return made
-            if noise["place"] == BOTH_PLACES:  # both deviations lie with the weights
-                return with_two_noises(model, shape, float(config["sigma"]), float(config["sigma"]), Law(noise["law"]))
-            return with_noise(model, shape, _noise_form(noise), float(config["sigma"]))
+            return build_run_network(config, tuple(data["shape"]), len(data["classes"]), own)
         except (UserError, KeyError, TypeError, ValueError) as error:
+            if config.get("noise_layer") is None:
+                raise
             raise RunError(
                 "the noise layer of this run cannot be built",
                 where=f"{self.layout.run_json}, config.noise_layer",

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from twinproof.errors import RunError
 from twinproof.files import write_atomic
-from twinproof.training.averaging import WeightAverage
+from twinproof.training.loop import WeightAverage
 
 FILE = "checkpoint.safetensors"
 

@@ -1,7 +1,8 @@
-"""The clipped sum of one step: the drawn records in passes of one size, on all cores or as one recording on a GPU."""
+"""The clipped sum of one step: passes on all cores, or as one recording on a GPU."""
 
 from __future__ import annotations
 
+import gc
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -12,10 +13,9 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from twinproof.training.batching import Batching
-from twinproof.training.captured import Captured
-from twinproof.training.per_example.path import PerExamplePath
-from twinproof.training.records import Pass
+from twinproof.compute.devices import Captured
+from twinproof.training.passes import Batching, Pass, PassMode
+from twinproof.training.per_example.paths import PerExamplePath
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -58,7 +58,7 @@ class StepSums(ABC):
 
     @abstractmethod
     def of(self, indices: Tensor, step: int) -> ClippedSums:
-        """The sums over the records ``indices``; they hold until the next call."""
+        """The sums over this rank's passes of the drawn records ``indices``; they hold until the next call."""
 
 
 class HostStepSums(StepSums):
@@ -107,8 +107,7 @@ class HostStepSums(StepSums):
 class DeviceStepSums(StepSums):
     """Passes as one recording on tensors that stay in place: which rows, how many of them count, and the seed of their noise.
 
-    Guarantees
-        The host waits for nothing: rows and counts lie on the device, and so do the sums.
+    The host waits for nothing: rows and counts lie on the device, and so do the sums.
     """
 
     def __init__(self, work: ClippedPass, batching: Batching, shapes: Mapping[str, Tensor]) -> None:
@@ -133,7 +132,7 @@ class DeviceStepSums(StepSums):
         """See :class:`StepSums`."""
         self._flat.zero_()
         self._total.counts.zero_()
-        size = self._batching.physical_batch
+        size, indices = self._batching.physical_batch, self._batching.own(indices)
         for number, start in enumerate(range(0, len(indices), size)):
             chunk = indices[start : start + size]
             self._rows[: len(chunk)].copy_(chunk)
@@ -149,6 +148,13 @@ class DeviceStepSums(StepSums):
         for name, value in part.by_name.items():
             self._total.by_name[name] += value
         self._total.counts.add_(part.counts)
+
+
+def step_sums(work: ClippedPass, batching: Batching, shapes: Mapping[str, Tensor], mode: PassMode) -> StepSums:
+    """The way to add up a step's gradients in this mode."""
+    if mode.capture:
+        return DeviceStepSums(work, batching, shapes)
+    return HostStepSums(work, batching, shapes, workers=mode.workers)
 
 
 def in_order(
@@ -172,3 +178,40 @@ def _single_threaded_workers(workers: int) -> ThreadPoolExecutor:
         started.result()
     torch.set_num_threads(threads)
     return pool
+
+
+_FEW, _MORE = 2, 10
+# What a pass may take of the memory that is free: a recording keeps scratch of its own, and others live there too.
+_SHARE = 0.4
+
+
+def records_that_fit(work: ClippedPass, shape: tuple[int, ...], copies: int, device: torch.device) -> int:
+    """The largest power of two of records whose pass takes a fair share of what is free on a GPU; at least 1."""
+    free, _ = torch.cuda.mem_get_info(device)
+    with torch.random.fork_rng(devices=[device]):
+        few, more = (_peak_bytes(work, records, shape, copies, device) for records in (_FEW, _MORE))
+    each = max(1.0, (more - few) / (_MORE - _FEW))
+    return power_of_two_below(_SHARE * free / each)
+
+
+def power_of_two_below(value: float) -> int:
+    """The largest power of two that does not exceed ``value``; 1 if there is none."""
+    return 1 << max(0, int(value).bit_length() - 1)
+
+
+def _peak_bytes(work: ClippedPass, records: int, shape: tuple[int, ...], copies: int, device: torch.device) -> int:
+    labels = torch.zeros(records, dtype=torch.int64, device=device)
+    inputs = torch.zeros(records, copies, *shape, device=device)
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    work(Pass(inputs[:, 0], labels, torch.ones_like(labels, dtype=torch.bool)), inputs)
+    torch.cuda.synchronize(device)
+    return torch.cuda.max_memory_allocated(device) - before
+
+
+def free_device_memory() -> None:
+    """Gives memory of finished work back to the device: recorded steps hold theirs until the collector finds them."""
+    gc.collect()
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.empty_cache()

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.stats import binom, laplace, norm
 
-from twinproof.certification.bounds import Evidence
+from twinproof.certification.confidence import Evidence
 from twinproof.layers.noise import Law
 
 Floats = NDArray[np.float64]

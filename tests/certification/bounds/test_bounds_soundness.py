@@ -11,7 +11,8 @@ from bounds_oracles import ALPHA, INPUTS, MOST_FAILURES, Floats, LineModel, few,
 from scipy.special import ndtri
 from scipy.stats import norm
 
-from twinproof.certification.bounds import CONFIDENCE_NAMES, Evidence, RunnerUp, find_bound, find_confidence
+from twinproof.certification.catalogue import find_bound
+from twinproof.certification.confidence import CONFIDENCE_NAMES, Evidence, RunnerUp, find_confidence
 from twinproof.layers.noise import Law
 
 Certify = Callable[[LineModel, Evidence], Floats]

@@ -10,14 +10,13 @@ from numpy.typing import NDArray
 from scipy.stats import binom
 from two_noises_oracles import ALPHA, INPUTS, MOST_FAILURES, TwoNoisesHalfspace, linear
 
-from twinproof.certification.bounds import Evidence, RunnerUp, find_confidence
-from twinproof.certification.bounds.tight import TightLaplace
-from twinproof.certification.method import Method
+from twinproof.certification.bounds import TightLaplace
+from twinproof.certification.confidence import Evidence, RunnerUp, find_confidence
+from twinproof.certification.method import Method, Sampling
 from twinproof.certification.radius import RadiusRule
-from twinproof.certification.sampling import Sampling
 from twinproof.certification.smoothed import smooth
-from twinproof.certification.two_noises import Rates, composition_radius, rates, single_pass_radius
-from twinproof.randomness import Key
+from twinproof.certification.two_noise_bounds import Rates, composition_radius, rates, single_pass_radius
+from twinproof.keys import Key
 
 Floats = NDArray[np.float64]
 Claim = Callable[[Floats, Floats, Rates], Floats]

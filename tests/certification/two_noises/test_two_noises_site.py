@@ -7,20 +7,20 @@ import math
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from twinproof.certification.bounds import Evidence
-from twinproof.certification.bounds.bound import Charge
-from twinproof.certification.grid_noise import joint_noise
-from twinproof.certification.method import Method
-from twinproof.certification.sampling import Sampling
+from twinproof.certification.bounds import Charge
+from twinproof.certification.confidence import Evidence
+from twinproof.certification.grid_noise import GridNoise, joint_noise
+from twinproof.certification.method import Method, Sampling
 from twinproof.certification.smoothed import SmoothedClassifier, smooth
-from twinproof.certification.two_noises import outgoing_sums, rates
-from twinproof.certification.two_noises.noisy_layer import NoisyLayer
-from twinproof.certification.two_noises.site import TwoNoisesSite
+from twinproof.certification.two_noise_bounds import outgoing_sums, rates
+from twinproof.certification.two_noises import NoisyLayer, TwoNoisesSite
 from twinproof.errors import ConfigError, DataError, ModelError
-from twinproof.layers.noise import FixedSpread, Law, NoiseLayer, RandomSpread, Spread, UniformSpread, add_two_noises, silenced
-from twinproof.randomness import Key
+from twinproof.keys import Key
+from twinproof.layers.noise import FixedSpread, Law, NoiseLayer, RandomSpread, Spread, UniformSpread, silenced
+from twinproof.layers.noise_placement import add_two_noises
+from twinproof.privacy.linear_maps import layer_map
 
 SHAPE = (1, 7, 6)
 
@@ -229,3 +229,38 @@ def test_hooks_and_zero_weights_are_refused() -> None:
         next(network[1].parameters()).zero_()
     with pytest.raises(ModelError, match="ignores its input"):
         smooth(network)
+
+
+LAYER_SHAPE, HIDDEN = (1, 6, 6), 0.7
+
+
+def _made() -> tuple[nn.Conv2d, GridNoise, NoisyLayer, Tensor]:
+    torch.manual_seed(4)
+    convolution = nn.Conv2d(1, 3, 3, stride=2, padding=1, bias=False)
+    matrix = layer_map(convolution, LAYER_SHAPE)
+    noise = joint_noise(0.35, 255, matrix.outputs)
+    layer = NoisyLayer(matrix, noise, HIDDEN, (3, 3, 3), torch.device("cpu"))
+    whole = torch.randint(-5000, 5000, (7, matrix.inputs + matrix.outputs))
+    return convolution, noise, layer, whole * noise.grid / noise.levels
+
+
+def test_it_is_the_layer_rounded_to_steps_plus_its_noise() -> None:
+    convolution, noise, layer, rows = _made()
+    step = HIDDEN / noise.steps
+    inputs = rows[:, :36].double().view(-1, *LAYER_SHAPE)
+    exact = nn.functional.conv2d(inputs, convolution.weight.double(), stride=2, padding=1).flatten(1).detach()
+    drawn = torch.round(rows[:, 36:].double() * noise.levels / noise.grid)
+    wanted = (torch.round(exact / step) + drawn) * step
+    found = layer(rows.float()).flatten(1)
+    # A product that falls between two whole numbers may be rounded either way by another order of sums.
+    assert np.abs((found - wanted).numpy()).max() <= step * (1 + 1e-9)
+    assert torch.isclose(found, wanted, rtol=0, atol=step / 1000).float().mean() > 0.99
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rows_are_left_as_they_are(dtype: torch.dtype) -> None:
+    _, _, layer, rows = _made()
+    given = rows.to(dtype)
+    kept = given.clone()
+    layer(given)
+    assert torch.equal(given, kept)

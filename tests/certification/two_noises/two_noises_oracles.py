@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from scipy.stats import binom
 from torch import nn
 
-from twinproof.layers.noise import Law, NoiseLayer, UniformSpread, add_two_noises
+from twinproof.layers.noise import Law, NoiseLayer, UniformSpread
+from twinproof.layers.noise_placement import add_two_noises
 
 Floats = NDArray[np.float64]
 DUAL = {"l1": np.inf, "l2": 2, "linf": 1}

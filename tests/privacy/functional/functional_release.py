@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from twinproof.privacy.functional import grid_laplace
+from twinproof.privacy import discrete_laplace as grid_laplace
 from twinproof.privacy.ledger import Ledger
 
 

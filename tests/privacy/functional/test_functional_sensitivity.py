@@ -1,4 +1,4 @@
-"""Tries to refute the counted sensitivities, with random and with optimised records; and does refute the published ones."""
+"""Objectives, feature balls and counted sensitivities: against autograd, exact integers, random and optimised records."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from twinproof.errors import ConfigError
-from twinproof.privacy.functional.feature_ball import LEVELS, FeatureBall
-from twinproof.privacy.functional.polynomials import output_polynomial, reconstruction_polynomial
-from twinproof.privacy.functional.sensitivity import (
-    class_sums_sensitivity,
+from twinproof.errors import ConfigError, DataError
+from twinproof.privacy.functional import (
+    LEVELS,
+    FeatureBall,
+    output_polynomial,
     polynomial_sensitivity,
     products_sensitivity,
     reconstruction_levels_sensitivity,
+    reconstruction_polynomial,
     reconstruction_sensitivity,
 )
-from twinproof.privacy.sensitivity.bound import Norm
-from twinproof_papers.published.formulas import paper_delta_l2, paper_delta_r
+from twinproof.privacy.linear_maps import Norm
 
 CLASSES = 3
 BALLS = [FeatureBall(norm, radius, features) for norm in Norm for radius, features in ((1.0, 6), (2.5, 1), (0.5, 9))]
@@ -71,7 +72,7 @@ def worst(movement: Movement, features: int, seed: int, rounds: int = 60) -> flo
 
 
 COUNTED: dict[str, tuple[Callable[[FeatureBall], Movement], Callable[[FeatureBall], float]]] = {
-    "class sums": (sum_movement, class_sums_sensitivity),
+    "class sums": (sum_movement, lambda ball: ball.largest_sum),
     "products": (product_movement, products_sensitivity),
     "polynomial": (monomial_movement, lambda ball: polynomial_sensitivity(ball, CLASSES)),
 }
@@ -109,45 +110,156 @@ def test_the_reconstruction_count_holds_and_is_reached(low: float, high: float) 
     assert counted * (1 - 1e-9) <= found <= counted
     edges = math.ceil(low * LEVELS), math.floor(high * LEVELS)
     assert reconstruction_levels_sensitivity(4, hidden, *edges) <= counted * LEVELS**2
-
-
-@pytest.mark.parametrize("hidden", [5, 32])
-def test_the_published_delta_r_is_exceeded_by_one_record(hidden: int) -> None:
-    """A black image whose hidden units are all 1: theta' x = 1 for theta = -1/d."""
-    inputs = -torch.ones(1, 10, dtype=torch.float64)
-    units = inputs @ torch.full((10, hidden), -0.1, dtype=torch.float64)
-    assert torch.allclose(units, torch.ones_like(units)), "inside the paper's bounds"
-    moved = float(reconstruction_polynomial(inputs, units).linear.abs().sum())
-    assert moved == pytest.approx(1.5 * 10 * hidden)
-    assert moved > paper_delta_r(10, hidden), "by coming or going alone; replaced, it moves more"
-    assert moved <= reconstruction_sensitivity(10, FeatureBall(Norm.LINF, 1.0, hidden), -1.0, 1.0) * (1 + 1e-9)
-
-
-def test_the_published_delta_r_forgets_all_maps_but_one() -> None:
-    """MNIST: 32 maps of 14 x 14 units that see 25 inputs each. Even its own coefficients, h/2 and x, move more."""
-    assert paper_delta_r(25, 14**2) == 4950
-    own_count = 25 * (32 * 14**2 / 2 + 1)
-    assert own_count > 15 * paper_delta_r(25, 14**2)
-    assert reconstruction_sensitivity(25, FeatureBall(Norm.LINF, 1.0, 32 * 14**2), -1.0, 1.0) > 47 * paper_delta_r(25, 14**2)
-
-
-def test_the_published_delta_l2_covers_the_labels_part_alone() -> None:
-    features, classes = 256, 10
-    record = torch.ones(1, features, dtype=torch.float64)
-    polynomial = output_polynomial(record, torch.tensor([3]), classes)
-    labels_part = float((polynomial.linear - record / 2).abs().sum())
-    assert labels_part <= paper_delta_l2(features) == 512
-    assert float(polynomial.linear.abs().sum()) > 2 * paper_delta_l2(features), "the linear coefficients of all classes"
-    moved = float(polynomial.monomials().abs().sum())
-    assert moved > 100 * paper_delta_l2(features)
-    assert moved <= polynomial_sensitivity(FeatureBall(Norm.LINF, 1.0, features), classes)
-
-
-def test_counts_without_meaning_are_refused() -> None:
-    for inputs, hidden in ((0, 3), (3, 0)):
-        with pytest.raises(ConfigError, match="cannot be used"):
-            paper_delta_r(inputs, hidden)
-    with pytest.raises(ConfigError, match="cannot be used"):
-        paper_delta_l2(0)
     with pytest.raises(ConfigError, match="no usable bounds"):
-        reconstruction_sensitivity(4, FeatureBall(Norm.L1, 1.0, 2), 1.0, 0.0)
+        reconstruction_sensitivity(4, hidden, high, low)
+
+
+RECORDS, FEATURES, KINDS, HIDDEN = 6, 4, 3, 5
+
+
+def some(*shape: int) -> Tensor:
+    return torch.rand(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(sum(shape))) * 2 - 1
+
+
+LABELS = torch.tensor([0, 2, 1, 1, 0, 2])
+INPUTS = some(RECORDS, FEATURES)
+
+
+def exact_output(weights: Tensor) -> Tensor:
+    targets = F.one_hot(LABELS, KINDS).double()
+    return F.binary_cross_entropy_with_logits(INPUTS @ weights.T, targets, reduction="sum")
+
+
+def test_the_output_objective_is_the_second_order_expansion() -> None:
+    """Value, gradient and Hessian at 0 are those of the exact loss; the third derivative is gone."""
+    polynomial = output_polynomial(INPUTS, LABELS, KINDS)
+    start = torch.zeros(KINDS, FEATURES, dtype=torch.float64)
+    assert torch.allclose(polynomial.value(start), exact_output(start))
+    gradients = [torch.func.jacrev(function)(start) for function in (polynomial.value, exact_output)]
+    hessians = [torch.func.hessian(function)(start) for function in (polynomial.value, exact_output)]
+    assert torch.allclose(*gradients)
+    assert torch.allclose(*hessians)
+    assert torch.allclose(hessians[0], torch.func.hessian(polynomial.value)(start + 3))
+    wrong = output_polynomial(INPUTS, 2 - LABELS, KINDS)
+    assert not torch.allclose(torch.func.jacrev(wrong.value)(start), gradients[1]), "other labels are seen"
+
+
+def test_the_reconstruction_objective_is_the_first_order_expansion() -> None:
+    inputs, hidden = (some(RECORDS, FEATURES) + 1) / 2, some(RECORDS, HIDDEN)
+    polynomial = reconstruction_polynomial(inputs, hidden)
+
+    def exact(weights: Tensor) -> Tensor:
+        return F.binary_cross_entropy_with_logits(hidden @ weights.T, inputs, reduction="sum")
+
+    start = torch.zeros(FEATURES, HIDDEN, dtype=torch.float64)
+    assert torch.allclose(polynomial.value(start), exact(start))
+    assert torch.allclose(torch.func.jacrev(polynomial.value)(start), torch.func.jacrev(exact)(start))
+    assert torch.func.hessian(polynomial.value)(start).abs().max() == 0
+
+
+def test_sums_are_the_sums_of_single_records() -> None:
+    features, hidden = some(RECORDS, FEATURES), some(RECORDS, HIDDEN)
+    whole = output_polynomial(features, LABELS, KINDS)
+    singles = [output_polynomial(features[i : i + 1], LABELS[i : i + 1], KINDS) for i in range(RECORDS)]
+    for name in ("constant", "linear", "quadratic"):
+        assert torch.allclose(getattr(whole, name), torch.stack([getattr(one, name) for one in singles]).sum(0))
+    parts = [reconstruction_polynomial(features[i : i + 1], hidden[i : i + 1]).linear for i in range(RECORDS)]
+    assert torch.allclose(reconstruction_polynomial(features, hidden).linear, torch.stack(parts).sum(0))
+    assert output_polynomial(features[:0], LABELS[:0], KINDS).monomials().abs().max() == 0
+
+
+def test_monomials_make_the_polynomial() -> None:
+    """Each coefficient once, times its own product of weights, is the objective less its constant."""
+    polynomial, weights = output_polynomial(some(RECORDS, FEATURES), LABELS, KINDS), some(KINDS, FEATURES)
+    products = [weights.flatten()]
+    for row in weights:
+        products.append(torch.stack([row[a] * row[b] for a in range(FEATURES) for b in range(a, FEATURES)]))
+    value = polynomial.monomials() @ torch.cat(products)
+    assert torch.allclose(value, polynomial.value(weights) - RECORDS * KINDS * math.log(2))
+
+
+def test_parts_that_do_not_fit_are_refused() -> None:
+    for labels in (torch.tensor([0, 3]), torch.tensor([-1, 0])):
+        with pytest.raises(DataError, match="belongs to no class"):
+            output_polynomial(some(2, FEATURES), labels, KINDS)
+    for records, labels in ((2, LABELS), (RECORDS, LABELS.double())):
+        with pytest.raises(DataError, match="do not fit the records"):
+            output_polynomial(some(records, FEATURES), labels, KINDS)
+    with pytest.raises(ConfigError, match="do not fit together"):
+        reconstruction_polynomial(some(2, FEATURES), some(3, HIDDEN))
+
+
+SETTINGS = [(norm, radius, features) for norm in Norm for radius, features in ((1.0, 7), (0.3, 1), (12.5, 300))]
+
+
+def records(features: int) -> Tensor:
+    """Small and large, dense and with one entry, at the corners, and what nobody should send."""
+    generator = torch.Generator().manual_seed(features)
+    plain = torch.randn(400, features, dtype=torch.float64, generator=generator)
+    scales = 10.0 ** torch.linspace(-4, 6, 400, dtype=torch.float64)[:, None]
+    corners = torch.where(plain[:50] > 0, 1e3, -1e3)
+    single = torch.eye(features, dtype=torch.float64)[:50] * -1e9
+    broken = torch.zeros(5, features, dtype=torch.float64)
+    broken[:, 0] = torch.tensor([math.nan, math.inf, -math.inf, 1e308, 5e-324], dtype=torch.float64)
+    return torch.cat([plain * scales, corners, single, broken])
+
+
+def outside(ball: FeatureBall, levels: Tensor) -> int:
+    """How many records are not whole numbers inside the ball, in exact arithmetic."""
+    found = 0
+    for row in levels.tolist():
+        whole = [int(value) for value in row]
+        length = {
+            Norm.L1: sum(map(abs, whole)),
+            Norm.L2: sum(value**2 for value in whole),
+            Norm.LINF: max(map(abs, whole)),
+        }[ball.norm]
+        found += whole != row or length > (LEVELS**2 if ball.norm is Norm.L2 else LEVELS)
+    return found
+
+
+@pytest.mark.parametrize(("norm", "radius", "features"), SETTINGS)
+def test_every_record_is_inside_exactly(norm: Norm, radius: float, features: int) -> None:
+    ball = FeatureBall(norm, radius, features)
+    levels = ball.levels(records(features))
+    assert outside(ball, levels) == 0
+    sums = levels.abs().sum(1)
+    assert int(sums.max()) <= ball.largest_sum
+    assert int(levels.square().sum(1).max()) <= ball.largest_square
+    assert float(sums.max()) >= ball.largest_sum * (0.999 if norm is not Norm.L2 else 0.95), "and close to what is allowed"
+    assert (levels[-5:-2] == 0).all(), "a record that is not finite counts nothing"
+
+
+@pytest.mark.parametrize("norm", [Norm.L1, Norm.L2])
+def test_planted_rounding_to_nearest_and_a_box_for_the_ball_are_seen(norm: Norm) -> None:
+    ball = FeatureBall(norm, 1.0, 300)
+    values = records(300)[:-5] * LEVELS
+    lengths = torch.linalg.vector_norm(values, ord=1 if norm is Norm.L1 else 2, dim=1, keepdim=True)
+    scaled = values * (LEVELS / lengths).clamp(max=1.0)
+    assert outside(ball, scaled.round()) > 0, "to the nearest level is too far"
+    assert outside(ball, values.clamp(-LEVELS, LEVELS).trunc()) > 0, "a box is no ball"
+
+
+@pytest.mark.parametrize(("norm", "radius", "features"), SETTINGS[::2])
+def test_what_is_inside_stays_within_a_level(norm: Norm, radius: float, features: int) -> None:
+    ball = FeatureBall(norm, radius, features)
+    inside = torch.linspace(-1, 1, features * 20, dtype=torch.float64).view(20, features) * radius / features * 0.999
+    clipped = ball.clip(inside)
+    assert float((clipped - inside).abs().max()) <= ball.unit * (1 + 1e-9)
+    assert torch.equal(ball.clip(inside.float()), ball.clip(inside.float().double()))
+    assert torch.equal(ball.levels(inside)[3:4], ball.levels(inside[3:4])), "each record for itself"
+
+
+def test_bounds_and_shapes_without_meaning_are_refused() -> None:
+    wrong: list[tuple[object, float, int, str]] = [
+        (Norm.L1, 0.0, 3, "radius"),
+        (Norm.L1, math.inf, 3, "radius"),
+        (Norm.L1, 1.0, 0, "features"),
+        ("l3", 1.0, 2, "norm cannot"),
+    ]
+    for norm, radius, features, message in wrong:
+        with pytest.raises(ConfigError, match=message):
+            FeatureBall(norm, radius, features)  # type: ignore[arg-type]
+    for shape in ((3,), (2, 4), (2, 3, 1)):
+        with pytest.raises(ConfigError, match="another shape"):
+            FeatureBall(Norm.L2, 1.0, 3).levels(torch.zeros(shape))

@@ -13,10 +13,9 @@ from torch import Tensor, nn
 from own_modules.harmful import ExtraState, StateDictHook, SwappedWeights
 from own_modules.harmless import Mlp
 from twinproof.errors import ModelError
-from twinproof.training.gradient_source import GradientSource
-from twinproof.training.own_network import tensors
-from twinproof.training.own_network.bits import same_bits
-from twinproof.training.own_network.tensors import TensorWatch, UnchangedTensors, WatchedSource, check_state_dict
+from twinproof.training.loop import GradientSource
+from twinproof.training.own_network import state as tensors
+from twinproof.training.own_network.state import TensorWatch, UnchangedTensors, WatchedSource, check_state_dict, same_bits
 
 
 class Model(nn.Module):

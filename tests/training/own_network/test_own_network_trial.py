@@ -11,14 +11,12 @@ from torch import Tensor, nn
 
 from own_modules.harmless import CLASSES, SHAPE, DropoutMlp, Mlp, OddMlp, TorchvisionStochasticDepth
 from twinproof.errors import ConfigError, ModelError
-from twinproof.training.loss import mean_cross_entropy
+from twinproof.training.loop import mean_cross_entropy
 from twinproof.training.own_network import trial
-from twinproof.training.own_network.draws import Draws
-from twinproof.training.own_network.trial import Probe, RowTrial, make_probe, seeded, try_forward, try_state
+from twinproof.training.own_network.trial import Draws, Probe, RowTrial, make_probe, seeded, try_forward, try_state
 from twinproof.training.per_example import FastPath, VmapPath
-from twinproof.training.per_example.alone import SinglePath, SpacedPath
-from twinproof.training.per_example.path import PerExamplePath
-from twinproof.training.per_example.trial import shifted_parameters
+from twinproof.training.per_example.choose import shifted_parameters
+from twinproof.training.per_example.paths import PerExamplePath, SinglePath, SpacedPath
 
 RECORDS = 24
 

@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from twinproof.layers.adjoint import Adjoint
-from twinproof.layers.noise.placement import FirstLayer
-from twinproof.training.per_example import fast, registry
+from twinproof.layers.noise_constraint import Adjoint
+from twinproof.layers.noise_placement import FirstLayer
+from twinproof.training.per_example import fast
+from twinproof.training.per_example import fast as registry
 from twinproof.training.per_example.choose import choose_path
-from twinproof.training.per_example.fast import FastPath
-from twinproof.training.per_example.registry import Call
-from twinproof.training.per_example.vmap import VmapPath
+from twinproof.training.per_example.fast import Call, FastPath
+from twinproof.training.per_example.paths import VmapPath
 
 COPIES, CLASSES = 2, 4
 LAYERS: list[tuple[Callable[[], FirstLayer], tuple[int, ...]]] = [

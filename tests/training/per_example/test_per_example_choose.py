@@ -12,12 +12,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from twinproof.errors import ConfigError, ModelError
-from twinproof.layers.models.registry import NETWORKS, build_network
-from twinproof.training.per_example import FastPath, VmapPath, choose_path, registry, trial
+from twinproof.layers.networks import NETWORKS, build_network
+from twinproof.training.per_example import FastPath, VmapPath, choose_path
+from twinproof.training.per_example import choose as trial
+from twinproof.training.per_example import fast as registry
 from twinproof.training.per_example.choose import PathName
 from twinproof.training.per_example.gradients import Instantiated, PerExampleGradient
-from twinproof.training.per_example.linear import linear
-from twinproof.training.per_example.path import RecordGradients, RecordLoss
+from twinproof.training.per_example.layers import linear
+from twinproof.training.per_example.paths import RecordGradients, RecordLoss
 
 
 class Forward(nn.Module):

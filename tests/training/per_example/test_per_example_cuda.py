@@ -9,13 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from twinproof.layers.models.registry import build_network
-from twinproof.training.loss import mean_cross_entropy
+from twinproof.layers.networks import build_network
+from twinproof.training.loop import mean_cross_entropy
 from twinproof.training.per_example.choose import choose_path
-from twinproof.training.per_example.device_sums import kernels_serve, row_squares
 from twinproof.training.per_example.fast import FastPath
-from twinproof.training.per_example.gradients import Instantiated
-from twinproof.training.per_example.path import PerExamplePath
+from twinproof.training.per_example.gradients import Instantiated, kernels_serve, row_squares
+from twinproof.training.per_example.paths import PerExamplePath
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU that torch can use")
 

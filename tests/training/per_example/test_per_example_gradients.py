@@ -10,7 +10,7 @@ from torch import Tensor
 
 from twinproof.training.per_example import EmbeddingFactors, Instantiated, LinearFactors, PerExampleGradient, gradients
 from twinproof.training.per_example.gradients import Rearranged, zero_gradient
-from twinproof.training.per_example.linear import factors_are_cheaper
+from twinproof.training.per_example.layers import factors_are_cheaper
 
 
 def drawn(*shape: int, seed: int) -> Tensor:

@@ -10,18 +10,11 @@ import torch
 from per_example_oracle import CLASSES, mean_loss, one_at_a_time, records, worst_error
 from torch import Tensor, nn
 
-from twinproof.training.per_example import (
-    FastPath,
-    Instantiated,
-    LinearFactors,
-    PerExampleGradient,
-    PerExamplePath,
-    VmapPath,
-    registry,
-)
-from twinproof.training.per_example.conv import convolution
+from twinproof.training.per_example import FastPath, Instantiated, LinearFactors, PerExampleGradient, PerExamplePath, VmapPath
+from twinproof.training.per_example import fast as registry
+from twinproof.training.per_example.fast import Call
 from twinproof.training.per_example.gradients import Rearranged
-from twinproof.training.per_example.registry import Call
+from twinproof.training.per_example.layers import convolution
 
 PATHS: dict[str, type[FastPath] | type[VmapPath]] = {"fast": FastPath, "vmap": VmapPath}
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}

@@ -10,29 +10,13 @@ import torch
 from per_example_oracle import CLASSES, mean_loss, records, worst_error
 from torch import Tensor, nn
 
-from twinproof.layers.noise import (
-    Law,
-    LearnedSpread,
-    NoiseLayer,
-    Place,
-    RandomSpread,
-    Spread,
-    UniformSpread,
-    add_noise,
-    split_at_noise,
-)
-from twinproof.training.augmentation import Repeats
-from twinproof.training.per_example import (
-    FastPath,
-    Instantiated,
-    PerExampleGradient,
-    PerExamplePath,
-    VmapPath,
-    choose_path,
-    registry,
-)
-from twinproof.training.per_example.learned_spread import learned_spread
-from twinproof.training.per_example.registry import Call
+from twinproof.layers.noise import Law, LearnedSpread, NoiseLayer, Place, RandomSpread, Spread, UniformSpread
+from twinproof.layers.noise_placement import add_noise, split_at_noise
+from twinproof.training.passes import Repeats
+from twinproof.training.per_example import FastPath, Instantiated, PerExampleGradient, PerExamplePath, VmapPath, choose_path
+from twinproof.training.per_example import fast as registry
+from twinproof.training.per_example.fast import Call
+from twinproof.training.per_example.layers import learned_spread
 
 DEVIATION, SEED = 0.7, 11
 MakeSpread = Callable[[tuple[int, ...]], Spread]

@@ -22,10 +22,9 @@ from twinproof.training.per_example import (
     RecordGradients,
     VmapPath,
     handles,
-    registry,
 )
-from twinproof.training.per_example.recorder import Passage, recording
-from twinproof.training.per_example.registry import Call
+from twinproof.training.per_example import fast as registry
+from twinproof.training.per_example.fast import Call, Passage, recording
 
 SHAPE = (2, 8, 8)
 MakePath = Callable[[nn.Module], PerExamplePath]

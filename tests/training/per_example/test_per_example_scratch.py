@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from twinproof.training.per_example import scratch
-from twinproof.training.per_example.scratch import Scratch
+from twinproof.training.per_example import gradients as scratch
+from twinproof.training.per_example.gradients import Scratch
 
 LARGE = 1 << 19  # elements of float32: two MiB
 LIKE = torch.zeros(1)

@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from twinproof.compute.devices import resolve_device
 from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError, ModelError, RunError
 from twinproof.progress import Progress, Silent
 from twinproof.runs.certificates import Certificate, read_certificates, read_settings
 from twinproof.runs.run import Run
-from twinproof.training.device import resolve_device
 from twinproof_papers.cell import Numbers
 from twinproof_papers.example_metrics.curvature import Iteration, input_gradient_norms, input_hessian_norms
 from twinproof_papers.example_metrics.lipschitz import LipschitzEstimates, LipschitzSettings, local_lipschitz

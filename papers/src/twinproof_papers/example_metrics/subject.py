@@ -10,13 +10,12 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.functional import softplus
 
-from twinproof.attacks.checks import check_batch, check_labels, refuse_nan
-from twinproof.attacks.frozen import untouched
-from twinproof.attacks.scores import scores_of
+from twinproof.attacks.objective import scores_of, untouched
+from twinproof.attacks.run import check_batch, check_labels, refuse_nan
+from twinproof.compute.devices import matrix_products
 from twinproof.errors import DataError, ModelError
-from twinproof.evaluation.own_noise import answers_at_random
+from twinproof.evaluation.protocols import answers_at_random
 from twinproof.layers.noise import silenced
-from twinproof.layers.precision import matrix_products
 
 # exp of it is still a float64.
 _NEVER_A_LINE = 500.0

@@ -9,14 +9,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from twinproof.compute.seeds import seed_generator
 from twinproof.errors import ModelError
-from twinproof.layers.noise import NoiseLayer, silenced, split_at_noise
-from twinproof.layers.noise.standard_noise import laplace_from_uniform
-from twinproof.privacy.mechanisms.targets import check_positive
-from twinproof.randomness import Key
+from twinproof.keys import Key
+from twinproof.layers.noise import NoiseLayer, laplace_from_uniform, silenced
+from twinproof.layers.noise_placement import split_at_noise
+from twinproof.privacy.mechanism import check_positive
 from twinproof.recipes.config import ResolvedConfig
-from twinproof.torch_seeding import seed_generator
-from twinproof.training.gradient_source import GradientSource
+from twinproof.training.loop import GradientSource
 
 REFUTATION = (
     "one draw of noise serves all steps, each of which reads the records again: differences of steps are free of it, and the "

@@ -5,14 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from twinproof.certification.bounds.bound import Charge
-from twinproof.certification.bounds.composition import Composition
-from twinproof.certification.bounds.hgm import HGM
-from twinproof.certification.two_noises.radii import composition_radius
-from twinproof.certification.two_noises.rates import Rates
+from twinproof.certification.bounds import HGM, Charge, Composition
+from twinproof.certification.two_noise_bounds import Rates, composition_radius
 from twinproof.guarantee import Status
-from twinproof.layers.noise import BOTH_PLACES
-from twinproof.layers.noise.fixed_draws import PSI
+from twinproof.layers.fixed_draws import PSI
+from twinproof.layers.noise_placement import BOTH_PLACES
 
 PAPER_DELTA = 1e-5
 

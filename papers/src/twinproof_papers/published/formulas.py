@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinproof.errors import ConfigError
-from twinproof.privacy.mechanisms.redistribution import Redistribution
-from twinproof.privacy.mechanisms.targets import check_target
+from twinproof.privacy.mechanism import check_target
+from twinproof.privacy.redistribution import Redistribution
 
 
 def paper_classic_sigma(epsilon: float, delta: float, sensitivity: float = 1.0) -> float:

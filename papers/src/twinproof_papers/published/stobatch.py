@@ -16,24 +16,21 @@ from torch import Tensor, nn
 from torch.func import vmap
 from torch.nn.functional import cross_entropy
 
+from twinproof.compute.ranks import ALONE, Ranks
+from twinproof.compute.seeds import seed_generator
 from twinproof.errors import ConfigError, ModelError
-from twinproof.layers.models.with_noise import with_two_noises
-from twinproof.layers.noise import Law, silenced
-from twinproof.layers.noise.fixed_draws import PSI, fixed_draws_of, with_fixed_draws
-from twinproof.layers.noise.norm_estimate import linear_part
-from twinproof.layers.noise.placement import FirstLayer
-from twinproof.layers.noise.standard_noise import laplace_from_uniform
-from twinproof.randomness import Key
+from twinproof.keys import Key
+from twinproof.layers.fixed_draws import PSI, fixed_draws_of, with_fixed_draws
+from twinproof.layers.noise import Law, laplace_from_uniform, silenced
+from twinproof.layers.noise_constraint import linear_part
+from twinproof.layers.noise_placement import FirstLayer, with_two_noises
 from twinproof.recipes.config import ResolvedConfig
-from twinproof.recipes.regulariser import reading
+from twinproof.recipes.recipe import reading
 from twinproof.recipes.stobatch import ensemble_of
-from twinproof.torch_seeding import seed_generator
-from twinproof.training.adversarial_ensemble import ATTACKS, Ensemble
-from twinproof.training.distributed.ranks import ALONE, Ranks
-from twinproof.training.distributed.shared_sums import SharedPlainGradients, summed_by_name
-from twinproof.training.gradient_source import GradientSource, PlainGradients, StepDiagnostics
-from twinproof.training.records import DeviceRecords
-from twinproof.training.taylor_loss import taylor_cross_entropy
+from twinproof.training.distributed import summed_by_name
+from twinproof.training.loop import GradientSource, PlainGradients, StepDiagnostics
+from twinproof.training.passes import DeviceRecords
+from twinproof.training.stobatch import ATTACKS, Ensemble, taylor_cross_entropy
 from twinproof_papers.published.formulas import paper_delta_l2, paper_delta_r
 
 _PAIR = 2
@@ -385,8 +382,7 @@ def published_source(settings: ResolvedConfig, source: PlainGradients, model: nn
     """The paper's steps on the records of ``source``, by as many ranks as it has."""
     ensemble, xi = ensemble_of(settings.regulariser), reading(settings.regulariser, "xi")
     training = PrintedTraining(settings.batch_size, xi, ensemble, trainers_of(settings))
-    ranks = source.ranks if isinstance(source, SharedPlainGradients) else ALONE
-    return PublishedStoBatch(training, source.records, model, key, ranks)
+    return PublishedStoBatch(training, source.records, model, key, source.ranks)
 
 
 class Claim(Protocol):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from torch import nn, optim
 
 from twinproof.guarantee import Status
-from twinproof.layers.noise.fixed_draws import FixedDrawsConstraint
+from twinproof.layers.fixed_draws import FixedDrawsConstraint
 from twinproof.recipes.stobatch import stobatch_network
 from twinproof.recipes.variant import PUBLISHED, Variant
-from twinproof.training.taylor_loss import taylor_cross_entropy
+from twinproof.training.stobatch import taylor_cross_entropy
 from twinproof_papers.published import adlm, stobatch
 from twinproof_papers.published.formulas import paper_classic_sigma, paper_extended_sigma
 

@@ -1,4 +1,4 @@
-"""What a network keeps in Python besides its tensors: attributes, containers, closures, class attributes and globals.
+"""What a network keeps: its tensors bit for bit, and its Python objects.
 
 Values are compared, not identities: a copy of a module has the same state as the module.
 """
@@ -10,8 +10,9 @@ import itertools
 import random
 import sys
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from types import CellType, CodeType, FunctionType, MappingProxyType, MethodType, ModuleType
@@ -20,12 +21,68 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from twinproof.training.own_network.bits import all_tensors
+from twinproof.errors import ModelError
+from twinproof.training.loop import GradientSource
+from twinproof.training.per_example.paths import RecordGradients
+
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_SEED = 20_261_117
+_MOST_AT_ONCE = 1 << 22
+
+
+def bits(value: Tensor) -> Tensor:
+    """The same memory read as integers, so that NaN equals NaN and 0.0 differs from -0.0."""
+    detached = value.detach()
+    if detached.is_complex():
+        detached = torch.view_as_real(detached)
+    if detached.dtype == torch.bool:
+        return detached.to(torch.uint8)
+    return detached.contiguous().view(_INTEGERS[detached.element_size()])
+
+
+def same_bits(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors have the same shape, dtype and bits."""
+    return one.shape == other.shape and one.dtype == other.dtype and torch.equal(bits(one), bits(other))
+
+
+def all_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Every parameter and buffer by name; one that has two names has both."""
+    return dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers(remove_duplicate=False))
+
+
+def row_digests(gradients: RecordGradients) -> dict[str, Tensor]:
+    """One number (m,) for each parameter and record that changes with every bit of that gradient.
+
+    Zeros of both signs count as one, and so do all NaN: neither makes a difference to a sum of finite gradients.
+    """
+    return {name: _digest(value.instantiate()) for name, value in gradients.by_name.items()}
+
+
+def _digest(values: Tensor) -> Tensor:
+    flat = values.detach().reshape(values.shape[0], -1)
+    columns = max(1, _MOST_AT_ONCE // max(1, flat.shape[0]))
+    total = torch.zeros(flat.shape[0], dtype=torch.int64, device=flat.device)
+    generator = torch.Generator().manual_seed(_SEED)
+    for block in torch.split(flat, columns, dim=1):
+        plain = torch.where(block.isnan(), torch.nan, block + 0.0)
+        weights = torch.randint(-(2**62), 2**62, (block.shape[1],), generator=generator) * 2 + 1
+        total += (bits(plain).to(torch.int64) * weights.to(flat.device)).sum(1)
+    return total
+
+
+def first_difference(one: Mapping[str, Tensor], other: Mapping[str, Tensor], rows: Tensor | Sequence[int]) -> str:
+    """The parameter and row at which two tables of digests differ; empty if nowhere among ``rows``."""
+    for name, digests in one.items():
+        differing = (digests != other[name])[rows].nonzero()
+        if len(differing):
+            return f"{name} in {len(differing)} of {len(rows)} rows"
+    return ""
+
 
 # Their code keeps nothing about records, and walking it would take long.
 _LIBRARIES = {"torch", "numpy", "twinproof", "scipy", *sys.stdlib_module_names}
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic, torch.dtype, torch.device, torch.Size, range)
-_MOST = 200_000  # values; what keeps more is told by their number
+_MOST = 200_000  # values that are looked at; of more only the number counts
 
 
 @dataclass(frozen=True)
@@ -157,20 +214,151 @@ def _contents(value: object) -> str | None:
         if value.is_sparse or value.is_meta or torch._C._functorch.is_functorch_wrapped_tensor(value):
             return f"tensor {tuple(value.shape)}"
         held = value.detach().cpu().contiguous().flatten().view(torch.uint8) if value.numel() else value.detach().cpu()
-        return _digest(held.numpy().tobytes(), f"{value.dtype}{tuple(value.shape)}")
+        return _value_digest(held.numpy().tobytes(), f"{value.dtype}{tuple(value.shape)}")
     if isinstance(value, torch.Generator):
-        return _digest(value.get_state().numpy().tobytes(), "torch.Generator")
+        return _value_digest(value.get_state().numpy().tobytes(), "torch.Generator")
     if isinstance(value, np.ndarray):
-        return _digest(value.tobytes() if value.dtype != object else repr(value).encode(), f"{value.dtype}{value.shape}")
+        return _value_digest(value.tobytes() if value.dtype != object else repr(value).encode(), f"{value.dtype}{value.shape}")
     if isinstance(value, np.random.Generator | np.random.RandomState):
         state = value.bit_generator.state if isinstance(value, np.random.Generator) else value.get_state()
-        return _digest(repr(state).encode(), "numpy generator")
+        return _value_digest(repr(state).encode(), "numpy generator")
     if isinstance(value, random.Random):
-        return _digest(repr(value.getstate()).encode(), "random.Random")
+        return _value_digest(repr(value.getstate()).encode(), "random.Random")
     if isinstance(value, bytearray | itertools.count | MappingProxyType):
         return repr(value)
     return None
 
 
-def _digest(content: bytes, label: str) -> str:
+def _value_digest(content: bytes, label: str) -> str:
     return f"{label} {hashlib.sha256(content).hexdigest()[:16]}"
+
+
+def changed_tensor(name: str, how: str = "its value changed outside an update") -> ModelError:
+    """The error for a tensor that something else than an update changed."""
+    return ModelError(
+        "the network changes a tensor of its own, which would then hold values of the training records without noise",
+        where=name,
+        got=how,
+        wanted="parameters and buffers that only the noisy updates change",
+        fix="keep no statistics of the records in the model; what must be learned is a parameter that the optimiser trains",
+    )
+
+
+class UnchangedTensors:
+    """The tensors of a model as they were, with their values."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._tensors = all_tensors(model)
+        self._values = {name: value.detach().clone() for name, value in self._tensors.items()}
+        self._names = sorted(model.state_dict())
+
+    def check(self) -> None:
+        """ModelError unless the model has the same tensors under the same names with the same bits."""
+        now = all_tensors(self._model)
+        for name, value in self._values.items():
+            if now.get(name) is not self._tensors[name]:
+                raise changed_tensor(name, "another tensor stands in its place" if name in now else "it is gone")
+            if not same_bits(now[name], value):
+                raise changed_tensor(name)
+        for name in now:
+            if name not in self._values:
+                raise changed_tensor(name, "it was not there before")
+        check_state_dict(self._model)
+        if sorted(self._model.state_dict()) != self._names:
+            raise changed_tensor("state_dict()", "other names than before")
+
+
+class TensorWatch:
+    """Watches the tensors of a model through a whole training.
+
+    ``start`` is the network as it was before the first step of the run; ``moves`` names frozen tensors that this package
+    itself moves after an update (the deviation of a noise layer).
+
+    Guarantees
+        Between one update and the next no parameter or buffer changed by one bit; at the end every
+        buffer and every frozen parameter has the bits that it began with, those of ``moves`` aside. On a GPU nothing waits:
+        what was seen is read when ``check`` is called, which must be before anything is released.
+    """
+
+    def __init__(self, model: nn.Module, start: nn.Module, moves: Iterable[str] = ()) -> None:
+        self._model = model
+        self._tensors, begun = all_tensors(model), all_tensors(start)
+        trained = {name for name, value in self._tensors.items() if value.requires_grad}
+        self._moving = trained | set(moves)
+        self._kept = {
+            name: (value if name in self._moving else begun[name]).detach().clone() for name, value in self._tensors.items()
+        }
+        device = next(model.parameters()).device
+        self._changed = {name: torch.zeros((), dtype=torch.bool, device=value.device) for name, value in self._kept.items()}
+        self._lazy = device.type == "cuda"
+
+    def updated(self) -> None:
+        """To be called after an update, and after what this package does to the weights then."""
+        with torch.no_grad():
+            for name in self._moving:
+                self._kept[name].copy_(self._tensors[name])
+
+    def compare(self) -> None:
+        """Compares every tensor with what it was after the last update; on a CPU ends in an error at once."""
+        now = all_tensors(self._model)
+        for name in self._kept.keys() | now.keys():
+            if now.get(name) is not self._tensors.get(name):
+                raise changed_tensor(name, "another tensor stands in its place")
+        for name, value in self._kept.items():
+            if self._lazy:
+                self._changed[name] |= (bits(self._tensors[name]) != bits(value)).any()
+            elif not torch.equal(bits(self._tensors[name]), bits(value)):
+                raise changed_tensor(name)
+
+    def check(self) -> None:
+        """ModelError if any comparison so far has found a change."""
+        for name, changed in self._changed.items():
+            if bool(changed):
+                raise changed_tensor(name)
+
+
+class WatchedSource(GradientSource):
+    """The gradients of ``source``; ends in an error where the model's tensors are not those of the last update.
+
+    ``around`` is entered for each step: what else is to be looked at while its gradients are made.
+    """
+
+    def __init__(
+        self, source: GradientSource, watch: TensorWatch, around: Callable[[int], AbstractContextManager[None]]
+    ) -> None:
+        self._source = source
+        self.pass_size = source.pass_size
+        self._watch = watch
+        self._around = around
+
+    def gradient(self, step: int) -> dict[str, Tensor]:
+        """See :class:`GradientSource`."""
+        with self._around(step):
+            found = self._source.gradient(step)
+        self._watch.compare()
+        self.last = self._source.last
+        return found
+
+
+def check_state_dict(model: nn.Module) -> dict[str, Tensor]:
+    """The weights to release: the state dict, if it holds the model's parameters and lasting buffers and nothing else.
+
+    Guarantees
+        Every entry has the bits of the tensor of that name, so that no hook can add to what is released.
+    """
+    state, tensors = model.state_dict(), all_tensors(model)
+    for name, value in state.items():
+        if name not in tensors:
+            raise ModelError(
+                "the network's state holds more than its parameters and buffers",
+                where=name,
+                got=type(value).__name__,
+                wanted="nothing from a state_dict hook or get_extra_state, which could carry training records out",
+            )
+        if not isinstance(value, Tensor) or not same_bits(value, tensors[name]):
+            raise changed_tensor(name, "state_dict() gives another value than the model has")
+    for name in dict(model.named_parameters(remove_duplicate=False)):
+        if name not in state:
+            raise changed_tensor(name, "state_dict() leaves it out")
+    return dict(state)

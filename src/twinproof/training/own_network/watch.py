@@ -15,16 +15,21 @@ import torch
 from torch import Tensor, nn
 
 from twinproof.errors import ModelError
-from twinproof.layers.modes import evaluation_mode
-from twinproof.randomness import Key
-from twinproof.training.moved_copies import moved_copies_in
-from twinproof.training.own_network.bits import all_tensors, first_difference, row_digests, same_bits
-from twinproof.training.own_network.state import KeptState, differences
-from twinproof.training.own_network.tensors import TensorWatch
+from twinproof.keys import Key
+from twinproof.layers.cross_example import evaluation_mode
+from twinproof.training.copies import moved_copies_in
+from twinproof.training.own_network.state import (
+    KeptState,
+    TensorWatch,
+    all_tensors,
+    differences,
+    first_difference,
+    row_digests,
+    same_bits,
+)
 from twinproof.training.own_network.trial import Probe, Remembered, RowTrial, seeded, state_error
-from twinproof.training.per_example.alone import SinglePath
-from twinproof.training.per_example.path import PerExamplePath, RecordGradients
-from twinproof.training.per_example.trial import shifted_parameters
+from twinproof.training.per_example.choose import shifted_parameters
+from twinproof.training.per_example.paths import PerExamplePath, RecordGradients, SinglePath
 
 # Where bits differ by the device's rounding: of a gradient's norm. Ties of ReLUs move single entries as they like.
 _NEAR = 0.1
@@ -43,9 +48,9 @@ class Workshop:
 
 
 class WatchedPath(PerExamplePath):
-    """The path of the network in training, compared with a fresh copy's where it was told to.
+    """The path of the network in training, compared with a fresh copy's at some steps (``around``).
 
-    ``note`` is told of places where the network keeps values between passes that no fresh copy has.
+    ``note`` is called with the places where the network keeps values between passes that no fresh copy has.
     """
 
     def __init__(

@@ -3,13 +3,11 @@
 Importing the package registers the handlers of the supported layers.
 """
 
-from twinproof.training.per_example import conv, embedding, learned_spread, linear, norms
+from twinproof.training.per_example import layers
 from twinproof.training.per_example.choose import choose_path
-from twinproof.training.per_example.fast import FastPath
+from twinproof.training.per_example.fast import FastPath, handles
 from twinproof.training.per_example.gradients import EmbeddingFactors, Instantiated, LinearFactors, PerExampleGradient
-from twinproof.training.per_example.path import PerExamplePath, RecordGradients, RecordLoss
-from twinproof.training.per_example.registry import handles
-from twinproof.training.per_example.vmap import VmapPath
+from twinproof.training.per_example.paths import PerExamplePath, RecordGradients, RecordLoss, VmapPath
 
 __all__ = [
     "EmbeddingFactors",
@@ -22,10 +20,6 @@ __all__ = [
     "RecordLoss",
     "VmapPath",
     "choose_path",
-    "conv",
-    "embedding",
     "handles",
-    "learned_spread",
-    "linear",
-    "norms",
+    "layers",
 ]

@@ -2,27 +2,251 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.func import vmap
+from torch.utils.hooks import RemovableHandle
 
+from twinproof.compute.devices import repeatable_convolutions
 from twinproof.errors import ModelError
-from twinproof.layers.adjoint import Adjoint
-from twinproof.training.per_example.buffers import watched_buffers
-from twinproof.training.per_example.failures import naming_the_operation
-from twinproof.training.per_example.gradients import PerExampleGradient, zero_gradient
-from twinproof.training.per_example.outputs import checked_logits, checked_loss
-from twinproof.training.per_example.path import (
+from twinproof.extensions import Group, Plugin, find, plugin_of, plugin_of_code
+from twinproof.layers.noise_constraint import Adjoint
+from twinproof.training.per_example.gradients import Instantiated, PerExampleGradient, zero_gradient
+from twinproof.training.per_example.paths import (
     PerExamplePath,
     RecordGradients,
     RecordLoss,
+    checked_logits,
+    checked_loss,
+    naming_the_operation,
     no_records,
+    watched_buffers,
 )
-from twinproof.training.per_example.recorder import Passage, recording
-from twinproof.training.per_example.registry import Call, handler_of, trainable
-from twinproof.training.per_example.repeatable import repeatable_convolutions
+
+Layer = TypeVar("Layer", bound=nn.Module)
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One use of a layer in a forward pass: its ``inputs`` and the loss's gradient at its output, ``errors``.
+
+    The first axis of both counts the copies of all records, record by record: rows ``r * copies`` to ``(r + 1) * copies``
+    belong to record r. Neither carries an autograd graph.
+
+    ``transposed``: a use of its weights by an ``Adjoint``, without its bias. What went into that, shaped like outputs of the
+    layer, stands as ``errors``, and the error at what came out of it, shaped like inputs, as ``inputs``: since z = W'c is
+    linear in both, the gradient in W is the same product of the two as that of y = Wx.
+    """
+
+    inputs: Tensor
+    errors: Tensor
+    transposed: bool = False
+
+
+LayerHandler = Callable[[Layer, Sequence[Call], int], dict[str, PerExampleGradient]]
+"""(layer, its calls, number of records) -> the gradient of each of the layer's own trainable parameters, by local name."""
+
+Handler = LayerHandler[Any]
+
+_HANDLERS: dict[type[nn.Module], Handler] = {}
+
+
+def handles(*kinds: type[nn.Module]) -> Callable[[LayerHandler[Layer]], LayerHandler[Layer]]:
+    """Registers the decorated function as the handler of these layer types.
+
+    Types are matched exactly: a subclass may compute something else in its ``forward``.
+    """
+
+    def register(handler: LayerHandler[Layer]) -> LayerHandler[Layer]:
+        for kind in kinds:
+            _HANDLERS[kind] = handler
+        return handler
+
+    return register
+
+
+def handler_of(layer: nn.Module) -> Handler | None:
+    """The handler of this layer's exact type, if there is one."""
+    own = _HANDLERS.get(type(layer))
+    return own if own is not None else find(Group.LAYER_RULES, _full_name(type(layer)))
+
+
+def rule_plugins(model: nn.Module) -> list[Plugin]:
+    """Where the handlers of the model's layers come from, those of this package left out."""
+    found: dict[str, Plugin] = {}
+    for kind in {type(layer) for layer in model.modules()}:
+        name = _full_name(kind)
+        own = _HANDLERS.get(kind)
+        plugin = plugin_of(Group.LAYER_RULES, name) if own is None else plugin_of_code(Group.LAYER_RULES, name, own)
+        if plugin is not None:
+            found[name] = plugin
+    return [found[name] for name in sorted(found)]
+
+
+def _full_name(kind: type[nn.Module]) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def trainable(layer: nn.Module) -> dict[str, nn.Parameter]:
+    """The layer's own parameters that require a gradient, by local name: those a handler must answer for."""
+    own = layer.named_parameters(recurse=False, remove_duplicate=False)
+    return {local: parameter for local, parameter in own if parameter.requires_grad}
+
+
+def by_record(values: Tensor, records: int, *last: int) -> Tensor:
+    """(m * copies, ...) as (m, T, *last): copies and all middle axes become the one axis a gradient is summed over."""
+    return values.reshape(records, -1, *last)
+
+
+def bias_gradient(
+    bias: nn.Parameter, calls: Sequence[Call], records: int, summed: Callable[[Tensor], Tensor]
+) -> PerExampleGradient:
+    """The sum over those calls that added the bias; ``summed`` takes a call's errors to (m, outputs)."""
+    parts = [summed(call.errors) for call in calls if not call.transposed]
+    return Instantiated(added(parts)) if parts else zero_gradient(bias, records)
+
+
+def added(parts: Sequence[Tensor]) -> Tensor:
+    """The sum over the calls of a shared layer."""
+    return parts[0] if len(parts) == 1 else torch.stack(list(parts)).sum(0)
+
+
+def joined(parts: Sequence[Tensor]) -> Tensor:
+    """The calls of a shared layer one after the other along T: sums over T then add them up."""
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim=1)
+
+
+@dataclass(frozen=True, eq=False)
+class Passage:
+    """One call of one layer. ``edge`` is the place of the output in the graph, taken before anything changes it in place.
+
+    ``transposed``: the call of an ``Adjoint`` of that layer.
+    """
+
+    path: str
+    inputs: Tensor
+    version: int
+    edge: GradientEdge
+    transposed: bool = False
+
+    def unchanged_inputs(self) -> Tensor:
+        """The inputs as the layer read them."""
+        if self.inputs._version != self.version:
+            raise ModelError(
+                "an input of a layer was changed in place after the layer read it",
+                where=self.path,
+                got="an in-place operation on the layer's input",
+                wanted="the input still as it was in the forward pass",
+                fix="use the operation that makes a new tensor, for example relu(x) for relu_(x)",
+            )
+        return self.inputs
+
+
+@dataclass(eq=False)
+class Recorder:
+    """The calls of ``layers`` and of their ``adjoints`` in one forward pass over ``rows`` copies, in their order."""
+
+    layers: Mapping[str, nn.Module]
+    rows: int
+    adjoints: Sequence[Adjoint] = ()
+    passages: list[Passage] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        paths = {id(layer): path for path, layer in self.layers.items()}
+        transposed = {id(adjoint): (paths[id(adjoint.layer)], True) for adjoint in self.adjoints}
+        self._paths = {number: (path, False) for number, path in paths.items()} | transposed
+
+    def note(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
+        """Keeps one call; a call outside the graph (under ``no_grad``) has no gradient and is left out."""
+        path, transposed = self._paths.get(id(layer), (None, False))
+        if path is None or not output.requires_grad:
+            return
+        inputs: Tensor = args[0] if args else kwargs["input"]
+        if inputs.dim() == 0 or inputs.shape[0] != self.rows:
+            raise ModelError(
+                "a layer's first axis does not count the rows of the batch",
+                where=path,
+                got=f"an input of shape {tuple(inputs.shape)} in a batch of {self.rows} rows",
+                wanted=f"({self.rows}, ...)",
+                fix="keep the batch first, or use the vmap path",
+            )
+        self.passages.append(Passage(path, inputs.detach(), inputs._version, get_gradient_edge(output), transposed))
+
+
+class _Recorders(threading.local):
+    """The recorders at work in this thread, innermost last: a forward pass in another thread is none of their business."""
+
+    def __init__(self) -> None:
+        self.active: list[Recorder] = []
+
+
+@dataclass(eq=False)
+class _SharedHook:
+    """The one hook of a layer, and how many recorders in all threads need it."""
+
+    handle: RemovableHandle
+    users: int = 0
+
+
+_RECORDERS = _Recorders()
+_LOCK = threading.Lock()
+_HOOKS: weakref.WeakKeyDictionary[nn.Module, _SharedHook] = weakref.WeakKeyDictionary()
+
+
+@contextmanager
+def recording(layers: Mapping[str, nn.Module], rows: int, adjoints: Sequence[Adjoint] = ()) -> Iterator[Recorder]:
+    """Records the calls of ``layers`` by this thread inside the block, and those of ``adjoints``, whose layers are among them.
+
+    No hook is left when the last block has ended.
+
+    The hooks run before any hook of the user's, so that they see the layer's own output. Threads that record the same layer
+    share its hook: torch reads a layer's hooks in several steps, and one that vanishes in between would break the other
+    thread's forward pass.
+
+    A recorder sees the forward passes of the thread that opened it and of no other. The hooks are gone after an error too.
+    """
+    recorder = Recorder(layers, rows, adjoints)
+    hooked: list[nn.Module] = []
+    try:
+        with _LOCK:
+            for layer in (*layers.values(), *adjoints):
+                _use_hook(layer)
+                hooked.append(layer)
+        _RECORDERS.active.append(recorder)
+        yield recorder
+    finally:
+        if recorder in _RECORDERS.active:
+            _RECORDERS.active.remove(recorder)
+        with _LOCK:
+            for layer in hooked:
+                _drop_hook(layer)
+
+
+def _use_hook(layer: nn.Module) -> None:
+    if layer not in _HOOKS:
+        _HOOKS[layer] = _SharedHook(layer.register_forward_hook(_note, with_kwargs=True, prepend=True))
+    _HOOKS[layer].users += 1
+
+
+def _drop_hook(layer: nn.Module) -> None:
+    hook = _HOOKS[layer]
+    hook.users -= 1
+    if not hook.users:
+        hook.handle.remove()
+        del _HOOKS[layer]
+
+
+def _note(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
+    for recorder in _RECORDERS.active:
+        recorder.note(layer, args, kwargs, output)
 
 
 class FastPath(PerExamplePath):
@@ -32,12 +256,11 @@ class FastPath(PerExamplePath):
     ``channels_last`` a batch of images is laid out with its channels innermost, which convolutions on a CPU run faster; the
     model itself is not touched, and most of its tensors follow the layout of the input.
 
-    Guarantees
-        Right for models that pass the trial in :func:`choose_path`: no operation mixes rows of the batch, and each
-        parameter acts only through calls of its own layer, or of an ``Adjoint`` of it. The loss sees one record at a time (it
-        is mapped over records). Nothing that was collected outlives the call except what the result holds. Several threads
-        may call ``gradients`` at the same time: each gets the bits that it would get alone, unless a layer draws from torch's
-        global generator.
+    Right for models that pass the trial in :func:`choose_path`: no operation mixes rows of the batch, and each
+    parameter acts only through calls of its own layer, or of an ``Adjoint`` of it. The loss sees one record at a time (it
+    is mapped over records). Nothing that was collected outlives the call except what the result holds. Several threads
+    may call ``gradients`` at the same time: each gets the bits that it would get alone, unless a layer draws from torch's
+    global generator.
     """
 
     def __init__(self, model: nn.Module, loss: RecordLoss, *, channels_last: bool = False) -> None:

@@ -1,5 +1,8 @@
 """One parameter's gradients of m records, in the representation that is cheapest for the layer.
 
+The gradients of one pass of a large network take tens or hundreds of megabytes, and an allocator gives such sizes back to the
+system when they are freed. Allocating them again costs a page fault for each 4 KiB, more than the arithmetic that fills them.
+
 Clipping needs two things of a batch of gradients: each record's norm, and a weighted sum over the records. A linear layer can
 give both from its inputs and errors without ever forming m matrices; a convolution usually forms them. What the training
 loop sees is the same either way.
@@ -12,21 +15,117 @@ Precision
 Guarantees
     For gradients in float32 or lower precision, ``squared_norms()`` is never below the exact squared norm of what
     ``weighted_sum`` adds up. Proof: a float64 sum of n terms errs by at most n * 2**-53 times the sum of their absolute
-    values, in whatever order it is taken; each representation adds more than that bound to its result.
+    values, in any order; each representation adds more than that bound to its result.
 """
 
 from __future__ import annotations
 
 import math
+import threading
+import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from twinproof.training.per_example.device_sums import kernels_serve, row_squares, weighted_rows
-from twinproof.training.per_example.scratch import SCRATCH
+from twinproof.compute.devices import kernels_run
+
+# Below it the allocator itself keeps freed memory; above it are the sizes worth keeping.
+_SMALLEST = 1 << 20
+_ALIGNMENT = 64  # that of torch's own memory: matrix products may round differently at other places
+
+
+class _Slab:
+    """Bytes that are lent to one tensor at a time; free again when nothing shares that tensor's memory any more."""
+
+    def __init__(self, size: int) -> None:
+        raw = np.empty(size + _ALIGNMENT, dtype=np.uint8)
+        start = -raw.ctypes.data % _ALIGNMENT
+        self._bytes: NDArray[np.uint8] = raw[start : start + size]
+        self._borrower: weakref.ref[NDArray[np.uint8]] | None = None
+
+    @property
+    def size(self) -> int:
+        return int(self._bytes.size)
+
+    @property
+    def idle(self) -> bool:
+        return self._borrower is None or self._borrower() is None
+
+    def lend(self, count: int) -> Tensor:
+        """``count`` bytes. The tensor's storage, which all its views share, keeps the array alive."""
+        array = self._bytes[:count]
+        self._borrower = weakref.ref(array)
+        return torch.from_numpy(array)
+
+
+class Scratch:
+    """Lends memory for large tensors on a CPU and keeps what comes back.
+
+    Two tensors that are alive at the same time never share memory, also across threads.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._slabs: list[_Slab] = []
+
+    def empty(self, shape: Sequence[int], like: Tensor, *, dtype: torch.dtype | None = None) -> Tensor:
+        """A tensor with unset entries on the device of ``like``, and in its dtype if none is given."""
+        dtype = dtype or like.dtype
+        count = math.prod(shape) * dtype.itemsize
+        if like.device.type != "cpu" or count < _SMALLEST:
+            return like.new_empty(shape, dtype=dtype)
+        with self._lock:
+            lent = self._slab(count).lend(count)
+        return lent.view(dtype).view(tuple(shape))
+
+    def release(self) -> None:
+        """Frees the memory that is not in use."""
+        with self._lock:
+            self._slabs = [slab for slab in self._slabs if not slab.idle]
+
+    def _slab(self, count: int) -> _Slab:
+        """The smallest idle slab that fits; otherwise a new one, in the place of an idle one that is too small."""
+        idle = sorted((slab for slab in self._slabs if slab.idle), key=lambda slab: slab.size)
+        fitting = next((slab for slab in idle if count <= slab.size), None)
+        if fitting is not None:
+            return fitting
+        if idle:
+            self._slabs.remove(idle[-1])
+        made = _Slab(count)
+        self._slabs.append(made)
+        return made
+
+
+SCRATCH = Scratch()
+"""The one of this process."""
+
+
+def kernels_serve(flat: Tensor) -> bool:
+    """Whether the kernels take this matrix: float32, rows one after the other, on a GPU."""
+    return flat.is_cuda and flat.dtype == torch.float32 and flat.is_contiguous() and kernels_run(flat.device)
+
+
+def row_squares(flat: Tensor) -> Tensor:
+    """The sum of squares of each row, in float64."""
+    from twinproof.training.per_example import sum_kernels
+
+    # Triton launches on the current GPU, which need not be the one of the tensors.
+    with torch.cuda.device(flat.device):
+        return sum_kernels.row_squares(flat)
+
+
+def weighted_rows(flat: Tensor, weights: Tensor) -> Tensor:
+    """The sum over rows of weight times row, in float64; rows of weight 0 are left out, NaN too."""
+    from twinproof.training.per_example import sum_kernels
+
+    with torch.cuda.device(flat.device):
+        return sum_kernels.weighted_rows(flat, weights)
+
 
 _EPS = 2.0**-52  # twice the unit roundoff of float64, so that bounds of first order also cover the second
 _SPARE_TERMS = 8  # the few operations around a sum (square root, squares, this correction itself)
@@ -52,7 +151,7 @@ class PerExampleGradient(ABC):
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """The sum over records of weight times gradient, for weights (m,) float64: float64, in the parameter's shape.
 
-        A record of weight 0 adds exactly nothing, whatever its gradient holds: NaN and infinity too.
+        A record of weight 0 adds exactly nothing, even if its gradient is NaN or infinite.
         """
 
     @abstractmethod
@@ -204,7 +303,7 @@ class Rearranged(PerExampleGradient):
 
 
 def zero_gradient(parameter: Tensor, records: int) -> Instantiated:
-    """The gradient of a parameter that took no part; takes no memory whatever the number of records."""
+    """The gradient of a parameter that took no part; one number of memory for any number of records."""
     return Instantiated(parameter.new_zeros(()).expand(records, *parameter.shape))
 
 
@@ -266,3 +365,39 @@ def _product_in_parts(left: Tensor, right: Tensor) -> Tensor:
 
 def _record_numbers(ids: Tensor) -> Tensor:
     return torch.arange(ids.shape[0], device=ids.device)[:, None].expand_as(ids)
+
+
+# Entries of a gradient that is worth copying to save the kernels it would need by itself.
+_SMALL = 1024
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Gradients of one parameter, or of several small ones side by side: ``names`` in their order, with their ``shapes``."""
+
+    gradient: PerExampleGradient
+    names: Sequence[str]
+    shapes: Sequence[torch.Size] = ()
+
+    def parts(self, total: Tensor) -> dict[str, Tensor]:
+        """What belongs to each parameter of a sum over records."""
+        if not self.shapes:
+            return {self.names[0]: total}
+        pieces = torch.split(total, [math.prod(shape) for shape in self.shapes])
+        return {name: piece.view(shape) for name, piece, shape in zip(self.names, pieces, self.shapes, strict=True)}
+
+
+def grouped(by_name: Mapping[str, PerExampleGradient]) -> list[Group]:
+    """Every parameter by itself; on a GPU the small ones that are formed share one group."""
+    small = {
+        name: value.values for name, value in by_name.items() if isinstance(value, Instantiated) and _is_small(value.values)
+    }
+    if len(small) < 2:
+        return [Group(value, [name]) for name, value in by_name.items()]
+    together = Instantiated(torch.cat([values.flatten(1) for values in small.values()], dim=1))
+    large = [Group(value, [name]) for name, value in by_name.items() if name not in small]
+    return [*large, Group(together, list(small), [values.shape[1:] for values in small.values()])]
+
+
+def _is_small(values: Tensor) -> bool:
+    return values.is_cuda and math.prod(values.shape[1:]) <= _SMALL

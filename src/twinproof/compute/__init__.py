@@ -1,0 +1,1 @@
+"""Devices, captured graphs, ranks, threads and seeds."""

@@ -1,0 +1,183 @@
+"""Devices: which one to use, its arithmetic, Triton kernels and CUDA graphs.
+
+A private step of a small network is hundreds of kernels of a few microseconds each, and starting them one by one takes the
+host longer than running them takes the device.
+
+By default cuDNN may add up parts of a gradient in the order in which they are finished. One record's gradient would then change
+by a few bits from run to run, which looks like a gradient that depends on the other records.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from subprocess import SubprocessError
+
+import torch
+from torch import nn
+
+from twinproof.errors import ConfigError
+
+
+def resolve_device(name: str) -> torch.device:
+    """'auto' takes a GPU where there is one; asking for an absent GPU is an error, not a silent change."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    kind, _, number = name.partition(":")
+    if name != "cpu" and (kind != "cuda" or (number and not (number.isascii() and number.isdecimal()))):
+        raise ConfigError("unknown device", where="device", got=repr(name), wanted="auto, cpu, cuda or cuda:N")
+    if kind == "cuda" and not (torch.cuda.is_available() and int(number or 0) < torch.cuda.device_count()):
+        raise ConfigError("there is no GPU that torch can use", where="device", got=name, wanted="cpu or auto")
+    return torch.device(name)
+
+
+def describe_device(device: torch.device) -> str:
+    """The device in words, for records."""
+    if device.type == "cuda":
+        return f"cuda: {torch.cuda.get_device_name(device)}"
+    return f"cpu: {platform.machine()}, {torch.get_num_threads()} threads"
+
+
+FLOAT32 = "float32"
+TF32 = "tf32"
+
+
+def convolutions_in_tf32() -> bool | None:
+    """Whether torch runs float32 convolutions in TF32 on a GPU; None where its settings contradict each other."""
+    try:
+        return bool(torch.backends.cudnn.allow_tf32)
+    except RuntimeError:  # torch refuses to answer after its older and its newer settings were mixed
+        return None
+
+
+def products_in_tf32() -> bool | None:
+    """The same for matrix products."""
+    try:
+        return bool(torch.backends.cuda.matmul.allow_tf32)
+    except RuntimeError:
+        return None
+
+
+def arithmetic_of(model: nn.Module, device: torch.device) -> str:
+    """``tf32`` where torch would run a layer of ``model`` in it (or does not say), else ``float32``."""
+    if device.type != "cuda":
+        return FLOAT32
+    convolutions = any(isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d) for layer in model.modules())
+    used = (convolutions_in_tf32() is not False and convolutions) or products_in_tf32() is not False
+    return TF32 if used else FLOAT32
+
+
+@contextmanager
+def like_convolutions(device: torch.device) -> Iterator[None]:
+    """Matrix products inside stand for a convolution's: on a GPU they run in TF32 where torch lets convolutions do so."""
+    if device.type != "cuda" or not convolutions_in_tf32() or products_in_tf32() is not False:
+        yield
+        return
+    with matrix_products(True):
+        yield
+
+
+@contextmanager
+def matrix_products(tf32: bool) -> Iterator[None]:
+    """Matrix products inside run with or without TF32; the setting of torch is left as it was found."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    if before == tf32:
+        yield
+        return
+    torch.backends.cuda.matmul.allow_tf32 = tf32
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+
+
+@cache
+def kernels_run(device: torch.device) -> bool:
+    """Whether a small kernel ran on ``device``; not so without a GPU, without Triton, or without the compiler it calls."""
+    if device.type != "cuda":
+        return False
+    try:
+        from twinproof.compute.cipher_kernel import chacha20_blocks
+
+        with torch.cuda.device(device):
+            chacha20_blocks(torch.zeros(1, 8, dtype=torch.int32, device=device), 1)
+    except (ImportError, OSError, RuntimeError, SubprocessError):
+        return False
+    return True
+
+
+# Plain runs before the recording: libraries choose algorithms, allocate workspace and compile kernels on their first calls.
+_PLAIN_RUNS = 2
+
+
+class Captured:
+    """``work`` without arguments, on tensors that stay where they are; on anything but a GPU it is simply called.
+
+    The first calls run the work plainly, a later one records it, and from then on every call replays the recording.
+    ``generators`` are those that the work draws from, besides the device's own: a recording then draws from where each
+    stands when it is replayed. Work that cannot be recorded is called as before.
+
+    Every call does the work exactly once. What the work reads from Python (a learning rate, a list's length) is read when it is
+    recorded and stays so: only work whose Python side never changes may be captured.
+    """
+
+    def __init__(self, work: Callable[[], None], device: torch.device, generators: Sequence[torch.Generator] = ()) -> None:
+        self._work = work
+        self._device = device
+        self._generators = generators
+        self._plain_runs = _PLAIN_RUNS if device.type == "cuda" else -1
+        self._graph: torch.cuda.CUDAGraph | None = None
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether calls replay a recording by now."""
+        return self._graph is not None
+
+    def __call__(self) -> None:
+        """Does the work once."""
+        if self._graph is not None:
+            self._graph.replay()
+        elif self._plain_runs < 0:
+            self._work()
+        elif self._plain_runs > 0:
+            self._plain_runs -= 1
+            self._on_a_side_stream()
+        else:
+            self._record()
+            self()
+
+    def _on_a_side_stream(self) -> None:
+        """Recording uses a stream of its own, and the workspace that the first runs leave must belong to such a stream."""
+        side, current = torch.cuda.Stream(self._device), torch.cuda.current_stream(self._device)  # type: ignore[no-untyped-call]
+        side.wait_stream(current)
+        with torch.cuda.stream(side):
+            self._work()
+        current.wait_stream(side)
+
+    def _record(self) -> None:
+        graph = torch.cuda.CUDAGraph()
+        for generator in self._generators:
+            graph.register_generator_state(generator)
+        torch.cuda.synchronize(self._device)
+        try:
+            with torch.cuda.graph(graph):
+                self._work()
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError:
+            self._plain_runs = -1
+            return
+        self._graph = graph
+
+
+@contextmanager
+def repeatable_convolutions(device: torch.device) -> Iterator[None]:
+    """Only algorithms with a fixed order of addition inside; on a CPU there is nothing to choose."""
+    cudnn = torch.backends.cudnn
+    if device.type != "cuda":
+        yield
+        return
+    with cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=cudnn.allow_tf32):
+        yield

@@ -1,1 +1,0 @@
-"""Images that are made up by a program: public, because nobody's record is in them."""

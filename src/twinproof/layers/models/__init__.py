@@ -1,1 +1,0 @@
-"""Networks of the papers and small defaults."""
