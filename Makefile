@@ -2,7 +2,7 @@
 # of constraints.txt. Set-up is skipped when nothing it depends on has changed.
 PYTHON ?= python3
 # The distributions of this repository, installed from here.
-CHECKOUTS := --editable '.[dev]' --editable ./papers
+CHECKOUTS := --editable ./verifier --editable '.[dev]' --editable ./papers
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -11,12 +11,12 @@ FLOWER_STAMP := $(FLOWER)/.installed
 # Two threads that spin on a busy machine slow each other down by orders of magnitude; waiting passively costs nothing.
 export OMP_WAIT_POLICY := PASSIVE
 
-SOURCES := src tests benchmarks papers
+SOURCES := src verifier papers tests benchmarks
 
 .PHONY: demo test test-slow test-federated lint bench clean
 .DELETE_ON_ERROR:
 
-$(STAMP): pyproject.toml papers/pyproject.toml constraints.txt
+$(STAMP): pyproject.toml verifier/pyproject.toml papers/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "twinproof needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV) (once; a few minutes)"
@@ -36,12 +36,12 @@ test-slow: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m slow -n 2 --dist loadfile --floor 24
 
 # Flower pins older versions of three packages than constraints.txt has: an environment of its own.
-$(FLOWER_STAMP): pyproject.toml constraints.txt
+$(FLOWER_STAMP): pyproject.toml verifier/pyproject.toml constraints.txt
 	@test -x $(FLOWER)/bin/python || $(PYTHON) -m venv $(FLOWER)
 	@echo "installing into $(FLOWER) (once; a few minutes)"
 	@$(FLOWER)/bin/python -m pip install --quiet "$$(grep '^torch==' constraints.txt)"
 	@grep -vE '^(typer|rich|packaging)==' constraints.txt > $(FLOWER)/constraints.txt
-	@$(FLOWER)/bin/python -m pip install --quiet --constraint $(FLOWER)/constraints.txt --editable '.[federated]' \
+	@$(FLOWER)/bin/python -m pip install --quiet --constraint $(FLOWER)/constraints.txt --editable ./verifier --editable '.[federated]' \
 	  flwr==1.41.0 pytest pytest-timeout pytest-xdist hypothesis
 	@touch $@
 
@@ -58,4 +58,4 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/run.py $(BENCH)
 
 clean:
-	rm -rf $(VENV) $(FLOWER) build papers/build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(FLOWER) build papers/build verifier/build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -17,7 +17,6 @@ from small_runs import ledger_lines, model_bytes, one_thread
 
 from rank_processes import run_ranks
 from twinproof.auditing.verify import verify_run
-from twinproof.auditing.verify_redistribution import PRINTED
 from twinproof.certification.method import Method, Sampling
 from twinproof.certification.run import certify_run
 from twinproof.data.load import load
@@ -32,6 +31,7 @@ from twinproof.recipes.variant import Variant
 from twinproof.runs.run import Run
 from twinproof_papers.published import variants
 from twinproof_papers.published.stobatch import PublishedStoBatch
+from twinproof_verify.run_json import PRINTED
 
 SETTINGS: dict[str, Any] = {
     "data": {"source": "digits"},
