@@ -21,16 +21,12 @@ from typing import Any
 
 from twinproof.errors import CheckFailed, ConfigError, DataError, UserError
 from twinproof.files import canonical_json
-from twinproof.papers.catalogue.experiments import find_experiment
-from twinproof.papers.cell_store import CELLS, CellStore, Measured
-from twinproof.papers.effort import Effort
-from twinproof.papers.experiment import Experiment
-from twinproof.papers.reproduce import selected
-from twinproof.papers.reproduction import Reproduction
-from twinproof.papers.reproductions import REPRODUCTIONS
-from twinproof.papers.results_file import FORMAT, read_cells, results_record
-from twinproof.papers.timings import FILE as TIMINGS
-from twinproof.papers.timings import made_in
+from twinproof_papers.catalogue import find_experiment
+from twinproof_papers.cell import CELLS, CellStore, Measured, made_in
+from twinproof_papers.cell import FILE as TIMINGS
+from twinproof_papers.experiment import Experiment, Options
+from twinproof_papers.reproduce import REPRODUCTIONS, Reproduction, selected
+from twinproof_papers.results_file import FORMAT, read_cells, results_record
 
 Record = dict[str, Any]
 _SLACK = timedelta(seconds=2)  # dates are whole seconds, and a cell's is taken a moment before its time is noted
@@ -82,7 +78,7 @@ def cells_of(path: Path, record: Record) -> list[Measured]:
             raise _refused(path, "other models", f"{cell.name} and its settings: the experiment has changed since")
         done.append(Measured(cell, entry["numbers"], entry["made"]))
     try:
-        is_part = bool(reproduction.findings(done).told)
+        is_part = bool(reproduction.findings(done).short)
     except (LookupError, TypeError, ValueError):  # findings need what was left out
         is_part = True
     if is_part:
@@ -123,10 +119,10 @@ def check(path: Path, record: Record, store: CellStore) -> None:
         )
 
 
-def _asked(record: Record) -> tuple[Experiment, Effort, Reproduction]:
+def _asked(record: Record) -> tuple[Experiment, Options, Reproduction]:
     """The experiment, how much of it was asked for, and what makes it."""
     experiment = find_experiment(record["name"])
-    effort = Effort(**{**record["settings"], "methods": tuple(record["settings"]["methods"])})
+    effort = Options(**{**record["settings"], "methods": tuple(record["settings"]["methods"])})
     return experiment, effort, selected(REPRODUCTIONS[experiment.name], experiment, effort.methods)
 
 

@@ -38,13 +38,10 @@ from twinproof.keys import Key
 from twinproof.layers.fixed_draws import FixedDrawsConstraint, fixed_draws_of
 from twinproof.layers.networks import build_network
 from twinproof.layers.noise import laplace_from_uniform, silenced
-from twinproof.recipes.recipe import RegulariserConfig
-from twinproof.recipes.stobatch_printed import printed_network
-from twinproof.recipes.trainers import TrainersConfig
 from twinproof.runs.layout import software_versions, utc_now
 from twinproof.training.passes import DeviceRecords
-from twinproof.training.published_stobatch.gradients import PrintedTraining, PublishedStoBatch
 from twinproof.training.stobatch import Ensemble
+from twinproof_papers.published.stobatch import PrintedTraining, PublishedStoBatch, published_network, size_noise
 
 NETWORK, XI, ATTACK_SIZE = "stobatch-cnn", 1.0, 0.5
 NORMS = ("group", "batch")
@@ -57,8 +54,6 @@ class Claim:
     epsilon: float
     batch_size: int
     records: int
-    regulariser: RegulariserConfig | None = None
-    trainers: TrainersConfig | None = None
 
 
 @dataclass(frozen=True)
@@ -92,7 +87,9 @@ def trained(norm: str, epsilon: float, dataset: Dataset, effort: Effort, key: Ke
     network = build_network(NETWORK, shape, len(dataset.classes))
     assert isinstance(network, nn.Sequential)
     chosen = with_batch_norm(network) if norm == "batch" else network
-    model = printed_network(chosen, shape, Claim(epsilon, effort.batch, len(dataset.train.labels))).to(device)
+    model = published_network(chosen, shape)
+    size_noise(model, Claim(epsilon, effort.batch, len(dataset.train.labels)))
+    model = model.to(device)
     records = DeviceRecords(dataset.train, dataset.levels, device)
     training = PrintedTraining(effort.batch, XI, Ensemble(ATTACK_SIZE, effort.attack_steps, 1.0))
     source = PublishedStoBatch(training, records, model, key)

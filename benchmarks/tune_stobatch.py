@@ -36,11 +36,11 @@ from twinproof.data.config import DataConfig
 from twinproof.data.load import load
 from twinproof.errors import UserError
 from twinproof.files import canonical_json, write_json
-from twinproof.papers.shared_settings import merged as merged_settings
-from twinproof.papers.under_attack import ATTACKS
 from twinproof.recipes.train import train
 from twinproof.runs.layout import software_versions, utc_now
 from twinproof.training.step_sums import free_device_memory
+from twinproof_papers.results_file import merged as merged_settings
+from twinproof_papers.under_attack import ATTACKS
 
 Line = dict[str, Any]
 Settings = dict[str, Any]

@@ -17,6 +17,7 @@ ROOMS = (
         "errors",
         "checks",
         "guarantee",
+        "extensions",
         "rounding",
         "files",
         "keys",
@@ -34,13 +35,12 @@ ROOMS = (
     ["recipes"],
     ["federated"],
     ["auditing"],
-    ["papers"],
     ["reporting"],
     ["cli"],
 )
 HEIGHT = {room: height for height, rooms in enumerate(ROOMS) for room in rooms}
 FILES = sorted(SOURCE.rglob("*.py"))
-EVERY_FILE = [*FILES, *sorted((ROOT / "verifier" / "src").rglob("*.py"))]
+EVERY_FILE = [*FILES, *(path for name in ("verifier", "papers") for path in sorted((ROOT / name / "src").rglob("*.py")))]
 
 
 def room_of(path: Path) -> str:
@@ -72,6 +72,12 @@ def test_imports_point_downwards() -> None:
 def test_an_upward_import_is_caught() -> None:
     assert upward_imports("privacy", "def f() -> None:\n    from twinproof.recipes.train import train\n") == ["recipes"]
     assert upward_imports("data", "import twinproof.cli.main\n") == ["cli"]
+
+
+def test_the_library_never_imports_the_papers() -> None:
+    naming = re.compile(r"^\s*(?:from|import) twinproof_papers|import_module\(.twinproof_papers", re.MULTILINE)
+    assert [str(path) for path in FILES if naming.search(path.read_text())] == []
+    assert naming.search("def f() -> None:\n    from twinproof_papers.cell import Cell\n")
 
 
 def oversized(text: str) -> list[str]:
@@ -129,7 +135,7 @@ def test_test_files_mirror_the_tree() -> None:
 
 def test_no_path_of_a_machine_is_committed() -> None:
     foreign = re.compile(r"(?<![\w.])/(?:work|farm|root|home)/\w")
-    for folder in ("src", "verifier", "tests", "benchmarks", "docs"):
+    for folder in ("src", "verifier", "papers", "tests", "benchmarks", "docs"):
         for path in (ROOT / folder).rglob("*"):
             if path.suffix in (".py", ".md", ".toml", ".json", ".css") and path != Path(__file__):
                 assert foreign.search(path.read_text()) is None, path

@@ -13,8 +13,8 @@ import pytest
 
 from cells_from_results import cells_of, main, put_back, read_record
 from twinproof.errors import CheckFailed, ConfigError, DataError
-from twinproof.papers.cell_store import CELLS, CellStore
-from twinproof.papers.results_file import FORMAT
+from twinproof_papers.cell import CELLS, CellStore
+from twinproof_papers.results_file import FORMAT
 
 RESULTS = benchmarks_path.BENCHMARKS.parent / "results"
 SMALL = RESULTS / "hgm-fig3.json"

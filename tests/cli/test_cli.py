@@ -15,16 +15,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import BaseModel
 
 import twinproof as tp
-from twinproof.cli.main import app, run
+from twinproof.cli.main import application, run
 from twinproof.data.config import DataConfig
 from twinproof.recipes.config import TrainConfig, parse_train_config
 from twinproof.recipes.noise_layer import NoiseLayerConfig
 from twinproof.recipes.recipe import RegulariserConfig
 from twinproof.recipes.registry import RECIPES
-from twinproof.recipes.trainers import TrainersConfig
 from twinproof.training.passes import Performance
+from twinproof_papers.published.stobatch import TrainersConfig
 
 QUICK = ["--data", "digits", "--set", "model=mlp", "--set", "steps=6", "--delta", "1e-4"]
 
@@ -59,7 +60,9 @@ VERBS = [
 
 
 def test_no_verb_is_forgotten_here() -> None:
-    assert {command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands} == set(VERBS)
+    assert {
+        command.name or getattr(command.callback, "__name__", "") for command in application([]).registered_commands
+    } == set(VERBS)
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -81,7 +84,11 @@ def test_version_and_completion(call: Any, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_settings_are_those_of_the_models(call: Any) -> None:
     rows = {row["name"]: row for row in call("settings", "--json").json()["settings"]}
-    sections = {"data": DataConfig, "regulariser": RegulariserConfig, "noise_layer": NoiseLayerConfig}
+    sections: dict[str, type[BaseModel]] = {
+        "data": DataConfig,
+        "regulariser": RegulariserConfig,
+        "noise_layer": NoiseLayerConfig,
+    }
     sections |= {"trainers": TrainersConfig, "performance": Performance}
     wanted = {f"{section}.{name}" for section, model in sections.items() for name in model.model_fields}
     assert set(rows) == wanted | (set(TrainConfig.model_fields) - set(sections))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import re
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,11 @@ from small_runs import RECORDS, tiny
 from twinproof.cli.train import assignments, read_toml
 from twinproof.data.load import load
 from twinproof.errors import ConfigError
-from twinproof.recipes.config import ResolvedConfig, check_settings, parse_train_config
+from twinproof.recipes.config import ResolvedConfig, parse_train_config
 from twinproof.recipes.noise_layer import NoiseLayerConfig
 from twinproof.recipes.recipe import RegulariserConfig, reading
 from twinproof.recipes.resolve import plan_of, resolve
 from twinproof.recipes.train import train
-from twinproof.recipes.trainers import TrainersConfig
 
 DIGITS: dict[str, Any] = {"data": {"source": "digits"}}
 
@@ -258,45 +256,3 @@ def test_settings_cannot_be_changed_after_they_were_checked() -> None:
     config = parse_train_config(DIGITS)
     with pytest.raises(ValueError, match="frozen"):
         config.delta = 0.5
-
-
-TRAINERS: list[tuple[dict[str, Any], str, str]] = [
-    ({"recipe": "dpsgd", "trainers": {"count": 2}}, "dpsgd (variant sound)", "trainers.count = 2"),
-    ({"recipe": "dpsgd", "trainers": {"per_step": 0}}, "dpsgd (variant sound)", "trainers.per_step = 0"),
-    (
-        {"recipe": "dpsgd", "trainers": {"count": 2, "per_step": 1}},
-        "dpsgd (variant sound)",
-        "trainers.count = 2, trainers.per_step = 1",
-    ),
-    ({"recipe": "adlm", "variant": "published", "trainers": {"count": 2}}, "adlm (variant published)", "trainers.count = 2"),
-    ({"recipe": "stobatch", "trainers": {"count": 2}}, "stobatch (variant sound)", "trainers.count = 2"),
-    ({"recipe": "twinproof", "trainers": 3}, "twinproof (variant sound)", "trainers = 3"),
-    ({"trainers": {}}, "dpcert-gaussian (variant sound)", "trainers = {}"),
-]
-
-
-@pytest.mark.parametrize(("wrong", "steps", "got"), TRAINERS, ids=[steps + ": " + got for _, steps, got in TRAINERS])
-def test_trainers_of_the_wrong_recipe_are_refused_for_the_recipe_and_not_for_what_they_lack(
-    wrong: dict[str, Any], steps: str, got: str
-) -> None:
-    with pytest.raises(ConfigError, match=re.escape(f"the steps of {steps} know no local trainers")) as caught:
-        parse_train_config(DIGITS, wrong)
-    assert (caught.value.where, caught.value.got) == ("trainers", got)
-    assert caught.value.wanted == "stobatch with variant published"
-    assert "leave trainers out" in caught.value.fix
-
-
-def test_trainers_of_the_right_recipe_are_asked_for_what_they_lack() -> None:
-    right = DIGITS | {"recipe": "stobatch", "variant": "published"}
-    with pytest.raises(ConfigError) as caught:
-        parse_train_config(right, {"trainers": {"count": 2}})
-    assert (caught.value.where, caught.value.got) == ("trainers.per_step", "trainers.per_step = nothing")
-    assert parse_train_config(right, {"trainers": None}).trainers is None
-
-
-def test_settings_made_without_a_parser_are_held_to_the_same_rule() -> None:
-    trainers = TrainersConfig(count=2, per_step=1)
-    config = parse_train_config(DIGITS, {"recipe": "dpsgd"}).model_copy(update={"trainers": trainers})
-    with pytest.raises(ConfigError, match=r"the steps of dpsgd \(variant sound\) know no local trainers") as caught:
-        check_settings(config)
-    assert caught.value.got == "trainers.count = 2, trainers.per_step = 1"

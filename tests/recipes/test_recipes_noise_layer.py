@@ -18,18 +18,17 @@ from twinproof.cli.train import assignments
 from twinproof.data.load import load
 from twinproof.data.record import Dataset
 from twinproof.errors import RunError, UserError
-from twinproof.layers.noise_placement import RedistributionKind
 from twinproof.privacy.mechanisms import (
     analytic_gaussian_sigma,
     classic_gaussian_sigma,
     extended_gaussian_sigma,
     gaussian_delta,
 )
-from twinproof.privacy.paper_formulas import paper_classic_sigma, paper_extended_sigma
 from twinproof.recipes.config import parse_train_config
-from twinproof.recipes.noise_layer import NoiseLayerConfig, Variant, settled_noise
+from twinproof.recipes.noise_layer import NoiseLayerConfig, settled_noise
 from twinproof.recipes.resolve import DEFAULT_SIGMA, resolve
 from twinproof.recipes.train import train
+from twinproof_papers.published.formulas import paper_extended_sigma
 
 NOISY = ("pixeldp", "hgm-pixeldp", "securesgd", "securesgd-agm")
 MNIST = (1, 28, 28)
@@ -68,7 +67,7 @@ SIGMAS: list[tuple[str, dict[str, Any], float]] = [
 def test_sigma_is_the_mechanisms_at_sensitivity_one_times_the_attack_bound(
     recipe: str, noise: dict[str, Any], wanted: float
 ) -> None:
-    settled, sigma = settled_noise(_noise(recipe, **noise), Variant.SOUND, MNIST)
+    settled, sigma = settled_noise(_noise(recipe, **noise), MNIST)
     assert sigma == pytest.approx(wanted, rel=1e-12)
     assert settled.attack_bound is not None
     assert settled.attack_bound > 0
@@ -78,34 +77,16 @@ def test_sigma_is_the_mechanisms_at_sensitivity_one_times_the_attack_bound(
 def test_the_layer_keeps_its_robustness_mechanisms_promise(recipe: str) -> None:
     """A layer of norm 1 moves by at most the attack bound: (epsilon_r, delta_r) by the exact profile; with less noise not."""
     noise = _noise(recipe)
-    settled, sigma = settled_noise(noise, Variant.SOUND, MNIST)
+    settled, sigma = settled_noise(noise, MNIST)
     assert settled.attack_bound is not None
     assert gaussian_delta(noise.epsilon_r, sigma, settled.attack_bound) <= noise.delta_r
-    tight = settled_noise(_noise("securesgd-agm"), Variant.SOUND, MNIST)
+    tight = settled_noise(_noise("securesgd-agm"), MNIST)
     assert gaussian_delta(4.0, tight[1] * 0.999, tight[0].attack_bound or 0) > 1e-5, "forgetting a part of sigma is seen"
 
 
 def test_the_bound_in_linf_shrinks_with_the_root_of_the_inputs_size() -> None:
-    small, large = (settled_noise(_noise("securesgd"), Variant.SOUND, shape)[1] for shape in ((1, 8, 8), MNIST))
+    small, large = (settled_noise(_noise("securesgd"), shape)[1] for shape in ((1, 8, 8), MNIST))
     assert small / large == pytest.approx(math.sqrt(784 / 64))
-
-
-def test_the_published_variant_uses_the_printed_formulas() -> None:
-    classic = settled_noise(_noise("pixeldp", epsilon_r=0.5), Variant.PUBLISHED, MNIST)[1]
-    assert classic == paper_classic_sigma(0.5, 0.05) * 0.1
-    config = parse_train_config(_settings("pixeldp", epsilon_r=4.0) | {"variant": "published"})
-    assert config.noise_layer is not None
-    assert config.noise_layer.epsilon_r == 4.0, "beyond the theorem, as in the program"
-    printed = settled_noise(_noise("hgm-pixeldp"), Variant.PUBLISHED, MNIST)[1]
-    assert printed == paper_extended_sigma(4.0, 1e-5) * (0.1 / 28)
-    assert printed < settled_noise(_noise("hgm-pixeldp"), Variant.SOUND, MNIST)[1]
-
-
-def test_published_secure_sgd_takes_r_from_the_training_records() -> None:
-    settings = _settings("securesgd", attack_bound=0.05) | {"variant": "published"}
-    noise = parse_train_config(settings).noise_layer
-    assert noise is not None
-    assert (noise.redistribution, noise.attack_bound) == (RedistributionKind.TRAINING, 0.05)
 
 
 def test_sigma_without_a_noise_layer_is_as_before() -> None:

@@ -28,8 +28,6 @@ from twinproof.layers.noise import Law
 from twinproof.layers.noise_constraint import Constraint, TwoNoisesConstraint, WeightRule
 from twinproof.layers.noise_placement import split_at_two_noises, with_two_noises
 from twinproof.recipes.config import parse_train_config
-from twinproof.recipes.noise_layer import Variant
-from twinproof.recipes.registry import RECIPES
 from twinproof.recipes.resolve import resolve
 from twinproof.recipes.stobatch import STOBATCH, stobatch_loss
 from twinproof.recipes.train import train
@@ -178,14 +176,8 @@ def test_its_settings_are_the_papers_in_units_of_the_house() -> None:
 def test_small_images_get_the_papers_network_where_it_is_printed_only(
     shape: tuple[int, ...], sound: str, published: str
 ) -> None:
-    assert STOBATCH.network_for(Variant.SOUND, shape) == sound
-    assert STOBATCH.network_for(Variant.PUBLISHED, shape) == published
-
-
-def test_other_recipes_have_one_network_for_both_variants() -> None:
-    for recipe in RECIPES.values():
-        if recipe.published_network is None:
-            assert recipe.network_for(Variant.PUBLISHED, (1, 28, 28)) == recipe.network_for(Variant.SOUND, (1, 28, 28))
+    assert STOBATCH.network_for("sound", shape) == sound
+    assert STOBATCH.network_for("published", shape) == published
 
 
 def test_the_default_noise_leaves_images_readable_and_the_layers_own_is_small_beside_it() -> None:

@@ -25,6 +25,7 @@ from twinproof.attacks.objective import Draws, Mean, Objective, scores_of, untou
 from twinproof.attacks.threat import Threat, per_row, unit_l1, violations
 from twinproof.compute.devices import Captured
 from twinproof.errors import CheckFailed, ConfigError
+from twinproof.extensions import Group, find, names
 
 LONGEST_STEP = 1e6
 """Of inputs in [0, 1]: beyond it float32 has no digits left for the input."""
@@ -123,19 +124,28 @@ def pgd(
 
 
 METHODS: dict[str, Callable[..., Attack]] = {"fgsm": fgsm, "ifgsm": ifgsm, "mim": mim, "pgd": pgd}
-"""The methods by the names that the command line uses."""
+"""The library's methods by the names that the command line uses."""
+
+
+def attack_names() -> tuple[str, ...]:
+    """All methods, those that other packages register too; nothing is loaded."""
+    return tuple(dict.fromkeys([*METHODS, *names(Group.ATTACKS)]))
 
 
 def attack_named(name: str, **options: Any) -> Attack:
     """A method by its name, with its options; a name or an option that does not exist is an error."""
-    if name not in METHODS:
-        raise ConfigError("unknown attack", where="attack", got=name, wanted=", ".join(METHODS))
+    method = METHODS.get(name) or find(Group.ATTACKS, name)
+    if method is None:
+        raise ConfigError("unknown attack", where="attack", got=name, wanted=", ".join(attack_names()))
     try:
-        return METHODS[name](**options)
+        made = method(**options)
     except TypeError as error:
         raise ConfigError(
             f"{name} has no such option", where="attack", got=error, wanted="the options of this attack"
         ) from error
+    if not isinstance(made, Attack):
+        raise ConfigError("this is not an attack", where="attack", got=f"{name}: {type(made).__name__}", wanted="an Attack")
+    return made
 
 
 # Rows of one pass over several draws; activations are kept for the way back, so these are fewer than in CERTIFY.

@@ -1,4 +1,4 @@
-"""All robustness bounds by name and noise: a closed set, since a promise depends on the choice."""
+"""All robustness bounds by name and noise: the library's, and those that other packages register, which are never proven."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from twinproof.certification.bounds import (
     TightGaussian,
     TightLaplace,
 )
-from twinproof.certification.published_bounds import PublishedComposition, PublishedHGM
 from twinproof.errors import ConfigError
+from twinproof.extensions import Group, Plugin, find, names, permitted, plugin_of, where_to_get
+from twinproof.guarantee import Status
 from twinproof.layers.noise import Law
 
 _BOUNDS: tuple[RobustnessBound, ...] = (
@@ -26,27 +27,53 @@ _BOUNDS: tuple[RobustnessBound, ...] = (
     PixelDPGaussian(),
     PixelDPLaplace(),
     Composition(),
-    PublishedHGM(),
-    PublishedComposition(),
 )
 _BY_NAME: Mapping[tuple[str, Law], RobustnessBound] = {(bound.name, bound.law): bound for bound in _BOUNDS}
-BOUND_NAMES: tuple[str, ...] = tuple(dict.fromkeys(bound.name for bound in _BOUNDS))
+
+
+def bound_names() -> tuple[str, ...]:
+    """The names of all bounds; nothing from outside is loaded."""
+    outside = (name.rpartition(".")[0] for name in names(Group.BOUNDS))
+    return tuple(dict.fromkeys([*(bound.name for bound in _BOUNDS), *outside]))
 
 
 def find_bound(name: str, law: Law, place: str | None = None) -> RobustnessBound:
     """The bound of that name for noise of that law, and at that ``place`` where one is given; the error lists what there is."""
-    found = _BY_NAME.get((name, law))
+    found = _BY_NAME.get((name, law)) or _from_outside(f"{name}.{law}")
     if found is None or not _speaks_of(found, place):
         noise = f"{law} noise" if found is None else f"{law} noise at the place {place!r}"
-        there = ", ".join(bound.name for bound in _BOUNDS if bound.law == law and _speaks_of(bound, place))
+        outside = (_from_outside(known) for known in names(Group.BOUNDS) if known.endswith(f".{law}"))
+        every = [bound for bound in (*_BOUNDS, *outside) if bound is not None]
+        there = ", ".join(bound.name for bound in every if bound.law == law and _speaks_of(bound, place))
         raise ConfigError(
-            f"there is no such bound for {noise}" if name in BOUND_NAMES else "there is no such bound",
+            f"there is no such bound for {noise}" if name in bound_names() else "there is no such bound",
             where="bound",
             got=name,
             wanted=f"one of: {there}",
-            fix="tight is never smaller than the other sound ones",
+            fix=where_to_get(name) or "tight is never smaller than the other sound ones",
         )
     return found
+
+
+def _from_outside(name: str) -> RobustnessBound | None:
+    """One instance of a registered class; None where there is none, or it is another kind of thing."""
+    made: RobustnessBound | None = find(Group.BOUNDS, name, RobustnessBound)
+    return made if made is None or f"{made.name}.{made.law}" == name else None
+
+
+def bound_plugin(bound: RobustnessBound) -> Plugin | None:
+    """Where a bound comes from; None for the library's own."""
+    return None if any(bound is own for own in _BOUNDS) else plugin_of(Group.BOUNDS, f"{bound.name}.{bound.law}")
+
+
+def status_of(bound: RobustnessBound) -> Status:
+    """The status of radii by this bound: what it claims, but ``proven`` for the library's own alone.
+
+    Guarantees
+        It is where the bound was registered that decides, never what its class says about itself.
+    """
+    ours = any(bound is own for own in _BOUNDS)
+    return bound.status if ours else permitted(bound.status)
 
 
 def _speaks_of(bound: RobustnessBound, place: str | None) -> bool:

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 
-from twinproof.certification.catalogue import BOUND_NAMES
+from twinproof.certification.catalogue import bound_names
 from twinproof.certification.confidence import CONFIDENCE_NAMES, RunnerUp, check_alpha, find_confidence
 from twinproof.errors import ConfigError
+from twinproof.extensions import where_to_get
 from twinproof.privacy.linear_maps import Norm
 from twinproof.runs.certificates import Look
 
@@ -44,14 +45,15 @@ class Method:
     def __post_init__(self) -> None:
         for name, allowed in (
             ("norm", tuple(map(str, Norm))),
-            ("bound", BOUND_NAMES),
+            ("bound", bound_names()),
             ("statistic", tuple(map(str, Statistic))),
             ("confidence", CONFIDENCE_NAMES),
             ("runner_up", tuple(map(str, RunnerUp))),
         ):
             if getattr(self, name) not in allowed:
                 what, wanted = f"there is no such {name.replace('_', '-')}", f"one of: {', '.join(allowed)}"
-                raise ConfigError(what, where=name, got=getattr(self, name), wanted=wanted)
+                fix = where_to_get(self.bound) if name == "bound" else None
+                raise ConfigError(what, where=name, got=getattr(self, name), wanted=wanted, fix=fix or "")
         if self.statistic == Statistic.SCORES and find_confidence(self.confidence).votes_only:
             others = ", ".join(name for name in CONFIDENCE_NAMES if not find_confidence(name).votes_only)
             raise ConfigError(

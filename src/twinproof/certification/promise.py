@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from twinproof.certification.bounds import RobustnessBound
-from twinproof.certification.catalogue import find_bound
+from twinproof.certification.catalogue import bound_plugin, find_bound, status_of
 from twinproof.certification.confidence import RunnerUp, find_confidence
 from twinproof.certification.method import PLAIN, Statistic
+from twinproof.extensions import ASSUMED_REASON
 from twinproof.guarantee import Guarantee, Kind, Status
 from twinproof.layers.noise import Law, Place
 from twinproof.layers.noise_placement import BOTH_PLACES
@@ -54,17 +55,20 @@ def certified_promise(settings: CertificateSettings) -> Guarantee:
     """What a complete certification promises: as much as its bound does.
 
     Guarantees
-        The status is ``proven`` only where the bound's is. A bound that is refuted promises nothing, and the reason says why.
+        The status is ``proven`` only where the bound's is and the bound is the library's own. A bound that is refuted promises
+        nothing, and the reason says why.
     """
     bound = find_bound(settings.bound, Law(settings.law))
-    proven = bound.status is Status.PROVEN
+    status, plugin = status_of(bound), bound_plugin(bound)
+    promising = status in (Status.PROVEN, Status.ASSUMED)
+    outside = () if plugin is None else (plugin.assumption,)
     return Guarantee(
         Kind.ROBUSTNESS,
-        bound.status,
-        _promise(settings) if proven else "Nothing is promised: these radii are what a paper claims, to be compared.",
-        theorem=_theorem(settings, bound) if proven else bound.theorem,
-        assumptions=_assumptions(settings) if proven else (),
-        reason=bound.reason,
+        status,
+        _promise(settings) if promising else "Nothing is promised: these radii are what a paper claims, to be compared.",
+        theorem=_theorem(settings, bound) if promising else bound.theorem,
+        assumptions=_assumptions(settings) + outside if promising else (),
+        reason=bound.reason or (ASSUMED_REASON if status is Status.ASSUMED else ""),
         values=(
             ("sigma", settings.sigma),
             ("alpha", settings.alpha),

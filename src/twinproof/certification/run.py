@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from twinproof.certification.base_classifier import BaseClassifier
+from twinproof.certification.catalogue import bound_plugin, find_bound
 from twinproof.certification.method import PLAIN, Method, Sampling
 from twinproof.certification.promise import certified_promise, unfinished_promise
 from twinproof.certification.radius import largest_radius
@@ -24,7 +25,7 @@ from twinproof.data.record import Dataset, fingerprint
 from twinproof.errors import ConfigError, ModelError, RunError, system_faults
 from twinproof.files import canonical_json, sync_folder
 from twinproof.keys import Key
-from twinproof.layers.noise import NoiseLayer, Place
+from twinproof.layers.noise import Law, NoiseLayer, Place
 from twinproof.progress import Progress, Silent
 from twinproof.runs.certificates import (
     Certificate,
@@ -34,7 +35,16 @@ from twinproof.runs.certificates import (
     read_settings,
     write_settings,
 )
-from twinproof.runs.layout import GUARANTEES, RunLayout, exclusive, read_run_json, software_versions, update_run_json, utc_now
+from twinproof.runs.layout import (
+    GUARANTEES,
+    RunLayout,
+    exclusive,
+    plugins_entry,
+    read_run_json,
+    software_versions,
+    update_run_json,
+    utc_now,
+)
 from twinproof.runs.run import Run
 
 
@@ -387,4 +397,5 @@ def _writer(root: Path, settings: CertificateSettings, done: int) -> Iterator[Ce
 
 def _record(root: Path, settings: CertificateSettings) -> None:
     guarantees = {**read_run_json(root, GUARANTEES)["guarantees"], "robustness": certified_promise(settings).as_dict()}
-    update_run_json(root, files=CERTIFICATE_FILES, guarantees=guarantees)
+    plugin = bound_plugin(find_bound(settings.bound, Law(settings.law)))
+    update_run_json(root, files=CERTIFICATE_FILES, guarantees=guarantees, **plugins_entry(root, [plugin]))

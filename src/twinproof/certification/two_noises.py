@@ -6,7 +6,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from twinproof.certification.appendix_n import stated_over_drawn
 from twinproof.certification.bounds import Charge
 from twinproof.certification.confidence import few_digits_above
 from twinproof.certification.grid_noise import GridNoise, joint_noise
@@ -20,6 +19,7 @@ from twinproof.certification.noise_site import (
 )
 from twinproof.certification.two_noise_bounds import Rates, incoming_sums, rates
 from twinproof.errors import ConfigError, ModelError
+from twinproof.layers.fixed_draws import stated_over_drawn
 from twinproof.layers.noise import Law, NoiseLayer
 from twinproof.layers.noise_placement import BOTH_PLACES, NoiseSplit, TwoNoisesSplit
 from twinproof.privacy.linear_maps import LinearMap, layer_map

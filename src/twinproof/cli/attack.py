@@ -154,7 +154,7 @@ def attack(
 
     Example: twinproof attack runs/mnist --norm l2 --size 0.5 --size 1 --restarts 5 --draws 32
     """
-    from twinproof.attacks.search import METHODS
+    from twinproof.attacks.search import attack_names
     from twinproof.certification.method import Sampling
     from twinproof.evaluation.protocols import AttackPlan, Protocol
     from twinproof.evaluation.under_attack import attack_run, default_norm
@@ -167,7 +167,7 @@ def attack(
         plan = AttackPlan(
             norm=norm or default_norm(opened),
             sizes=tuple(size or ()),
-            attacks=_named(attacks, tuple(METHODS)) or AttackPlan.attacks,
+            attacks=_named(attacks, attack_names()) or AttackPlan.attacks,
             protocols=tuple(Protocol) if protocol == _BOTH else (protocol,),
             steps=steps,
             step_size=step_size,

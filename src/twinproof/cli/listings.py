@@ -19,44 +19,43 @@ def recipes(as_json: Json = False) -> None:
 
     Example: twinproof recipes
     """
-    from twinproof.recipes.registry import RECIPES
+    from twinproof.recipes.registry import all_recipes, privacy_status
+    from twinproof.recipes.variant import PUBLISHED, variants_of
 
     if as_json:
         rows = [
             {
                 "name": recipe.name,
                 "summary": recipe.summary,
-                "privacy_status": str(recipe.privacy_status),
+                "privacy_status": str(privacy_status(recipe)),
                 "robustness": recipe.robustness,
                 "paper": recipe.paper,
-                "variants": _variants(recipe),
-                "published_privacy_status": None if recipe.published_privacy is None else str(recipe.published_privacy),
+                "variants": (variants := variants_of(recipe.name)),
+                "published_privacy_status": str(recipe.variant_status(PUBLISHED)) if PUBLISHED in variants else None,
             }
-            for recipe in RECIPES.values()
+            for recipe in all_recipes()
         ]
         print_json({"recipes": rows})
         return
-    for recipe in RECIPES.values():
+    for recipe in all_recipes():
         typer.echo(recipe.name)
         print_rows(
             [
                 ("  does", recipe.summary),
-                ("  privacy", str(recipe.privacy_status)),
+                ("  privacy", str(privacy_status(recipe))),
                 ("  robustness", recipe.robustness),
                 ("  paper", recipe.paper),
-                ("  variants", ", ".join(_variants(recipe)) + _published_note(recipe)),
+                ("  variants", ", ".join(variants_of(recipe.name)) + _notes(recipe)),
             ]
         )
 
 
-def _variants(recipe: Recipe) -> list[str]:
-    return ["sound"] if recipe.published is None else ["sound", "published"]
+def _notes(recipe: Recipe) -> str:
+    """What its variants promise, where that is not what the line on privacy says."""
+    from twinproof.recipes.variant import variants_of
 
-
-def _published_note(recipe: Recipe) -> str:
-    """The privacy of the published variant, where it differs."""
-    status = recipe.published_privacy
-    return "" if status in (None, recipe.privacy_status) else f" (privacy of published: {status})"
+    others = {name: recipe.variant_status(name) for name in variants_of(recipe.name)[1:]}
+    return "".join(f" (privacy of {name}: {status})" for name, status in others.items() if status is not recipe.privacy_status)
 
 
 def data(data_root: DataRoot = None, as_json: Json = False) -> None:

@@ -11,7 +11,7 @@ import inspect
 import os
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Annotated, Any
 
@@ -30,7 +30,6 @@ from twinproof.cli import (
     federate,
     listings,
     report,
-    reproduce,
     settings,
     train,
     verify,
@@ -38,32 +37,62 @@ from twinproof.cli import (
 from twinproof.cli.output import print_error
 from twinproof.cli.ranks import leave
 from twinproof.errors import TwinproofError, UserError, fault_of
+from twinproof.extensions import Group, find, names, plugin_of, where_to_get
 
 # typer exports only the leaves of its error classes; their common base is what a mistyped command line raises.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 INTERRUPTED = 130  # what shells expect after Ctrl-C
 
-app = typer.Typer(
-    name="twinproof",
-    help="Train classifiers that are differentially private and certifiably robust at once, and check both proofs.",
-    epilog="Exit codes: 0 success, 1 a check failed, 2 a mistake in the call, 3 the system (disk, permission, memory), "
-    "130 interrupted.",
-    rich_markup_mode=None,
-)
-
-
-def _add(verb: Callable[..., Any]) -> None:
-    # \b keeps a paragraph from being wrapped, so that an example can be copied as one line.
-    app.command(help=inspect.cleandoc(verb.__doc__ or "").replace("\n\nExample", "\n\n\b\nExample"))(verb)
-
-
-for _verb in (
+_VERBS: tuple[Callable[..., None], ...] = (
     *(demo.demo, train.train, certify.certify, attack.attack, audit.audit, verify.verify, report.report),
-    *(reproduce.reproduce, federate.federate, calculators.sigma, calculators.epsilon),
-    *(listings.recipes, listings.data, settings.settings),
-):
-    _add(_verb)
+    *(federate.federate, calculators.sigma, calculators.epsilon, listings.recipes, listings.data, settings.settings),
+)
+_OF_PAPERS = "reproduce"
+_ANY_ARGUMENTS = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+
+def application(arguments: Sequence[str]) -> typer.Typer:
+    """The verbs of this package, and those that others register; of these one is loaded only if ``arguments`` name it."""
+    app = typer.Typer(
+        name="twinproof",
+        help="Train classifiers that are differentially private and certifiably robust at once, and check both proofs.",
+        epilog="Exit codes: 0 success, 1 a check failed, 2 a mistake in the call, 3 the system (disk, permission, memory), "
+        "130 interrupted.",
+        rich_markup_mode=None,
+    )
+    app.callback()(_main)
+    for verb in _VERBS:
+        _add(app, verb.__name__, verb)
+    own, others = {verb.__name__ for verb in _VERBS}, names(Group.COMMANDS)
+    for name in dict.fromkeys([*others, _OF_PAPERS]):
+        if name in own:
+            continue
+        if name in arguments and (other := find(Group.COMMANDS, name)) is not None:
+            _add(app, name, other)
+            continue
+        plugin = plugin_of(Group.COMMANDS, name)
+        help_ = "" if plugin is None else f"From {plugin.package} {plugin.version}."
+        hidden = name not in others
+        app.command(name, help=help_, hidden=hidden, add_help_option=False, context_settings=_ANY_ARGUMENTS)(_missing)
+    return app
+
+
+def _add(app: typer.Typer, name: str, verb: Callable[..., Any]) -> None:
+    # \b keeps a paragraph from being wrapped, so that an example can be copied as one line.
+    app.command(name, help=inspect.cleandoc(verb.__doc__ or "").replace("\n\nExample", "\n\n\n\b\nExample"))(verb)
+
+
+def _missing(context: typer.Context) -> None:
+    """Stands for a verb that is not installed, or that could not be loaded."""
+    name = str(context.info_name)
+    raise UserError(
+        f"the verb {name} is not installed" if name == _OF_PAPERS else f"the verb {name} cannot be loaded",
+        where="command line",
+        got=name,
+        wanted=", ".join(verb.__name__ for verb in _VERBS),
+        fix=where_to_get(name) or "repair or remove the package that it comes from",
+    )
 
 
 def _print_version(wanted: bool) -> None:
@@ -72,7 +101,6 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _main(
     version: Annotated[
         bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
@@ -88,7 +116,7 @@ def run(arguments: list[str] | None = None) -> None:
     arguments = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
     as_json = "--json" in arguments  # an error may come before the arguments are parsed
     try:
-        code = app(arguments, prog_name="twinproof", standalone_mode=False)
+        code = application(arguments)(arguments, prog_name="twinproof", standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):  # before RuntimeError, which Abort is
         code = INTERRUPTED
     except (TwinproofError, OSError, MemoryError, RuntimeError) as error:

@@ -24,10 +24,10 @@ def settings(
 
     Example: twinproof settings stobatch
     """
-    from twinproof.recipes.config import TrainConfig
+    from twinproof.recipes.config import full_schema
     from twinproof.recipes.registry import find_recipe
 
-    schema = TrainConfig.model_json_schema()
+    schema = full_schema().model_json_schema()
     rows = list(_rows(schema, schema["$defs"]))
     rows.sort(key=lambda row: row["name"].partition(".")[0] not in ("data", "recipe", "variant"))
     if recipe is not None:

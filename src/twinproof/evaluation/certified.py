@@ -26,7 +26,7 @@ from typing import Any
 
 from scipy.special import bdtrc
 
-from twinproof.certification.catalogue import find_bound
+from twinproof.certification.catalogue import find_bound, status_of
 from twinproof.errors import ConfigError, DataError
 from twinproof.evaluation.accuracy import Interval, binomial_interval, mean_interval
 from twinproof.guarantee import Status
@@ -74,7 +74,7 @@ def already_refuted(settings: CertificateSettings | AttackSettings) -> bool:
     It is the bound that decides, and not the status in ``run.json``: that may be refuted by an audit, which is a surprise.
     """
     try:
-        return find_bound(settings.bound, Law(settings.law)).status is Status.REFUTED
+        return status_of(find_bound(settings.bound, Law(settings.law))) is Status.REFUTED
     except (ConfigError, ValueError):
         return False  # a bound or a law that nobody knows: `verify` names it, and nothing is expected of it
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from twinproof.attacks.objective import Objective
-from twinproof.attacks.search import METHODS, Attack, Keep, attack_named
+from twinproof.attacks.search import METHODS, Attack, Keep, attack_named, attack_names
 from twinproof.attacks.threat import Threat
 from twinproof.errors import ConfigError
 from twinproof.layers.cross_example import evaluation_mode
@@ -140,7 +140,7 @@ class AttackPlan:
         sizes = tuple(sorted(_checked_size(size) for size in self.sizes or DEFAULT_SIZES[self.norm]))
         object.__setattr__(self, "sizes", sizes)
         object.__setattr__(self, "protocols", tuple(str(protocol) for protocol in self.protocols))
-        for name, known in (("attacks", tuple(METHODS)), ("protocols", tuple(Protocol))):
+        for name, known in (("attacks", attack_names()), ("protocols", tuple(Protocol))):
             _refuse_unknown(name, getattr(self, name), known)
         for name in ("sizes", "attacks", "protocols"):
             _refuse_repeats(name, getattr(self, name))
@@ -180,7 +180,7 @@ class AttackPlan:
 
     def attack(self, entry: Entry) -> Attack:
         """The method of ``entry``, as its protocol wants it."""
-        iterated = entry.attack in _ITERATED
+        iterated = entry.attack in _ITERATED or entry.attack not in METHODS
         if entry.protocol == Protocol.PAPER:
             stepping = {"steps": self.paper_steps, "step_size": entry.size / self.paper_steps} if iterated else {}
             return attack_named(entry.attack, **stepping, keep=Keep.LAST)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from twinproof.attacks.resumable import attack_in_folder
+from twinproof.attacks.search import METHODS
 from twinproof.attacks.threat import Threat
 from twinproof.certification.base_classifier import BaseClassifier
 from twinproof.certification.method import Method, Sampling
@@ -28,6 +29,7 @@ from twinproof.evaluation.attack_results import Judge, Subjects, attack_results,
 from twinproof.evaluation.attack_work import AttackedClassifiers, AttackWork, earlier_attacks, take_up
 from twinproof.evaluation.certified import CertifiedLine, line_of
 from twinproof.evaluation.protocols import CLEAN, AttackPlan, Entry, aimed_classes
+from twinproof.extensions import Group, plugin_of
 from twinproof.files import canonical_json
 from twinproof.keys import Key
 from twinproof.progress import Progress, Silent
@@ -49,7 +51,7 @@ from twinproof.runs.attacks import (
     write_record,
 )
 from twinproof.runs.certificates import CertificateSettings, read_certificates, read_settings
-from twinproof.runs.layout import COMPLETE, exclusive, software_versions, update_run_json, utc_now
+from twinproof.runs.layout import COMPLETE, exclusive, plugins_entry, software_versions, update_run_json, utc_now
 from twinproof.runs.run import Run
 
 DEFAULT_LIMIT = 500
@@ -305,7 +307,8 @@ def _made(run: Run, dataset: Dataset, attacker: _Attacker, began: float, progres
     kind = dataset.test.inputs.dtype
     attacked = {entry.name: crafted[entry][0].cpu().numpy().astype(kind) for entry in attacker.plan.entries}
     write_attacks(run.root, AttackRecord(settings, results), lines, attacked)
-    update_run_json(run.root, files=ATTACK_FILES)
+    plugins = [plugin_of(Group.ATTACKS, name) for name in attacker.plan.attacks if name not in METHODS]
+    update_run_json(run.root, files=ATTACK_FILES, **plugins_entry(run.root, plugins))
     work.remove()
     return AttackedRun(settings, results, lines)
 

@@ -18,7 +18,7 @@ from twinproof.files import canonical_json
 from twinproof.layers.noise_placement import RedistributionKind
 from twinproof.privacy.plan import Plan
 from twinproof.recipes.config import ResolvedConfig, TrainConfig, parse_train_config
-from twinproof.recipes.registry import RECIPES, find_recipe
+from twinproof.recipes.registry import all_recipes, find_recipe
 from twinproof.recipes.resolve import plan_of, resolve
 from twinproof.recipes.run_data import public_config
 from twinproof.runs.layout import read_run_json
@@ -174,7 +174,7 @@ def _check_settings(config: TrainConfig, public: Dataset) -> None:
             "parties train together only under a plan",
             where="recipe",
             got=f"{config.recipe}, variant {config.variant}",
-            wanted=" or ".join(recipe.name for recipe in RECIPES.values() if recipe.private),
+            wanted=" or ".join(recipe.name for recipe in all_recipes() if recipe.private),
         )
     if public.scaling is not None and public.scaling.spending is not None:
         raise ConfigError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -99,7 +99,8 @@ def federate(
         else:
             key = Key.from_system() if config.seed is None else Key.from_seed(config.seed)
             device = f"{describe_device(_CPU)}, {len(agreement.parties)} parties"
-            begin_run(root, config, public, key, device=device, pooled=False, **{SECTION: describe(agreement)})
+            sections: dict[str, Any] = {SECTION: describe(agreement)}
+            begin_run(root, config, public, key, device=device, pooled=False, **sections)
         record, layout = read_run_json(root, STARTED), RunLayout(root)
         refuse_other_prior(config, record)
         digest = config_digest(record["config"])

@@ -87,6 +87,11 @@ def fixed_draws_of(network: nn.Module) -> tuple[TwoNoisesSplit, FixedDraws]:
     return two, draws
 
 
+def stated_over_drawn(two: TwoNoisesSplit) -> float:
+    """How many times larger the noise that a network states is than the one it draws: psi beside fixed draws, else 1."""
+    return PSI if isinstance(next(iter(two.hidden.after), None), FixedDraws) else 1.0
+
+
 def _missing() -> ModelError:
     wanted = "a network with noise on its input and behind its first layer, from with_fixed_draws"
     return ModelError("the network has no draws to fix", where="network", got="another network", wanted=wanted)

@@ -7,13 +7,10 @@ from typing import Any
 
 from torch import nn
 
-from twinproof.layers.fixed_draws import with_fixed_draws
+from twinproof.extensions import Group, find
 from twinproof.layers.networks import build_network
 from twinproof.layers.noise import Law, Place
 from twinproof.layers.noise_placement import BOTH_PLACES, NoiseForm, RedistributionKind, with_noise, with_two_noises
-
-# The variant in which noise at both places is drawn once as well, and kept with the weights.
-_PUBLISHED = "published"
 
 
 def build_run_network(
@@ -26,13 +23,16 @@ def build_run_network(
     """
     if network is None:
         network = build_network(settings["model"], shape, classes, width=settings["width"])
+    variant = find(Group.VARIANTS, f"{settings.get('recipe')}.{settings.get('variant')}")
+    if (adds := getattr(variant, "network", None)) is not None:
+        made: nn.Module = adds(network, shape)
+        return made
     noise = settings.get("noise_layer")
     if noise is None:
         return network
     sigma, law = float(settings["sigma"]), Law(noise["law"])
     if noise["place"] == BOTH_PLACES:  # scales in proportion to the layer are set by the constraint
-        noisy = with_two_noises(network, shape, sigma, sigma, law)
-        return with_fixed_draws(noisy, shape) if settings.get("variant") == _PUBLISHED else noisy
+        return with_two_noises(network, shape, sigma, sigma, law)
     redistribution = RedistributionKind(noise["redistribution"])
     form = NoiseForm(Place(noise["place"]), law, redistribution, float(noise["floor"]), float(noise["width"]))
     return with_noise(network, shape, form, sigma)

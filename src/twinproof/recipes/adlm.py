@@ -3,25 +3,16 @@
 Sound: how relevant each output of the first layer is, by layer-wise propagation at the initial weights, is estimated once from
 the training records by a Gaussian mechanism that the ledger counts; the network has Laplace noise of those scales behind that
 layer, and is trained by DP-SGD on the paper's polynomial loss. As published, the relevance is taken as it is, noise is drawn
-once, and a functional mechanism on the output layer takes the place of DP-SGD (``adlm_printed``): refuted.
+once, and a functional mechanism on the output layer takes the place of DP-SGD: refuted (``twinproof-papers``).
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from twinproof.recipes.adlm_printed import REFUTATION, OneDraw, parts_for_noise
-from twinproof.recipes.noise_layer import Variant
 from twinproof.recipes.pixeldp import noisy_recipe
-from twinproof.recipes.recipe import Printed, RecordSettings, Shares
-from twinproof.training.per_example.paths import RecordLoss
-from twinproof.training.stobatch import balanced_cross_entropy, taylor_cross_entropy
-
-
-def _loss(settings: RecordSettings) -> RecordLoss:
-    """The paper's polynomial; in the sound variant from a start that clipped gradients can use."""
-    return taylor_cross_entropy if settings.variant is Variant.PUBLISHED else balanced_cross_entropy
-
+from twinproof.recipes.recipe import Shares
+from twinproof.training.stobatch import balanced_cross_entropy
 
 _NOISY = noisy_recipe(
     "adlm",
@@ -41,14 +32,11 @@ _NOISY = noisy_recipe(
         "floor": 0.25,
         "r_clip": 1.0,
     },
-    published={"learning_rate": 5e-4, "copies": 1, "noise_layer": {"redistribution": "training"}},
 )
 
 ADLM = replace(
     _NOISY,
     defaults={**_NOISY.defaults, "learning_rate": 1.0},
-    loss=taylor_cross_entropy,
-    loss_of=_loss,
+    loss=balanced_cross_entropy,  # the paper's polynomial, from a start that clipped gradients can use
     shares=Shares.RELEVANCE,
-    printed=Printed(OneDraw, REFUTATION, parts_for_noise),
 )

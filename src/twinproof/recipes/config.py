@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from functools import cache
+from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, create_model, model_serializer
 
 from twinproof.checks import parse_settings
 from twinproof.data.config import DataConfig
@@ -14,11 +15,10 @@ from twinproof.layers.noise import Place
 from twinproof.layers.noise_placement import BOTH_PLACES
 from twinproof.layers.prior import Prior
 from twinproof.privacy.plan import ClipRule
-from twinproof.recipes.noise_layer import LARGEST_SIGMA, NoiseLayerConfig, Variant, check_noise_layer
+from twinproof.recipes.noise_layer import LARGEST_SIGMA, NoiseLayerConfig, check_noise_layer
 from twinproof.recipes.recipe import Recipe, RegulariserConfig, check_regulariser
 from twinproof.recipes.registry import RECIPES, find_recipe
-from twinproof.recipes.trainers import FIELD as TRAINERS
-from twinproof.recipes.trainers import TrainersConfig, check_trainers
+from twinproof.recipes.variant import SOUND, find_variant, variants_with_section
 from twinproof.training.loop import Schedule
 from twinproof.training.passes import Performance
 
@@ -104,10 +104,9 @@ class TrainConfig(PrivacySettings, StepSettings, CopiesSettings, NetworkSettings
 
     data: DataConfig
     recipe: str = Field(description="how to train; see `twinproof recipes`")
-    variant: Variant = Field(default=Variant.SOUND, description="sound, or published: by the formulas of the paper")
+    variant: str = Field(default=SOUND, description="sound, or published: by the formulas of the paper, with twinproof-papers")
     regulariser: RegulariserConfig | None = Field(default=None, description="the recipe's own loss terms and attack")
     noise_layer: NoiseLayerConfig | None = Field(default=None, description="noise inside the network")
-    trainers: TrainersConfig | None = Field(default=None, description="local trainers of StoBatch's Algorithm 4")
     seed: int | None = Field(default=None, ge=0, description="makes the run repeatable and therefore not private")
     performance: Performance = Field(default=Performance(), description="speed and memory; changes no guarantee")
 
@@ -123,11 +122,9 @@ class TrainConfig(PrivacySettings, StepSettings, CopiesSettings, NetworkSettings
 
     @model_serializer(mode="wrap")
     def _written(self, rest: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leaves out trainers where there are none, so that the digests of older settings stay valid."""
+        """Leaves out a variant's own section where it is not used, so that the digests of older settings stay valid."""
         written: dict[str, Any] = rest(self)
-        if self.trainers is None:
-            written.pop(TRAINERS, None)
-        return written
+        return {key: value for key, value in written.items() if value is not None or key in ResolvedConfig.model_fields}
 
 
 class ResolvedConfig(TrainConfig):
@@ -146,6 +143,31 @@ class ResolvedConfig(TrainConfig):
         return self.batch_size / self.records
 
 
+Config = TypeVar("Config", bound=TrainConfig)
+
+
+def with_section(schema: type[Config], recipe: object, variant: object) -> type[Config]:
+    """The schema with the settings section of the variant, where that has one of its own."""
+    found = find_variant(str(recipe), str(variant or SOUND))
+    if found is None or found.section is None:
+        return schema
+    return _extended(schema, *found.section)
+
+
+@cache
+def _extended(schema: type[Config], name: str, section: type[BaseModel]) -> type[Config]:
+    field: Any = (section | None, Field(default=None, description=section.__doc__))
+    return create_model(schema.__name__, __base__=schema, **{name: field})
+
+
+def full_schema() -> type[TrainConfig]:
+    """The schema with the sections of all installed variants, to list every setting."""
+    schema = TrainConfig
+    for variant in variants_with_section():
+        schema = with_section(schema, variant.recipe, variant.name)
+    return schema
+
+
 def parse_train_config(*layers: Mapping[str, Any]) -> TrainConfig:
     """Merges layers of settings over the defaults of the recipe they name; later layers win."""
     merged: dict[str, Any] = {}
@@ -153,11 +175,13 @@ def parse_train_config(*layers: Mapping[str, Any]) -> TrainConfig:
         _merge(merged, layer)
     recipe = find_recipe(str(merged.get("recipe", "dpcert-gaussian")))
     defaults = _merge({"recipe": recipe.name}, recipe.defaults)
-    if merged.get("variant") == Variant.PUBLISHED:
-        _merge(defaults, recipe.published or {})
-    # Before the schema asks for what is missing in a section that the recipe does not have.
-    _check_trainers(recipe, merged.get("variant", Variant.SOUND), merged.get(TRAINERS))
-    config = parse_settings(TrainConfig, _merge(defaults, merged))
+    variant = find_variant(recipe.name, str(merged.get("variant", SOUND)))
+    if variant is not None:
+        _merge(defaults, variant.defaults)
+    schema = with_section(TrainConfig, recipe.name, merged.get("variant"))
+    for name in [name for name in merged if name not in schema.model_fields]:
+        _refuse_section(recipe.name, name, merged)
+    config = parse_settings(schema, _merge(defaults, merged))
     check_settings(config)
     return config
 
@@ -173,14 +197,6 @@ def check_settings(config: TrainConfig) -> None:
             wanted="only one of them, because the other follows from it",
             fix="leave one out",
         )
-    if config.variant is Variant.PUBLISHED and recipe.published is None:
-        raise ConfigError(
-            "this recipe has no published variant",
-            where="variant",
-            got=f"published, with {recipe.name}",
-            wanted=" or ".join(other.name for other in RECIPES.values() if other.published is not None),
-            fix="leave variant out",
-        )
     if config.clip_rule is not ClipRule.FLAT and not recipe.private:
         raise ConfigError(
             "this recipe clips nothing",
@@ -190,14 +206,32 @@ def check_settings(config: TrainConfig) -> None:
             fix="leave clip_rule out",
         )
     check_regulariser(recipe.name, config.regulariser, recipe.regulariser)
-    _check_trainers(recipe, config.variant, config.trainers)
     _check_copies(config, recipe)
     _check_noise(config, recipe)
 
 
-def _check_trainers(recipe: Recipe, variant: object, given: object) -> None:
-    known = recipe.printed is not None and recipe.printed.local_trainers and variant == Variant.PUBLISHED
-    check_trainers(f"{recipe.name} (variant {variant})", given, known=known)
+def _refuse_section(recipe: str, name: str, settings: dict[str, Any]) -> None:
+    """Refuses the section of another variant by saying whose it is, before the schema asks what is missing in it."""
+    owners = variants_with_section(name)
+    if owners and settings[name] is None:
+        del settings[name]
+        return
+    if not owners:
+        return
+    raise ConfigError(
+        f"the steps of {recipe} (variant {settings.get('variant', SOUND)}) know no {name}",
+        where=name,
+        got=_in_full(name, settings[name]),
+        wanted=" or ".join(f"{owner.recipe} with variant {owner.name}" for owner in owners),
+        fix=f"leave {name} out",
+    )
+
+
+def _in_full(name: str, given: object) -> str:
+    """A section's settings by their full names."""
+    if isinstance(given, Mapping) and given:
+        return ", ".join(f"{name}.{key} = {value}" for key, value in given.items())
+    return f"{name} = {given}"
 
 
 def _check_copies(config: TrainConfig, recipe: Recipe) -> None:
@@ -259,7 +293,8 @@ def _check_noise(config: TrainConfig, recipe: Recipe) -> None:
             wanted="0 with a noise layer, whose noise is sized for the weights of the step and not for their average",
             fix="leave averaging out",
         )
-    check_noise_layer(config.noise_layer, config.variant)
+    variant = recipe.variant(config.variant)
+    check_noise_layer(config.noise_layer, {} if variant is None else variant.deviations)
 
 
 def _merge(into: dict[str, Any], layer: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from torch import nn
 from twinproof.data.record import Dataset
 from twinproof.errors import RunError
 from twinproof.evaluation.accuracy import Accuracy, clean_accuracy
+from twinproof.extensions import Plugin
 from twinproof.files import append_line, canonical_json, sha256_file, write_atomic
 from twinproof.privacy.accounting import PoissonGaussianEvent, Spending, epsilon_pld, spending
 from twinproof.privacy.ledger import Ledger
@@ -66,7 +67,8 @@ def finish_run(
     device = next(model.parameters()).device
     test = DeviceRecords(dataset.test, dataset.levels, device)
     accuracy: Accuracy = clean_accuracy(model, test.inputs(slice(None)), test.labels)
-    privacy = privacy_guarantee(config, dataset, spent, own_network_assumptions(record))
+    plugins = [Plugin(**one) for one in record.get("plugins", [])]
+    privacy = privacy_guarantee(config, dataset, spent, own_network_assumptions(record), plugins)
     if privacy.assumptions:
         privacy = replace(privacy, assumptions=(*privacy.assumptions, *assumptions))
     record |= {

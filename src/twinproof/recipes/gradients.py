@@ -14,7 +14,6 @@ from twinproof.keys import Key
 from twinproof.privacy.ledger import Ledger
 from twinproof.privacy.plan import PrivateExecution
 from twinproof.recipes.config import ResolvedConfig
-from twinproof.recipes.noise_layer import Variant
 from twinproof.recipes.registry import find_recipe
 from twinproof.recipes.resolve import plan_of
 from twinproof.training.copies import WarmedUp, moved_copies_in
@@ -105,8 +104,8 @@ def gradient_source(
         batching = Batching(records, augmentation, ranks.smallest(rows), key)
         declared = {"sample_rate": config.sample_rate, "divisor": config.batch_size}
         plain = PlainGradients(model, recipe.record_loss(config), batching, **declared, ranks=ranks)
-        as_printed = recipe.printed if recipe.private else None
-        return plain if as_printed is None else as_printed.source(config, plain, model, key)
+        variant = recipe.variant(config.variant) if recipe.private else None
+        return plain if variant is None or variant.source is None else variant.source(config, plain, model, key)
     shapes = {name: value.detach() for name, value in trainable_parameters(model).items()}
     parameters = sum(value.numel() for value in shapes.values())
     execution = PrivateExecution(plan_of(config), key, ledger, records=len(records), parameters=parameters, device=device)
@@ -158,10 +157,8 @@ def _limit(work: ClippedPass, shape: tuple[int, ...], copies: int, device: torch
 
 
 def optimizer_of(config: ResolvedConfig, model: nn.Module) -> torch.optim.Optimizer:
-    """What moves the weights of ``model``; its state is the checkpoint's."""
-    printed = find_recipe(config.recipe).printed if config.variant is Variant.PUBLISHED else None
-    if printed is None:
-        return torch.optim.SGD(model.parameters(), lr=config.learning_rate, momentum=config.momentum)
-    # On a GPU the update is a recording, which cannot count steps on the host.
-    recorded = next(model.parameters()).is_cuda
-    return torch.optim.Adam(model.parameters(), lr=config.learning_rate, capturable=recorded)
+    """What moves the weights of ``model``: SGD, unless the variant has another; its state is the checkpoint's."""
+    variant = config.spec.variant(config.variant)
+    if variant is not None and variant.optimizer is not None:
+        return variant.optimizer(model, config.learning_rate)
+    return torch.optim.SGD(model.parameters(), lr=config.learning_rate, momentum=config.momentum)

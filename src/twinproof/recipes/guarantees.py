@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from twinproof.data.record import Dataset
+from twinproof.extensions import ASSUMED_REASON, Plugin, permitted
 from twinproof.guarantee import Guarantee, Kind, Status, guessing_words
 from twinproof.layers.noise_placement import RedistributionKind
 from twinproof.privacy.accounting import Spending
 from twinproof.recipes.config import TrainConfig
-from twinproof.recipes.noise_layer import NoiseLayerConfig, Variant
+from twinproof.recipes.noise_layer import NoiseLayerConfig
+from twinproof.recipes.registry import privacy_status
 from twinproof.rounding import format_up
 
 _THEOREM = (
@@ -57,20 +59,27 @@ _REFUTED_REASON = (
 
 
 def privacy_guarantee(
-    config: TrainConfig, dataset: Dataset, spent: Spending | None, own_network: Sequence[str] | None = None
+    config: TrainConfig,
+    dataset: Dataset,
+    spent: Spending | None,
+    own_network: Sequence[str] | None = None,
+    plugins: Sequence[Plugin] = (),
 ) -> Guarantee:
     """What the run promises about its training records.
 
     ``own_network`` holds the codes of what could not be shown about an owner's own network; None for a built-in one.
+    ``plugins`` is what the run uses from outside of this package.
 
     Guarantees
         Status ``proven`` is given only to a private recipe whose noise nobody can reproduce and whose redistribution vector
         is public or paid for. A known seed, or no privacy mechanism at all, gives ``none`` with the reason; a redistribution
         vector that nothing pays for, or steps that no plan can count, give ``refuted``, and no epsilon. Any other published
-        variant gives ``published``. A code of ``own_network`` turns ``proven`` into ``assumed``.
+        variant gives ``published``. A code of ``own_network``, or one of ``plugins``, turns ``proven`` into ``assumed``.
     """
-    if (refutation := refuted_as_printed(config)) is not None:
-        return Guarantee(Kind.PRIVACY, Status.REFUTED, _REFUTED_PROMISE, reason=refutation)
+    variant = config.spec.variant(config.variant)
+    claimed = privacy_status(config.spec) if variant is None else permitted(variant.status)
+    if variant is not None and variant.refutation:
+        return Guarantee(Kind.PRIVACY, Status.REFUTED, _REFUTED_PROMISE, reason=variant.refutation)
     if spent is None:
         reason = "the recipe trains without a privacy mechanism"
         return Guarantee(Kind.PRIVACY, Status.NONE, "Nothing is promised about the training records.", reason=reason)
@@ -83,6 +92,13 @@ def privacy_guarantee(
             "Nothing is promised about the training records.",
             reason="noise is reproducible from a known seed",
         )
+    if claimed in (Status.REFUTED, Status.NONE):
+        return Guarantee(
+            Kind.PRIVACY,
+            claimed,
+            "Nothing is promised about the training records.",
+            reason="the recipe itself promises nothing",
+        )
     promise = (
         f"({format_up(spent.epsilon, 4)}, {spent.delta!r})-differential privacy, for one training record replaced by nothing. "
         f"{guessing_words(spent.epsilon, spent.delta)}"
@@ -90,31 +106,27 @@ def privacy_guarantee(
     scaling = () if dataset.scaling is None else (_scaling_assumption(dataset.scaling.source),)
     shares = () if config.noise_layer is None else (_redistribution_assumption(config.noise_layer),)
     own = () if own_network is None else (_OWN_NETWORK, *(OWN_NETWORK_ASSUMPTIONS[code] for code in own_network))
-    published = config.variant is Variant.PUBLISHED
-    proven = Status.ASSUMED if own_network else Status.PROVEN
-    reason = _PUBLISHED_REASON if published else _ASSUMED_REASON if own_network else ""
+    status = permitted(claimed) if own_network or plugins else claimed
+    outside = tuple(plugin.assumption for plugin in plugins) if status is Status.ASSUMED else ()
+    assumed = ASSUMED_REASON if outside else _ASSUMED_REASON
+    reason = {Status.PUBLISHED: _PUBLISHED_REASON, Status.ASSUMED: assumed}.get(status, "")
     return Guarantee(
         Kind.PRIVACY,
-        Status.PUBLISHED if published else proven,
+        status,
         promise,
         theorem=_THEOREM,
-        assumptions=(*_ASSUMPTIONS, *scaling, *shares, *own),
+        assumptions=(*_ASSUMPTIONS, *scaling, *shares, *own, *outside),
         reason=reason,
         values=(("epsilon", spent.epsilon), ("epsilon_rdp", spent.epsilon_rdp), ("delta", spent.delta)),
     )
-
-
-def refuted_as_printed(config: TrainConfig) -> str | None:
-    """Why the steps of a published variant break their own promise; None if a plan counts them or nothing is claimed."""
-    recipe = config.spec
-    return recipe.printed.refutation if recipe.printed is not None and config.variant is Variant.PUBLISHED else None
 
 
 def takes_r_unpaid(config: TrainConfig) -> bool:
     """Whether r is computed from the training records and no privacy budget pays for it."""
     noise = config.noise_layer
     training = noise is not None and noise.redistribution is RedistributionKind.TRAINING
-    return training and config.variant is Variant.PUBLISHED
+    variant = config.spec.variant(config.variant)
+    return training and variant is not None and variant.unpaid_shares
 
 
 def _redistribution_assumption(noise: NoiseLayerConfig) -> str:

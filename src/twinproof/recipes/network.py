@@ -13,17 +13,13 @@ from torch import nn
 from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError
 from twinproof.keys import Key
-from twinproof.layers.fixed_draws import FixedDrawsConstraint
 from twinproof.layers.noise_constraint import Constraint, TwoNoisesConstraint
 from twinproof.layers.noise_placement import BOTH_PLACES
 from twinproof.layers.prior import Prior, start_from_prior
 from twinproof.layers.run_network import build_run_network
 from twinproof.recipes.config import ResolvedConfig
-from twinproof.recipes.noise_layer import Variant
-from twinproof.recipes.stobatch_printed import printed_network
+from twinproof.recipes.variant import Holds
 from twinproof.runs.run import is_own_network, own_network_name
-
-Holds = Constraint | TwoNoisesConstraint | FixedDrawsConstraint
 
 
 @dataclass(frozen=True)
@@ -64,14 +60,13 @@ class Own:
 
 def run_network(config: ResolvedConfig, own: Own, dataset: Dataset) -> nn.Module:
     """The network that the settings describe, with weights to start from, or a copy of the caller's own."""
-    settings, noise = config.model_dump(mode="json"), config.noise_layer
-    printed = noise is not None and noise.place == BOTH_PLACES and config.variant is Variant.PUBLISHED
-    if printed:
-        settings["noise_layer"] = None
+    settings, variant = config.model_dump(mode="json"), config.spec.variant(config.variant)
     network = build_run_network(settings, dataset.shape, len(dataset.classes), own.network_copy(config.model))
     if config.prior is Prior.FIGURES:
         start_from_prior(network, config.sigma)
-    return printed_network(network, dataset.shape, config) if printed else network
+    if variant is not None and variant.prepare is not None:
+        variant.prepare(network, config)
+    return network
 
 
 def initial_network(config: ResolvedConfig, own: Own, dataset: Dataset, key: Key) -> nn.Module:
@@ -86,12 +81,12 @@ def constraint_of(config: ResolvedConfig, shape: tuple[int, ...]) -> Holds | Non
 
     It is a function of the weights alone: post-processing of the private steps, which costs no privacy.
     """
-    noise = config.noise_layer
+    variant, noise = config.spec.variant(config.variant), config.noise_layer
+    if variant is not None and variant.constraint is not None:
+        return variant.constraint()
     if noise is None:
         return None
     if noise.place != BOTH_PLACES:
         return Constraint(noise.weights, noise.norm, noise.law, config.sigma, shape)
-    if config.variant is Variant.PUBLISHED:
-        return FixedDrawsConstraint()
     hidden = Constraint(noise.weights, noise.norm, noise.law, config.sigma * noise.hidden_share, shape)
     return TwoNoisesConstraint(config.sigma, hidden)

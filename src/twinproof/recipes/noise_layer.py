@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from enum import StrEnum
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -14,21 +14,14 @@ from twinproof.layers.noise_constraint import WeightRule
 from twinproof.layers.noise_placement import BOTH_PLACES, NoiseForm, RedistributionKind
 from twinproof.privacy.linear_maps import Norm
 from twinproof.privacy.mechanisms import HETEROGENEOUS, LAPLACE, LARGEST_EPSILON, calibrate, laplace_scale
-from twinproof.privacy.paper_formulas import paper_classic_sigma, paper_extended_sigma
 
 BothPlaces = Literal["input-and-first-layer"]
 MechanismName = Literal["classic", "extended", "analytic", "heterogeneous", "heterogeneous-analytic", "laplace"]
 LARGEST_SIGMA = 10.0
 # PixelDP's usual bound. In linf the whole input may move at once: an equal l2 length is that over the root of its size.
 _DEFAULT_BOUND = 0.1
-_PRINTED = {"classic": paper_classic_sigma, "extended": paper_extended_sigma, "heterogeneous": paper_extended_sigma}
-
-
-class Variant(StrEnum):
-    """Whether a recipe is carried out so that its promises hold, or by the formulas of its paper."""
-
-    SOUND = "sound"
-    PUBLISHED = "published"
+Deviations = Mapping[str, Callable[[float, float], float]]
+"""Other noise at sensitivity 1, by mechanism, from (epsilon, delta)."""
 
 
 class SharesConfig(BaseModel):
@@ -76,7 +69,7 @@ class NoiseLayerConfig(SharesConfig):
         return NoiseForm(place, self.law, self.redistribution, self.floor, self.width)
 
 
-def check_noise_layer(noise: NoiseLayerConfig, variant: Variant) -> None:
+def check_noise_layer(noise: NoiseLayerConfig, deviations: Deviations) -> None:
     """Refuses settings that contradict each other."""
     redistributed = noise.redistribution is not RedistributionKind.UNIFORM
     if (noise.law is Law.LAPLACE) != (noise.mechanism == LAPLACE):
@@ -85,7 +78,7 @@ def check_noise_layer(noise: NoiseLayerConfig, variant: Variant) -> None:
             {"law": noise.law, "mechanism": noise.mechanism},
             "law laplace with mechanism laplace, or law gaussian with another mechanism",
         )
-    if noise.mechanism == "classic" and noise.epsilon_r > LARGEST_EPSILON and variant is Variant.SOUND:
+    if noise.mechanism == "classic" and noise.epsilon_r > LARGEST_EPSILON and noise.mechanism not in deviations:
         raise _contradiction(
             "the classic Gaussian mechanism is proven for epsilon up to 1 only",
             {"epsilon_r": noise.epsilon_r, "mechanism": noise.mechanism},
@@ -127,17 +120,21 @@ def _contradiction(what: str, given: dict[str, object], wanted: str) -> ConfigEr
     )
 
 
-def settled_noise(noise: NoiseLayerConfig, variant: Variant, shape: tuple[int, ...]) -> tuple[NoiseLayerConfig, float]:
+def settled_noise(
+    noise: NoiseLayerConfig, shape: tuple[int, ...], deviations: Deviations | None = None
+) -> tuple[NoiseLayerConfig, float]:
     """Fills in the attack bound, and calculates sigma: the noise's deviation per unit of the layer's norm.
 
     Sigma is what the mechanism asks for at sensitivity 1, times the attack bound: a layer of norm 1 moves by at most the
-    bound, in the norm that belongs to the noise, when its input does. For Laplace noise sigma is the scale.
+    bound, in the norm that belongs to the noise, when its input does. For Laplace noise sigma is the scale. A variant may have
+    ``deviations`` of its own.
     """
-    check_noise_layer(noise, variant)
+    deviations = deviations or {}
+    check_noise_layer(noise, deviations)
     bound = noise.attack_bound
     if bound is None:
         bound = _DEFAULT_BOUND / (math.sqrt(math.prod(shape)) if noise.norm is Norm.LINF else 1)
-    sigma = _unit_deviation(noise, variant) * bound
+    sigma = _unit_deviation(noise, deviations) * bound
     if not 0 < sigma <= LARGEST_SIGMA:
         raise ConfigError(
             "the noise that follows from these settings cannot be used",
@@ -149,9 +146,9 @@ def settled_noise(noise: NoiseLayerConfig, variant: Variant, shape: tuple[int, .
     return noise.model_copy(update={"attack_bound": bound}), sigma
 
 
-def _unit_deviation(noise: NoiseLayerConfig, variant: Variant) -> float:
+def _unit_deviation(noise: NoiseLayerConfig, deviations: Deviations) -> float:
     if noise.mechanism == LAPLACE:
         return laplace_scale(noise.epsilon_r)
-    if variant is Variant.PUBLISHED and noise.mechanism in _PRINTED:
-        return _PRINTED[noise.mechanism](noise.epsilon_r, noise.delta_r)
+    if noise.mechanism in deviations:
+        return deviations[noise.mechanism](noise.epsilon_r, noise.delta_r)
     return calibrate(noise.mechanism, noise.epsilon_r, noise.delta_r).sigma

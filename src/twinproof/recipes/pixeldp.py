@@ -28,9 +28,8 @@ def noisy_recipe(
     private: bool,
     robustness: str,
     noise_layer: Mapping[str, Any],
-    published: Mapping[str, Any] | None = None,
 ) -> Recipe:
-    """A recipe with a noise layer of these settings. ``published`` holds what its published variant changes."""
+    """A recipe with a noise layer of these settings."""
     return Recipe(
         name=name,
         summary=summary,
@@ -41,7 +40,6 @@ def noisy_recipe(
         loss=mean_cross_entropy,
         augmentation=lambda settings: Repeats(settings.copies),
         defaults={"learning_rate": 0.5 if private else 0.1, "copies": 4, "noise_layer": dict(noise_layer)},
-        published=published or {},
     )
 
 
@@ -78,7 +76,6 @@ SECURESGD = noisy_recipe(
     private=True,
     robustness="certified after training with its own noise (linf; any norm with --norm)",
     noise_layer={**LINF, "mechanism": "heterogeneous", "weights": "parseval", "redistribution": "learned"},
-    published={"noise_layer": {"redistribution": "training"}},
 )
 
 SECURESGD_AGM = noisy_recipe(

@@ -14,14 +14,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import nn
 
 from twinproof.errors import ConfigError
+from twinproof.extensions import permitted
 from twinproof.guarantee import Status
-from twinproof.keys import Key
 from twinproof.layers.networks import default_network
 from twinproof.layers.noise_placement import RedistributionKind
-from twinproof.recipes.noise_layer import Variant
-from twinproof.recipes.trainers import TrainersConfig
+from twinproof.recipes.variant import Variant, find_variant
 from twinproof.training.copies import Movement
-from twinproof.training.loop import GradientSource, PlainGradients
 from twinproof.training.passes import Augmentation
 from twinproof.training.per_example.paths import RecordLoss
 from twinproof.training.stobatch import ReconstructingView
@@ -108,48 +106,6 @@ class Shares(StrEnum):
     RELEVANCE = "relevance"  # |relevance of h|^beta: less noise where it is more relevant (AdLM, Phan et al. 2017)
 
 
-class PrintedSettings(Protocol):
-    """The settings that a paper's own mechanism reads."""
-
-    @property
-    def epsilon(self) -> float | None:
-        """What the paper would claim."""
-
-    @property
-    def batch_size(self) -> int:
-        """Expected records of a step."""
-
-    @property
-    def records(self) -> int:
-        """Declared number of training records."""
-
-    @property
-    def regulariser(self) -> RegulariserConfig | None:
-        """Weights of the recipe's own terms."""
-
-    @property
-    def trainers(self) -> TrainersConfig | None:
-        """Local trainers, where there are any."""
-
-
-@dataclass(frozen=True)
-class Printed:
-    """``source`` makes a step's gradients of plain ones; ``refutation`` says why they do not keep what the paper claims.
-
-    ``check`` refuses a network that they cannot be made of. The weights are moved by Adam, as the authors did, instead of
-    SGD. ``local_trainers``: several of them may share out the batches.
-
-    Guarantees
-        A run of such a variant has no privacy block, nothing in its ledger to spend, and the status ``refuted``: no epsilon
-        can be read anywhere but in its settings, where it is what was asked for.
-    """
-
-    source: Callable[[PrintedSettings, PlainGradients, nn.Module, Key], GradientSource]
-    refutation: str
-    check: Callable[[nn.Module], object]
-    local_trainers: bool = False
-
-
 class CopySettings(Protocol):
     """The settings that decide how copies of a record are made."""
 
@@ -178,23 +134,20 @@ class RecordSettings(CopySettings, Protocol):
         """Share of the records in one step: its inverse is the number of steps in an epoch."""
 
     @property
-    def variant(self) -> Variant:
-        """Sound, or as the paper has it."""
+    def variant(self) -> str:
+        """``sound``, or a variant's name."""
 
 
 @dataclass(frozen=True)
 class Recipe:
     """A named, complete way to train. The loop knows no paper; this record is all that a paper adds.
 
-    ``published`` holds what the paper's own variant changes of the ``defaults``; None where there is no such variant.
     ``loss_of`` makes the loss where it depends on settings; ``loss`` is then its part without them. ``ascent`` says how
     copies are moved against the network first, ``view`` through what the network is seen while it is trained, where its loss
     counts more than logits. ``fewest_copies`` is the least number of noisy copies that the recipe can do
     with, None where it makes none; ``needs_originals`` that it compares them with the record itself. ``network`` names the one
-    that is used where none is asked for, by the input's shape, and ``published_network`` the one of the paper's own variant
-    where that is another; ``starts_from_prior`` that it starts from learned weights where
+    that is used where none is asked for, by the input's shape; ``starts_from_prior`` that it starts from learned weights where
     there are some for it. ``shares`` says what a noise layer's shares follow where records decide them.
-    ``printed`` is how the paper's own variant makes its gradients where no plan can count them.
 
     Guarantees
         Everything that a recipe fills in sees one record at a time: a loss gets the outputs of its copies and its label, an
@@ -210,26 +163,30 @@ class Recipe:
     loss: RecordLoss
     augmentation: Callable[[CopySettings], Augmentation]
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    published: Mapping[str, Any] | None = None
     loss_of: Callable[[RecordSettings], RecordLoss] | None = None
     ascent: Callable[[RecordSettings], Movement] | None = None
     view: Callable[[nn.Module], ReconstructingView] | None = None
     fewest_copies: int | None = None
     needs_originals: bool = False
     network: Callable[[tuple[int, ...]], str] = default_network
-    published_network: Callable[[tuple[int, ...]], str] | None = None
     starts_from_prior: bool = False
     shares: Shares = Shares.GRADIENT
-    printed: Printed | None = None
+
+    def variant(self, name: str) -> Variant | None:
+        """What the variant of that name changes; None for ``sound``."""
+        return find_variant(self.name, name)
 
     def record_loss(self, settings: RecordSettings) -> RecordLoss:
         """The loss of one record under these settings."""
+        variant = self.variant(settings.variant)
+        if variant is not None and variant.loss is not None:
+            return variant.loss
         return self.loss if self.loss_of is None else self.loss_of(settings)
 
-    def network_for(self, variant: Variant, shape: tuple[int, ...]) -> str:
+    def network_for(self, variant: str, shape: tuple[int, ...]) -> str:
         """The network of a run that asks for none."""
-        published = self.published_network if variant is Variant.PUBLISHED else None
-        return (published or self.network)(shape)
+        other = self.variant(variant)
+        return (self.network if other is None or other.default_network is None else other.default_network)(shape)
 
     @property
     def regulariser(self) -> Mapping[str, Any] | None:
@@ -237,19 +194,19 @@ class Recipe:
         found: Mapping[str, Any] | None = self.defaults.get(FIELD)
         return found
 
-    def counted(self, variant: Variant) -> bool:
-        """Whether a plan counts the steps of this variant: a private recipe's, unless they are as its paper printed them."""
-        return self.private and not (variant is Variant.PUBLISHED and self.printed is not None)
+    def counted(self, variant: str) -> bool:
+        """Whether a plan counts the steps of this variant: a private recipe's, unless the variant makes its own gradients."""
+        other = self.variant(variant)
+        return self.private and (other is None or other.source is None)
 
-    @property
-    def published_privacy(self) -> Status | None:
-        """Status of privacy of the paper's own variant as its settings come; None where there is no such variant."""
-        if self.published is None:
-            return None
-        if self.printed is not None:
-            return Status.REFUTED
-        unpaid = self.published.get("noise_layer", {}).get("redistribution") == RedistributionKind.TRAINING
-        return Status.NONE if not self.private else Status.REFUTED if unpaid else Status.PUBLISHED
+    def variant_status(self, name: str) -> Status:
+        """What the variant of that name says about privacy, with the settings it comes with."""
+        variant = self.variant(name)
+        if variant is None or not self.private:
+            return self.privacy_status if self.private else Status.NONE
+        shares = {**self.defaults.get("noise_layer", {}), **variant.defaults.get("noise_layer", {})}.get("redistribution")
+        unpaid = variant.unpaid_shares and shares == RedistributionKind.TRAINING
+        return Status.REFUTED if unpaid or variant.refutation else permitted(variant.status)
 
     @property
     def has_noise_layer(self) -> bool:

@@ -30,7 +30,6 @@ from twinproof.layers.relevance import layers_with_rules, relevance
 from twinproof.privacy.ledger import Ledger
 from twinproof.privacy.plan import Plan, flat_clip_weights
 from twinproof.recipes.config import ResolvedConfig
-from twinproof.recipes.noise_layer import Variant
 from twinproof.recipes.recipe import Shares
 from twinproof.recipes.resolve import REDISTRIBUTION, redistribution_plan, refuse_training_records
 from twinproof.training.passes import DeviceRecords, Pass
@@ -90,8 +89,9 @@ def refuse_network(config: ResolvedConfig, network: nn.Module) -> None:
     split = split_at_noise(network) if recipe.shares is Shares.RELEVANCE else None
     if split is not None and isinstance(split.noise.spread, FixedSpread):
         layers_with_rules(split.after)
-    if recipe.printed is not None and config.variant is Variant.PUBLISHED:
-        recipe.printed.check(network)
+    variant = recipe.variant(config.variant)
+    if variant is not None and variant.check is not None:
+        variant.check(network)
 
 
 def redistribute(

@@ -14,8 +14,8 @@ from twinproof.layers.noise_placement import RedistributionKind
 from twinproof.layers.prior import PRIOR_NETWORK, PRIOR_WIDTH, Prior, has_prior
 from twinproof.privacy.accounting import Event, GaussianEvent, calibrate_noise_multiplier, check_steps
 from twinproof.privacy.plan import Plan
-from twinproof.recipes.config import ResolvedConfig, TrainConfig, check_settings
-from twinproof.recipes.noise_layer import Variant, settled_noise
+from twinproof.recipes.config import ResolvedConfig, TrainConfig, check_settings, with_section
+from twinproof.recipes.noise_layer import settled_noise
 
 DEFAULT_EPSILON = 3.0
 DEFAULT_SIGMA = 0.25
@@ -36,13 +36,14 @@ def spent_on_data(dataset: Dataset) -> list[Event]:
 def redistribution_plan(config: ResolvedConfig) -> Plan | None:
     """The mechanism by which a private recipe estimates r from its training records; None where it does not.
 
-    One step on all records, with their declared number as the divisor. The published variant uses no mechanism; its privacy is
-    refuted.
+    One step on all records, with their declared number as the divisor. A variant with ``unpaid_shares`` uses no mechanism; its
+    privacy is refuted.
     """
     noise = config.noise_layer
-    if noise is None or noise.redistribution is not RedistributionKind.TRAINING or config.variant is Variant.PUBLISHED:
+    if noise is None or noise.redistribution is not RedistributionKind.TRAINING or not config.spec.private:
         return None
-    if not config.spec.private:
+    variant = config.spec.variant(config.variant)
+    if variant is not None and variant.unpaid_shares:
         return None
     return Plan(
         sample_rate=1.0,
@@ -78,7 +79,8 @@ def resolve(config: TrainConfig, dataset: Dataset) -> ResolvedConfig:
     model = config.model or recipe.network_for(config.variant, dataset.shape)
     noise_layer, sigma = None, config.sigma or DEFAULT_SIGMA
     if config.noise_layer is not None:
-        noise_layer, sigma = settled_noise(config.noise_layer, config.variant, dataset.shape)
+        variant = recipe.variant(config.variant)
+        noise_layer, sigma = settled_noise(config.noise_layer, dataset.shape, None if variant is None else variant.deviations)
     settled = {
         "noise_layer": noise_layer,
         "sigma": sigma,
@@ -96,7 +98,8 @@ def resolve(config: TrainConfig, dataset: Dataset) -> ResolvedConfig:
             _refuse_plan(config)
         if config.noise_multiplier is None:
             settled["epsilon"] = config.epsilon if config.epsilon is not None else DEFAULT_EPSILON
-    resolved = ResolvedConfig.model_validate({**config.model_dump(), **settled})
+    schema = with_section(ResolvedConfig, config.recipe, config.variant)
+    resolved = schema.model_validate({**config.model_dump(), **settled})
     if resolved.epsilon is None or not recipe.counted(config.variant):
         return resolved
     multiplier = calibrate_noise_multiplier(
@@ -143,7 +146,7 @@ def _refuse_plan(config: TrainConfig) -> None:
     """Refuses the noise of DP-SGD for a variant that takes no such steps."""
     if config.noise_multiplier is not None:
         raise ConfigError(
-            "the published variant of this recipe takes no DP-SGD steps",
+            f"the {config.variant} variant of this recipe takes no DP-SGD steps",
             where="noise_multiplier",
             got=f"{config.noise_multiplier}, with {config.recipe}",
             wanted="epsilon: what the paper would claim, by which it sizes its own noise",

@@ -11,7 +11,7 @@ from twinproof.data.load import load, public_name
 from twinproof.data.record import Dataset, Scaling
 from twinproof.data.sources import SOURCES
 from twinproof.errors import ConfigError, RunError
-from twinproof.recipes.config import ResolvedConfig, TrainConfig
+from twinproof.recipes.config import ResolvedConfig, TrainConfig, with_section
 from twinproof.runs.layout import DATA, refuse_missing
 from twinproof.runs.private_files import load_source
 from twinproof.runs.run import Run
@@ -57,14 +57,14 @@ def restore_config(stored: dict[str, Any], source: dict[str, Any] | None) -> Res
     if source is not None and _PUBLIC_DATA in source and stored.get("noise_layer") is not None:
         restored["noise_layer"] = {**stored["noise_layer"], _PUBLIC_DATA: source[_PUBLIC_DATA]}
     try:
-        return parse_settings(ResolvedConfig, restored)
+        return parse_settings(with_section(ResolvedConfig, restored.get("recipe"), restored.get("variant")), restored)
     except ConfigError as error:
         raise RunError(
             "the settings of this run cannot be used",
             where=f"run.json, config (data: private/source.json, where there is one): {error.where}",
             got=error.got,
             wanted=error.wanted,
-            fix="restore the files",
+            fix=error.fix if error.where == "variant" else "restore the files",
         ) from error
 
 

@@ -14,19 +14,25 @@ from torch import Tensor
 
 from twinproof.guarantee import Status
 from twinproof.layers.noise_placement import BOTH_PLACES
-from twinproof.recipes.recipe import Printed, Recipe, RecordSettings, reading
-from twinproof.recipes.stobatch_printed import ensemble_of, printed_source
+from twinproof.recipes.recipe import Recipe, RecordSettings, RegulariserConfig, reading
 from twinproof.training.passes import Repeats
 from twinproof.training.per_example.paths import RecordLoss
-from twinproof.training.published_stobatch.gradients import REFUTATION, ends_of
-from twinproof.training.stobatch import ATTACKS, ReconstructingView, balanced_cross_entropy
+from twinproof.training.stobatch import ATTACKS, Ensemble, ReconstructingView, balanced_cross_entropy
 
 # The paper's network divides sides by 8: of smaller images it leaves one point or four, too few to learn from in privacy.
-_SMALLEST_SIDE, _SMALLEST_PRINTED = 16, 4
+_SMALLEST_SIDE = 16
 
 
-def _network(shape: tuple[int, ...], smallest: int = _SMALLEST_SIDE) -> str:
+def stobatch_network(shape: tuple[int, ...], smallest: int = _SMALLEST_SIDE) -> str:
+    """The paper's network for images whose sides are at least ``smallest``."""
     return "stobatch-cnn" if len(shape) == 3 and min(shape[1:]) >= smallest else "mlp"
+
+
+def ensemble_of(regulariser: RegulariserConfig | None) -> Ensemble:
+    """The attacks that the settings describe."""
+    return Ensemble(
+        reading(regulariser, "attack_size"), int(reading(regulariser, "attack_steps")), reading(regulariser, "attack_stride")
+    )
 
 
 def stobatch_loss(settings: RecordSettings) -> RecordLoss:
@@ -65,15 +71,8 @@ STOBATCH = Recipe(
             "hidden_share": 0.005,
         },
     },
-    published={
-        "learning_rate": 1e-4,
-        "epochs": 200,
-        "regulariser": {"attack_size": 0.5, "attack_steps": 10, "attack_stride": 1.0},
-    },
-    printed=Printed(printed_source, REFUTATION, check=ends_of, local_trainers=True),
     loss_of=stobatch_loss,
     ascent=lambda settings: ensemble_of(settings.regulariser),
     view=ReconstructingView,
-    network=_network,
-    published_network=lambda shape: _network(shape, _SMALLEST_PRINTED),
+    network=stobatch_network,
 )

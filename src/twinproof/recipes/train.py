@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,6 +18,7 @@ from twinproof.compute.ranks import ALONE, Ranks
 from twinproof.data.load import load
 from twinproof.data.record import Dataset
 from twinproof.errors import RunError, system_faults
+from twinproof.extensions import Plugin
 from twinproof.files import make_folder
 from twinproof.keys import Key
 from twinproof.privacy.ledger import Ledger
@@ -29,7 +30,7 @@ from twinproof.recipes.guarantees import not_yet_certified
 from twinproof.recipes.network import Own, constraint_of, initial_network, run_network
 from twinproof.recipes.own_network import OwnTraining, OwnTrial, describe_own_network, try_network
 from twinproof.recipes.redistribution import PublicRecords, public_records, redistribute, refuse_network
-from twinproof.recipes.registry import find_recipe
+from twinproof.recipes.registry import find_recipe, recipe_plugins
 from twinproof.recipes.resolve import (
     REDISTRIBUTION,
     check_test_part,
@@ -71,6 +72,7 @@ from twinproof.training.checkpoint import FILE as CHECKPOINT_FILE
 from twinproof.training.checkpoint import load_checkpoint, save_checkpoint
 from twinproof.training.distributed import SharedLedger, agree_on_weights
 from twinproof.training.loop import GradientSource, WeightAverage, rate_of, run_loop
+from twinproof.training.per_example.fast import rule_plugins
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,9 +197,20 @@ class Session:
 
 
 def begin_run(
-    root: Path, config: ResolvedConfig, dataset: Dataset, key: Key, *, device: str, pooled: bool = True, **sections: Any
+    root: Path,
+    config: ResolvedConfig,
+    dataset: Dataset,
+    key: Key,
+    *,
+    device: str,
+    pooled: bool = True,
+    rules: Sequence[Plugin] = (),
+    **sections: Any,
 ) -> Ledger:
-    """Writes the first files of a run and opens its ledger; ``run.json`` comes last. ``pooled``: the records are here."""
+    """Writes the first files of a run and opens its ledger; ``run.json`` comes last. ``pooled``: the records are here.
+
+    ``rules`` says where layer rules from outside of this package come from.
+    """
     layout, stored = RunLayout(root), public_config(config)
     if any(root.iterdir()):
         clear_abandoned_start(layout)
@@ -221,7 +234,9 @@ def begin_run(
         "versions": software_versions(),
         "device": device,
     }
-    write_run_json(root, {**record, **describe_prior(config), **sections})
+    plugins = [plugin.as_dict() for plugin in (*recipe_plugins(config.recipe, config.variant), *rules)]
+    outside = {"plugins": plugins} if plugins else {}
+    write_run_json(root, {**record, **describe_prior(config), **outside, **sections})
     return ledger
 
 
@@ -305,7 +320,7 @@ def _prepared(
         plan_of(resolved)
         if own.network is not None:  # ours pass the trial of the per-example path; it can take many seconds
             tried = try_network(resolved, own, dataset, key, device, ranks)
-            sections = describe_own_network(tried.codes)
+            sections = {"rules": rule_plugins(own.network), **describe_own_network(tried.codes)}
     where = describe_device(device) + ("" if ranks.world == 1 else f", {ranks.world} ranks")
     return partial(begin_run, root, resolved, dataset, key, device=where, **sections), replace(own, dataset=dataset), tried
 

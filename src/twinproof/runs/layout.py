@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from twinproof import __version__
 from twinproof.errors import RunError
+from twinproof.extensions import Plugin
 from twinproof.files import canonical_json, sha256_file, write_json
 from twinproof.guarantee import Status
 from twinproof.runs.reading import Count, Finite, Length, Share, broken, read_json, shown
@@ -274,6 +275,13 @@ def config_digest(config: dict[str, Any]) -> str:
 def write_run_json(root: Path, record: dict[str, Any]) -> None:
     """Replaces ``run.json`` in one step. A ``record`` that was read keeps the format it has, a new one gets today's."""
     write_json(RunLayout(root).run_json, {"format": FORMAT, **record})
+
+
+def plugins_entry(root: Path, plugins: Iterable[Plugin | None]) -> dict[str, Any]:
+    """The entry ``plugins`` with these added: what the run uses from outside of this package; nothing where it uses nothing."""
+    known: list[dict[str, str]] = read_run_json(root).get("plugins", [])
+    added = [plugin.as_dict() for plugin in plugins if plugin is not None]
+    return {"plugins": known + [one for one in added if one not in known]} if known or added else {}
 
 
 def file_digests(root: Path, names: Iterable[str]) -> dict[str, dict[str, str]]:

@@ -14,6 +14,7 @@ from torch import nn
 
 from twinproof.data.record import Dataset
 from twinproof.errors import RunError, UserError
+from twinproof.extensions import where_to_get
 from twinproof.files import sha256_file
 from twinproof.guarantee import Guarantee, Kind, Status
 from twinproof.layers.run_network import build_run_network
@@ -109,7 +110,8 @@ class Run:
         try:
             model.load_state_dict(load_file(self.layout.model))
         except (SafetensorError, RuntimeError) as error:
-            raise RunError("the weights do not fit the network", where=str(self.layout.model), got=error) from error
+            fix = where_to_get(str(self.record["config"].get("variant"))) or ""
+            raise RunError("the weights do not fit the network", where=str(self.layout.model), got=error, fix=fix) from error
         return model.to(device).eval()
 
     def refuse_other_data(self, dataset: Dataset) -> None:

@@ -17,6 +17,7 @@ from torch.utils.hooks import RemovableHandle
 
 from twinproof.compute.devices import repeatable_convolutions
 from twinproof.errors import ModelError
+from twinproof.extensions import Group, Plugin, find, plugin_of, plugin_of_code
 from twinproof.layers.noise_constraint import Adjoint
 from twinproof.training.per_example.gradients import Instantiated, PerExampleGradient, zero_gradient
 from twinproof.training.per_example.paths import (
@@ -74,7 +75,24 @@ def handles(*kinds: type[nn.Module]) -> Callable[[LayerHandler[Layer]], LayerHan
 
 def handler_of(layer: nn.Module) -> Handler | None:
     """The handler of this layer's exact type, if there is one."""
-    return _HANDLERS.get(type(layer))
+    own = _HANDLERS.get(type(layer))
+    return own if own is not None else find(Group.LAYER_RULES, _full_name(type(layer)))
+
+
+def rule_plugins(model: nn.Module) -> list[Plugin]:
+    """Where the handlers of the model's layers come from, those of this package left out."""
+    found: dict[str, Plugin] = {}
+    for kind in {type(layer) for layer in model.modules()}:
+        name = _full_name(kind)
+        own = _HANDLERS.get(kind)
+        plugin = plugin_of(Group.LAYER_RULES, name) if own is None else plugin_of_code(Group.LAYER_RULES, name, own)
+        if plugin is not None:
+            found[name] = plugin
+    return [found[name] for name in sorted(found)]
+
+
+def _full_name(kind: type[nn.Module]) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def trainable(layer: nn.Module) -> dict[str, nn.Parameter]:

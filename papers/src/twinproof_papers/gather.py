@@ -1,0 +1,98 @@
+"""Picking numbers out of finished cells, in per cent; sizes are those of the papers ([-1, 1])."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import fmean
+
+from twinproof.errors import DataError
+from twinproof_papers.cell import Measured
+from twinproof_papers.experiment import in_input_units, in_paper_scale
+from twinproof_papers.under_attack import UnderAttack
+
+Reading = Callable[[Measured], float]
+
+
+def repetitions(done: Sequence[Measured], method: str, epsilon: float | None = None) -> list[Measured]:
+    """The repetitions of one model, in order."""
+    found = [one for one in done if one.cell.method == method and one.cell.training.get("epsilon") == epsilon]
+    if not found:
+        raise DataError("a model was not measured", where=method, got="no cells", wanted=f"epsilon {epsilon}")
+    return sorted(found, key=lambda one: one.cell.repetition)
+
+
+def values(done: Sequence[Measured], method: str, read: Reading, epsilon: float | None = None) -> tuple[float, ...]:
+    """One number for each repetition."""
+    return tuple(read(one) for one in repetitions(done, method, epsilon))
+
+
+def budgets_of(done: Sequence[Measured]) -> tuple[float, ...]:
+    """The privacy budgets, from small to large; of published variants, what they claim."""
+    given = {one.cell.training.get("epsilon") for one in done}
+    return tuple(sorted(float(epsilon) for epsilon in given if epsilon is not None))
+
+
+def attacks_of(done: Sequence[Measured]) -> tuple[str, ...]:
+    """The attacks that all cells met."""
+    return _plan(done[0]).attacks
+
+
+def sizes_of(done: Sequence[Measured]) -> tuple[float, ...]:
+    """The sizes of the attacks, in the papers' scale."""
+    return tuple(in_paper_scale(size) for size in _plan(done[0]).sizes)
+
+
+def line_places(done: Sequence[Measured]) -> tuple[float, ...]:
+    """Where the certified line is known, in the papers' scale."""
+    return tuple(in_paper_scale(size) for size in _plan(done[0]).line)
+
+
+def conventional(attack: str, size: float) -> Reading:
+    """Accuracy under one attack."""
+    return lambda one: 100 * float(one.numbers["conventional"][attack][_place(_plan(one).sizes, size)])
+
+
+def adaptive(size: float) -> Reading:
+    """Accuracy under the attack in expectation over the noise."""
+    return lambda one: 100 * float(one.numbers["adaptive"][f"{in_input_units(size):.12g}"])
+
+
+def has_adaptive(done: Sequence[Measured], size: float) -> bool:
+    """Whether every cell met that attack at this size."""
+    return all(in_input_units(size) in _plan(one).adaptive_sizes for one in done)
+
+
+def certified_there(bound: str, attack: str, size: float) -> Reading:
+    """The papers' certified accuracy: at the attacked inputs."""
+    return lambda one: 100 * float(one.numbers["certified_there"][bound][attack][_place(_plan(one).sizes, size)])
+
+
+def certified_line(bound: str, size: float) -> Reading:
+    """Certified accuracy at the test images themselves."""
+    return lambda one: 100 * float(one.numbers["certified"][bound][_place(_plan(one).line, size)])
+
+
+def clean(one: Measured) -> float:
+    """Accuracy without attack, of the model as it answers."""
+    return 100 * float(one.numbers["clean"])
+
+
+def mean_of(readings: Sequence[Reading]) -> Reading:
+    """The mean of several numbers of one cell."""
+    return lambda one: fmean(read(one) for read in readings)
+
+
+def _plan(one: Measured) -> UnderAttack:
+    measurement = one.cell.measurement
+    if not isinstance(measurement, UnderAttack):
+        raise DataError(
+            "this cell was not attacked", where=one.cell.name, got=type(measurement).__name__, wanted="a cell under attack"
+        )
+    return measurement
+
+
+def _place(places: tuple[float, ...], size: float) -> int:
+    wanted = in_input_units(size)
+    if wanted not in places:
+        raise DataError("no cell was measured at this size", where="size", got=size, wanted=", ".join(map(str, places)))
+    return places.index(wanted)

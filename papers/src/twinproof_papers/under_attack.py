@@ -1,0 +1,237 @@
+"""Measuring a model as the papers of Phan et al. do: linf attacks of several sizes, certificates of its own noise.
+
+Their attacks are made on the network without its noise, which can be another function than the one that answers. Beside them
+stands PGD that climbs the mean probability over the noise, from several starts, and keeps the strongest point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from twinproof.attacks.objective import Plain, without_noise
+from twinproof.attacks.run import predicted_labels, run_attack
+from twinproof.attacks.search import pgd
+from twinproof.attacks.threat import Threat
+from twinproof.certification.method import Method, Sampling
+from twinproof.certification.run import CertifiedRun, certify_run, smoothed_for_run
+from twinproof.compute.devices import resolve_device
+from twinproof.data.record import Dataset
+from twinproof.evaluation.attack_results import stored_inside
+from twinproof.evaluation.attack_work import smoothed_objective
+from twinproof.evaluation.protocols import CLEAN, AttackPlan, Protocol
+from twinproof.evaluation.under_attack import AttackedRun, attack_run
+from twinproof.keys import Key
+from twinproof.runs.attacks import AttackLine
+from twinproof.runs.run import Run
+from twinproof_papers.cell import Numbers
+from twinproof_papers.experiment import in_input_units
+from twinproof_papers.rereading import PUBLISHED, Rereading
+
+ATTACKS = ("fgsm", "ifgsm", "mim", "pgd")
+"""The four attacks of the papers; ``pgd`` is their "MadryEtAl"."""
+PAPER_SIZES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
+_LARGEST, _STEPS = 0.6, 120
+
+
+@dataclass(frozen=True)
+class UnderAttack:
+    """linf attacks by the papers' protocol, and certificates of the model's own noise. Sizes in input units.
+
+    ``n0``, ``n`` and ``alpha`` are those of the certificates; at an attacked input the class is chosen by the same n0 draws and
+    certified by ``judging`` draws. ``certified`` is False for models that answer without noise, and so have no certificate of
+    this kind: networks that have none, or whose noise was drawn once. ``adaptive_*`` belong to PGD in expectation over the
+    noise.
+    """
+
+    limit: int = 1000
+    sizes: tuple[float, ...] = tuple(in_input_units(size) for size in PAPER_SIZES)
+    attacks: tuple[str, ...] = ATTACKS
+    steps: int = 10
+    n0: int = 100
+    n: int = 10_000
+    judging: int = 1000
+    alpha: float = 0.001
+    norm: str = "linf"
+    certified: bool = True
+    adaptive_sizes: tuple[float, ...] = (in_input_units(0.2),)
+    adaptive_steps: int = 20
+    adaptive_draws: int = 16
+    adaptive_restarts: int = 2
+
+    @property
+    def line(self) -> tuple[float, ...]:
+        """Where the certified line is read: in small steps, as sound radii are short, up to the papers' largest size."""
+        return tuple(in_input_units(_LARGEST * step / _STEPS) for step in range(_STEPS + 1))
+
+    @property
+    def after(self) -> None:
+        """It has a run of its own."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return asdict(self) | {name: list(getattr(self, name)) for name in ("sizes", "attacks", "adaptive_sizes")}
+
+    def numbers(self, run: Run, dataset: Dataset, *, device: str) -> Numbers:
+        """Certifies and attacks ``run``, and counts."""
+        certified = None
+        if self.certified:
+            certified = certify_run(
+                run,
+                dataset,
+                sampling=Sampling(self.n0, self.n, self.alpha),
+                method=Method(norm=self.norm),
+                limit=self.limit,
+                device=device,
+            )
+        attacked = attack_run(
+            Run.open(run.root),
+            dataset,
+            plan=attack_plan(self),
+            sampling=Sampling(self.n0, self.judging, self.alpha),
+            limit=self.limit,
+            device=device,
+        )
+        numbers = counted(self, attacked, run, dataset, certified)
+        return {**numbers, "adaptive": adaptive_accuracy(run, dataset, self, device=device)}
+
+    def words(self) -> str:
+        """Images, attack steps and alpha."""
+        return f"{self.limit} test images, {self.steps} attack steps, alpha {self.alpha:g} for each certificate"
+
+
+def attack_plan(measurement: UnderAttack) -> AttackPlan:
+    """The papers' attacks: crafted without noise, each step of size / steps, and the last point kept."""
+    return AttackPlan(
+        norm=measurement.norm,
+        sizes=measurement.sizes,
+        attacks=measurement.attacks,
+        protocols=(Protocol.PAPER,),
+        paper_steps=measurement.steps,
+    )
+
+
+def counted(
+    measurement: UnderAttack, attacked: AttackedRun, run: Run, dataset: Dataset, certified: CertifiedRun | None
+) -> Numbers:
+    """Shares of test images, from the lines: accuracy under each attack, and what each bound certifies."""
+    by_entry: dict[str, list[AttackLine]] = {}
+    for line in attacked.lines:
+        by_entry.setdefault(line.entry, []).append(line)
+    clean = by_entry[CLEAN.name]
+    entries = {
+        attack: [by_entry[f"{Protocol.PAPER}/network/{attack}/{size:.12g}"] for size in measurement.sizes]
+        for attack in measurement.attacks
+    }
+    numbers: Numbers = {
+        "clean": conventional(clean, measurement),
+        "conventional": {attack: [conventional(lines, measurement) for lines in each] for attack, each in entries.items()},
+        "crossing": bool(attacked.results["crossing"]),
+    }
+    if certified is None:
+        return numbers
+    reading = Rereading.of(run, dataset, certified.settings)
+    reading.check(*_votes(certified.certificates), certified.settings.n, certified.settings.alpha)
+    reading.check(*_votes(clean), attacked.settings.n, attacked.settings.alpha)
+    bounds = reading.bounds
+    claimed = {"paper_norm": reading.rules[PUBLISHED].operator_norm} if PUBLISHED in bounds else {}
+    return {
+        **numbers,
+        "sigma": certified.settings.sigma,
+        "operator_norm": certified.settings.operator_norm,
+        **claimed,
+        "bound_status": {bound: str(reading.status(bound)) for bound in bounds},
+        "certified_there": {bound: _there(reading, bound, entries, attacked, measurement) for bound in bounds},
+        "certified": {bound: _line(reading, bound, certified, measurement) for bound in bounds},
+        "mean_radius": {bound: _mean_radius(reading, bound, certified) for bound in bounds},
+    }
+
+
+def conventional(lines: Sequence[AttackLine], measurement: UnderAttack) -> float:
+    """The papers' accuracy: whether the label that the model gives is right, robust or not.
+
+    A network with noise of its own gives the class that most of n0 draws vote for, and never abstains; one without answers by
+    itself, at the input as it was crafted.
+    """
+    given = [line.top if measurement.certified else line.network_unrounded for line in lines]
+    return float(np.mean([answer == line.label for answer, line in zip(given, lines, strict=True)]))
+
+
+def _votes(lines: Sequence[Any]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Votes and recorded radii."""
+    return np.array([line.votes for line in lines]), np.array([line.radius for line in lines])
+
+
+def _held(
+    reading: Rereading, bound: str, lines: Sequence[Any], draws: int, alpha: float
+) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
+    """For each line, whether the answer is there and right, and the radius that ``bound`` gives it."""
+    read = reading.read(bound, _votes(lines)[0], draws, alpha)
+    return np.array([line.top == line.label for line in lines]) & read.certified, read.radii
+
+
+def _there(
+    reading: Rereading,
+    bound: str,
+    entries: dict[str, list[list[AttackLine]]],
+    attacked: AttackedRun,
+    measurement: UnderAttack,
+) -> dict[str, list[float]]:
+    """The papers' certified accuracy: right and robust to the size of the attack, at the attacked input."""
+    shares: dict[str, list[float]] = {}
+    for attack, each in entries.items():
+        shares[attack] = []
+        for size, lines in zip(measurement.sizes, each, strict=True):
+            right, radii = _held(reading, bound, lines, attacked.settings.n, attacked.settings.alpha)
+            shares[attack].append(float(np.mean(right & (radii >= size))))
+    return shares
+
+
+def _line(reading: Rereading, bound: str, certified: CertifiedRun, measurement: UnderAttack) -> list[float]:
+    """The certified line: right and robust to each size, at the test images themselves; no attack can get below a sound one."""
+    right, radii = _held(reading, bound, certified.certificates, certified.settings.n, certified.settings.alpha)
+    return [float(np.mean(right & (radii >= size))) for size in measurement.line]
+
+
+def _mean_radius(reading: Rereading, bound: str, certified: CertifiedRun) -> float:
+    right, radii = _held(reading, bound, certified.certificates, certified.settings.n, certified.settings.alpha)
+    return float(np.mean(np.where(right, radii, 0.0)))
+
+
+# At the attacked inputs only the class is asked for, by n0 draws; a certificate there is not.
+_NO_CERTIFICATE = 100
+
+
+def adaptive_accuracy(run: Run, dataset: Dataset, measurement: UnderAttack, *, device: str = "auto") -> dict[str, float]:
+    """The share of right answers at each of ``measurement.adaptive_sizes``, by size as text.
+
+    A model that answers without noise is attacked as it answers. Right is, as everywhere in the papers' accuracy, what most of
+    n0 draws vote for, or what the network without noise answers.
+    """
+    target, key = resolve_device(device), Key.from_system()
+    smoothed = smoothed_for_run(run, dataset, target, method=Method(norm=measurement.norm))
+    stored = torch.from_numpy(dataset.test.inputs[: measurement.limit].astype("int64")).to(target)
+    labels = torch.from_numpy(dataset.test.labels[: measurement.limit]).to(target)
+    inputs = stored.to(torch.float32) / dataset.levels
+    objective = (
+        smoothed_objective(smoothed, measurement.adaptive_draws)
+        if measurement.certified
+        else Plain(without_noise(run.model(target)))
+    )
+    attack = pgd(measurement.adaptive_steps, restarts=measurement.adaptive_restarts)
+    shares = {}
+    for size in measurement.adaptive_sizes:
+        found = run_attack(attack, objective, inputs, labels, threat=Threat(measurement.norm, size), key=key)
+        if measurement.certified:
+            reached = stored_inside(found.inputs, stored, dataset.levels, measurement.norm, size)
+            sampling = Sampling(measurement.n0, _NO_CERTIFICATE, measurement.alpha)
+            given = torch.tensor([one.top for one in smoothed.certify(reached, sampling=sampling)], device=target)
+        else:
+            given = predicted_labels(objective, found.inputs, key=key)
+        shares[f"{size:.12g}"] = float((given == labels).double().mean())
+    return shares

@@ -1,1 +1,0 @@
-"""Every table and figure of the papers; one file for each paper."""
