@@ -12,13 +12,13 @@ export OMP_WAIT_POLICY := PASSIVE
 .PHONY: demo test test-slow test-federated lint bench clean
 .DELETE_ON_ERROR:
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml verifier/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "twinproof needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV) (once; a few minutes)"
 	@# torch first and by its pin: asked for by a range, some indexes answer with a build several gigabytes large
 	@$(BIN)/python -m pip install --quiet "$$(grep '^torch==' constraints.txt)"
-	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ./verifier --editable '.[dev]'
 	@touch $@
 
 demo: $(STAMP)
@@ -32,12 +32,12 @@ test-slow: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m slow -n 2 --dist loadfile --floor 24
 
 # Flower pins older versions of three packages than constraints.txt has: an environment of its own.
-$(FLOWER_STAMP): pyproject.toml constraints.txt
+$(FLOWER_STAMP): pyproject.toml verifier/pyproject.toml constraints.txt
 	@test -x $(FLOWER)/bin/python || $(PYTHON) -m venv $(FLOWER)
 	@echo "installing into $(FLOWER) (once; a few minutes)"
 	@$(FLOWER)/bin/python -m pip install --quiet "$$(grep '^torch==' constraints.txt)"
 	@grep -vE '^(typer|rich|packaging)==' constraints.txt > $(FLOWER)/constraints.txt
-	@$(FLOWER)/bin/python -m pip install --quiet --constraint $(FLOWER)/constraints.txt --editable '.[federated]' \
+	@$(FLOWER)/bin/python -m pip install --quiet --constraint $(FLOWER)/constraints.txt --editable ./verifier --editable '.[federated]' \
 	  flwr==1.41.0 pytest pytest-timeout pytest-xdist hypothesis
 	@touch $@
 
@@ -46,8 +46,8 @@ test-federated: $(FLOWER_STAMP)
 	OMP_NUM_THREADS=1 $(FLOWER)/bin/python -m pytest -q $(if $(QUICK),-m "not slow") tests/federated -n 2 --dist loadfile --floor 200
 
 lint: $(STAMP)
-	$(BIN)/ruff format --check src tests benchmarks
-	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src verifier tests benchmarks
+	$(BIN)/ruff check src verifier tests benchmarks
 	$(BIN)/mypy
 
 bench: $(STAMP)

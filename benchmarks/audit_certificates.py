@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from dpcert_mnist import SETTINGS
+from twinproof.auditing.audit import audit_run
 from twinproof.auditing.certificate_search import AttackBudget
-from twinproof.auditing.run import audit_run
 from twinproof.certification.method import Sampling
 from twinproof.certification.run import certify_run
 from twinproof.data.record import Dataset

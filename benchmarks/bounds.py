@@ -34,8 +34,8 @@ def one(job: tuple[Path, str, str, int, int, int, dict[str, int]]) -> dict[str, 
     """Certifies, attacks and verifies one copy of the run."""
     import torch
 
+    from twinproof.auditing.audit import audit_run
     from twinproof.auditing.certificate_search import AttackBudget
-    from twinproof.auditing.run import audit_run
     from twinproof.auditing.verify import verify_run
     from twinproof.certification.method import Method, Sampling
     from twinproof.certification.run import certify_run

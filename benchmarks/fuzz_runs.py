@@ -42,8 +42,7 @@ import torch
 
 import twinproof as tp
 from run_mutations import mutate
-from twinproof.auditing import run as audit_module
-from twinproof.auditing import verify_epsilon
+from twinproof.auditing import audit as audit_module
 from twinproof.auditing.certificate_search import AttackBudget
 from twinproof.auditing.verify import verify_run
 from twinproof.certification import run as certify_module
@@ -54,6 +53,7 @@ from twinproof.keys import Key
 from twinproof.recipes import train as train_module
 from twinproof.reporting.facts import load_facts
 from twinproof.runs.layout import software_versions, utc_now
+from twinproof_verify import epsilon
 
 SECONDS, BYTES = 20, 2 * 10**9
 ADDRESSES = 8 * 2**30
@@ -302,7 +302,7 @@ def fuzz(runs: int, commands: int, seed: int, *, processes: int = 1) -> Tally:
 @contextmanager
 def _nothing_twice() -> Iterator[None]:
     """Inside, the embedded data are parsed once, and the accountants answer the same question once: neither reads a run."""
-    digits, composed = sklearn.datasets.load_digits, verify_epsilon._composed
+    digits, composed = sklearn.datasets.load_digits, epsilon._composed
     known: dict[Any, Any] = {}
 
     def remembered(mechanisms: Any, delta: float) -> Any:
@@ -312,11 +312,11 @@ def _nothing_twice() -> Iterator[None]:
         return known[question]
 
     sklearn.datasets.load_digits = cache(digits)
-    verify_epsilon._composed = remembered
+    epsilon._composed = remembered
     try:
         yield
     finally:
-        sklearn.datasets.load_digits, verify_epsilon._composed = digits, composed
+        sklearn.datasets.load_digits, epsilon._composed = digits, composed
 
 
 def _share(seeds: dict[str, Path], numbers: range, every: int, seed: int) -> Tally:

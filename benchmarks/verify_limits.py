@@ -26,12 +26,12 @@ from typing import Any
 import numpy as np
 from scipy.special import betaincinv, ndtri
 
-from twinproof.auditing.verify_epsilon import MOST_STEPS, SMALLEST_NOISE, Mechanism, account
-from twinproof.auditing.verify_layer_matrix import convolution, linear
-from twinproof.auditing.verify_operator_norm import least_provable
 from twinproof.compute.devices import describe_device, resolve_device
 from twinproof.files import write_json
 from twinproof.runs.layout import software_versions, utc_now
+from twinproof_verify.epsilon import MOST_STEPS, SMALLEST_NOISE, Mechanism, account
+from twinproof_verify.layers import convolution, linear
+from twinproof_verify.operator_norms import least_provable
 
 DEMO = Path(__file__).parents[1] / "tests" / "fixtures" / "format-1" / "demo"
 ADDRESS_SPACE = 6_000_000 * 1024

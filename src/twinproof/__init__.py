@@ -13,9 +13,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from twinproof.auditing.certificate_search import AttackBudget
-    from twinproof.auditing.run import audit_run
-    from twinproof.auditing.verify import verify_run
+    from twinproof.auditing.audit import audit_run as audit_run
+    from twinproof.auditing.certificate_search import AttackBudget as AttackBudget
+    from twinproof.auditing.verify import verify_run as verify_run
     from twinproof.certification.method import Method, Sampling
     from twinproof.certification.run import certify_run, smoothed_for_run
     from twinproof.certification.smoothed import SmoothedClassifier, smooth
@@ -38,7 +38,7 @@ _PLACES = {
     "Sampling": "twinproof.certification.method",
     "SmoothedClassifier": "twinproof.certification.smoothed",
     "attack_run": "twinproof.evaluation.under_attack",
-    "audit_run": "twinproof.auditing.run",
+    "audit_run": "twinproof.auditing.audit",
     "certify_run": "twinproof.certification.run",
     "load_run_data": "twinproof.recipes.run_data",
     "report_run": "twinproof.reporting.run",

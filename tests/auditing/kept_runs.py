@@ -13,13 +13,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save
-from synthetic_run import bind, canonical, forge_ledger, forge_run, forge_settings, sha256
 
-from twinproof.auditing import verify, verify_epsilon
-from twinproof.auditing.verify_ledger import Ledger
-from twinproof.auditing.verify_originals import Originals
+from synthetic_run import bind, canonical, forge_ledger, forge_run, forge_settings, sha256
 from twinproof.data.config import DataConfig
 from twinproof.data.load import load
+from twinproof_verify import Originals, epsilon, inspection
+from twinproof_verify.ledger import Ledger
 
 KEPT = Path(__file__).parent.parent / "fixtures" / "format-1"
 DEMO, NOISY, TWO_NOISES = "demo", "hgm-pixeldp", "stobatch"
@@ -35,7 +34,7 @@ def digits() -> Originals:
 def count_each_ledger_once(patched: pytest.MonkeyPatch) -> None:
     """Epsilon is recomputed once for each story of spendings: that it is right is tested elsewhere, and takes seconds."""
     known: dict[str, Any] = {}
-    recompute = verify_epsilon.recompute
+    recompute = epsilon.recompute
 
     def remembered(ledger: Ledger) -> Any:
         story = repr((ledger.spendings, ledger.delta, ledger.countable))
@@ -43,7 +42,7 @@ def count_each_ledger_once(patched: pytest.MonkeyPatch) -> None:
             known[story] = recompute(ledger)
         return known[story]
 
-    patched.setattr(verify, "recompute", remembered)
+    patched.setattr(inspection, "recompute", remembered)
 
 
 def copied(name: str, folder: Path) -> Path:

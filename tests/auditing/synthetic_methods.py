@@ -15,6 +15,8 @@ import torch
 from safetensors.torch import save
 from scipy import stats
 from scipy.optimize import minimize_scalar
+from torch import nn
+
 from synthetic_run import (
     ALPHA,
     CLASSES,
@@ -29,8 +31,6 @@ from synthetic_run import (
     sha256,
     write_run,
 )
-from torch import nn
-
 from twinproof.layers.networks import build_network
 from twinproof.layers.noise import Law, Place
 from twinproof.layers.noise_placement import NoiseForm, RedistributionKind, split_at_noise, with_noise

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from twinproof.auditing.certificate_attacks import CertificateAttacker
-from twinproof.auditing.certificate_judge import judging_method
+from twinproof.auditing.certificate_verdict import judging_method
 from twinproof.certification.method import Method, Sampling
 from twinproof.certification.smoothed import SmoothedClassifier, smooth
 from twinproof.layers.noise import FixedSpread, Law, NoiseLayer, Place

@@ -15,10 +15,10 @@ import pytest
 import torch
 
 from interruption import StopAfter
-from twinproof.auditing import run as audit_module
+from twinproof.auditing import audit as audit_module
+from twinproof.auditing.audit import audit_run
 from twinproof.auditing.certificate_attacks import CertificateAttacker
 from twinproof.auditing.certificate_search import AttackBudget
-from twinproof.auditing.run import audit_run
 from twinproof.auditing.verify import verify_run
 from twinproof.certification.method import Sampling
 from twinproof.certification.promise import certified_promise
@@ -262,11 +262,7 @@ def test_nothing_to_attack_is_said(root: Path, digits: Dataset) -> None:
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [
-        ({"budget": replace(small.QUICK, steps=13)}, "steps 13"),
-        ({"limit": 4}, "inputs 4"),
-        ({"key": Key.from_seed(6)}, "key"),
-    ],
+    [({"budget": replace(small.QUICK, steps=13)}, "steps 13"), ({"limit": 4}, "inputs 4"), ({"key": Key.from_seed(6)}, "key")],
 )
 def test_other_settings_are_refused_and_nothing_is_lost(
     root: Path, digits: Dataset, options: dict[str, Any], words: str

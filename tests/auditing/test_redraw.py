@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 import torch
 from kept_runs import DEMO, NOISY, TWO_NOISES, copied, count_each_ledger_once, digits
-from synthetic_run import forge_lines
 from torch import nn
 
+from synthetic_run import forge_lines
 from twinproof.auditing.redraw_noise import Draws
-from twinproof.auditing.verification import Check
 from twinproof.auditing.verify import verify_run
 from twinproof.certification.grid_noise import input_noise, layer_noise
 from twinproof.certification.method import Method, Sampling
@@ -24,6 +23,7 @@ from twinproof.keys import Key
 from twinproof.layers.noise import Law
 from twinproof.recipes.train import train
 from twinproof.runs.run import Run
+from twinproof_verify.findings import Check
 
 KEY = Key(bytes(range(32)))
 SCORES = Method(norm="l2", statistic="scores", confidence="empirical-bernstein", runner_up="union")

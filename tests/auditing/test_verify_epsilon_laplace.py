@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from synthetic_run import BLOCKS, DELTA, NOISE, RANGE_NOISE, RATE, chain, events, forge_ledger, write_run
 
-from twinproof.auditing.verification import Problem
+from synthetic_run import BLOCKS, DELTA, NOISE, RANGE_NOISE, RATE, chain, events, forge_ledger, write_run
 from twinproof.auditing.verify import verify_run
-from twinproof.auditing.verify_epsilon import Mechanism, Spent, account, recompute
-from twinproof.auditing.verify_ledger import read_ledger
 from twinproof.privacy.accounting import Event, GaussianEvent, LaplaceEvent, PoissonGaussianEvent, spending
 from twinproof.privacy.mechanisms import Laplace
+from twinproof_verify.epsilon import Mechanism, Spent, account, recompute
+from twinproof_verify.findings import Problem
+from twinproof_verify.ledger import read_ledger
 
 SPENT: list[Event] = [GaussianEvent(RANGE_NOISE), PoissonGaussianEvent(RATE, NOISE, sum(BLOCKS))]
 

@@ -14,11 +14,7 @@ import torch
 from safetensors import deserialize
 from safetensors.torch import save
 
-from twinproof.auditing.evidence import RunFolder
-from twinproof.auditing.verification import Problem
 from twinproof.auditing.verify import verify_run
-from twinproof.auditing.verify_layer_matrix import Layer
-from twinproof.auditing.verify_noise_place import FIRST_LAYERS, placement_of
 from twinproof.certification import noise_site as layer_norm_bound
 from twinproof.certification.method import Method, Sampling
 from twinproof.certification.run import certify_run
@@ -31,6 +27,9 @@ from twinproof.privacy.linear_maps import Bound
 from twinproof.privacy.operator_norm import operator_norm
 from twinproof.recipes.train import train
 from twinproof.runs.run import Run
+from twinproof_verify.evidence import RunFolder
+from twinproof_verify.findings import Problem
+from twinproof_verify.layers import FIRST_LAYERS, Layer, placement_of
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "format-1"
 SETTINGS: dict[str, Any] = {

@@ -17,9 +17,6 @@ from numpy.typing import NDArray
 from torch import nn
 
 from twinproof.auditing.verify import verify_run
-from twinproof.auditing.verify_float_share import layer_error, relative_share, share_problems
-from twinproof.auditing.verify_layer_matrix import convolution, linear, row_sums
-from twinproof.auditing.verify_noise import Noise
 from twinproof.certification import noise_site
 from twinproof.certification.confidence import few_digits_above
 from twinproof.certification.method import Method, Sampling
@@ -33,6 +30,9 @@ from twinproof.layers.noise import Law, NoiseLayer, Place, UniformSpread
 from twinproof.layers.noise_placement import add_noise
 from twinproof.recipes.train import train
 from twinproof.runs.run import Run
+from twinproof_verify.certificates import Noise
+from twinproof_verify.first_layer import layer_error, relative_share, share_problems
+from twinproof_verify.layers import convolution, linear, row_sums
 
 Array = NDArray[np.float64]
 SHAPE, SIGMA, SAMPLING = (1, 4, 4), 0.4, Sampling(20, 200, 0.01)

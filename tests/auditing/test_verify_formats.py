@@ -7,14 +7,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-from synthetic_run import CORE_FILES, write_run
 
 import twinproof as tp
+from synthetic_run import CORE_FILES, write_run
+from twinproof.auditing.audit import audit_run
 from twinproof.auditing.certificate_search import AttackBudget
-from twinproof.auditing.fields import FORMATS
-from twinproof.auditing.run import audit_run
 from twinproof.auditing.verify import verify_run
-from twinproof.auditing.verify_ledger import NEIGHBOURS
 from twinproof.certification.method import Sampling
 from twinproof.cli.main import run
 from twinproof.errors import RunError
@@ -23,6 +21,8 @@ from twinproof.runs import layout
 from twinproof.runs.attacks import ATTACK_FILES
 from twinproof.runs.layout import update_run_json
 from twinproof.runs.run import Run
+from twinproof_verify.ledger import NEIGHBOURS
+from twinproof_verify.models import FORMATS
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "format-1"
 OLD_RUNS = ("demo", "hgm-pixeldp", "stobatch")

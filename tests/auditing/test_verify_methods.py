@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-from planted_lies import Apply, Lie, both
 from synthetic_methods import (
     INPUTS,
     METHODS,
@@ -30,18 +29,19 @@ from synthetic_methods import (
     tau_of,
     write_made,
 )
-from synthetic_run import ALPHA, BLOCKS, CLASSES, DRAWS, SHAPE, epsilons, forge_cell, forge_ledger, forge_run, forge_settings
 
-from twinproof.auditing import verify_epsilon
+from planted_lies import Apply, Lie, both
+from synthetic_run import ALPHA, BLOCKS, CLASSES, DRAWS, SHAPE, epsilons, forge_cell, forge_ledger, forge_run, forge_settings
 from twinproof.auditing.verify import verify_run
-from twinproof.auditing.verify_epsilon import Spent
 from twinproof.layers.networks import build_network
+from twinproof_verify import epsilon
+from twinproof_verify.epsilon import Spent
 
 
 @pytest.fixture(autouse=True)
 def quick_accountant(monkeypatch: pytest.MonkeyPatch) -> None:
     """The true epsilons, not computed anew for every lie."""
-    monkeypatch.setattr(verify_epsilon, "account", lambda mechanisms, delta: Spent(*epsilons(sum(BLOCKS))))
+    monkeypatch.setattr(epsilon, "account", lambda mechanisms, delta: Spent(*epsilons(sum(BLOCKS))))
 
 
 @pytest.fixture(scope="module")

@@ -11,19 +11,19 @@ import pytest
 import torch
 from kept_runs import DEMO, NOISY, TWO_NOISES, copied, count_each_ledger_once, reconfigured, reweighted
 from safetensors.torch import save
-from synthetic_run import forge_run
 from torch import nn
 
-from twinproof.auditing.loaded_network import loaded_network
-from twinproof.auditing.verification import Problem
+from synthetic_run import forge_run
+from twinproof.auditing.ask_network import loaded_network
 from twinproof.auditing.verify import verify_run
-from twinproof.auditing.verify_network import NETWORKS, Misfit, network_problems, tensors_of
 from twinproof.errors import ConfigError
 from twinproof.layers.fixed_draws import with_fixed_draws
 from twinproof.layers.networks import NETWORKS as BUILT
 from twinproof.layers.networks import build_network
 from twinproof.layers.noise import Law, Place
 from twinproof.layers.noise_placement import NoiseForm, RedistributionKind, with_noise, with_two_noises
+from twinproof_verify.findings import Problem
+from twinproof_verify.weights import NETWORKS, Misfit, network_problems, tensors_of
 
 SHAPES = [(1, 8, 8), (1, 28, 28), (3, 32, 32), (3, 9, 11), (1, 4, 5), (30,), (1, 21, 33), (2, 12, 8)]
 Change = Callable[[dict[str, Any]], object]

@@ -13,8 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from twinproof.auditing import verify_operator_norm
-from twinproof.auditing.verify_layer_matrix import (
+from twinproof.privacy.operator_norm import operator_norm
+from twinproof_verify import operator_norms
+from twinproof_verify.layers import (
     MOST_ENTRIES,
     Layer,
     LayerError,
@@ -26,8 +27,7 @@ from twinproof.auditing.verify_layer_matrix import (
     linear,
     row_sums,
 )
-from twinproof.auditing.verify_operator_norm import least_provable, reached
-from twinproof.privacy.operator_norm import operator_norm
+from twinproof_verify.operator_norms import least_provable, reached
 
 Array = NDArray[np.float64]
 PAIRS = list(itertools.product(["l1", "l2", "linf"], ["l1", "l2"]))
@@ -185,7 +185,7 @@ def test_a_larger_image_is_factorised_in_a_band(monkeypatch: pytest.MonkeyPatch)
     matrix = read(layer, shape).matrix(np.ones(6 * 144))
     claims = {pair: operator_norm(layer, shape, *pair).value for pair in (("l2", "l2"), ("linf", "l2"))}
     whole = {pair: least_provable(matrix, *pair, claim) for pair, claim in claims.items()}
-    monkeypatch.setattr(verify_operator_norm, "LARGEST_SIDE", 100)
+    monkeypatch.setattr(operator_norms, "LARGEST_SIDE", 100)
     for pair, claim in claims.items():
         assert least_provable(matrix, *pair, claim) == whole[pair] == claim
         assert least_provable(matrix, *pair, claim * 0.96) > claim * 0.96
@@ -202,7 +202,7 @@ def test_what_is_too_large_is_refused_before_it_is_built(monkeypatch: pytest.Mon
         assert tracemalloc.get_traced_memory()[1] < 2**21
     finally:
         tracemalloc.stop()
-    monkeypatch.setattr(verify_operator_norm, "LARGEST_SIDE", 4)
+    monkeypatch.setattr(operator_norms, "LARGEST_SIDE", 4)
     with pytest.raises(LayerTooLargeError):
         least_provable(np.random.default_rng(0).standard_normal((6, 5)), "l2", "l2", 1.0)
     assert MOST_ENTRIES <= 2**24

@@ -11,15 +11,12 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+
 from planted_lies import Lie
 from synthetic_promise import in_format_2
 from synthetic_run import certificate_settings, forge_ledger, forge_lines, forge_run, forge_settings, write_run
-
-from twinproof.auditing import verify_promise
-from twinproof.auditing.run import refuted_promise
-from twinproof.auditing.verify import TRAINING, verify_run
-from twinproof.auditing.verify_promise import OWN_NETWORK_CODES, privacy_promise, promise_problems, robustness_promise
-from twinproof.auditing.verify_run_json import CONFIG
+from twinproof.auditing.audit import refuted_promise
+from twinproof.auditing.verify import verify_run
 from twinproof.certification.catalogue import _BOUNDS
 from twinproof.certification.confidence import CONFIDENCE_NAMES, RunnerUp
 from twinproof.certification.method import Statistic
@@ -40,6 +37,10 @@ from twinproof.recipes.registry import RECIPES
 from twinproof.recipes.trainers import TrainersConfig
 from twinproof.runs.audits import Verdict
 from twinproof.runs.certificates import CertificateSettings, Look
+from twinproof_verify import sentences
+from twinproof_verify.inspection import TRAINING
+from twinproof_verify.run_json import CONFIG
+from twinproof_verify.sentences import OWN_NETWORK_CODES, privacy_promise, promise_problems, robustness_promise
 
 SPENDINGS = (Spending(0.0, 0.0, 1e-5), Spending(2.999213, 3.2, 1e-4), Spending(8.0, 9.0, 1e-5), Spending(50.25, 60.0, 1e-9))
 
@@ -87,14 +88,14 @@ def test_writer_and_verifier_promise_the_same_privacy() -> None:
 
 def test_the_tables_of_writer_and_verifier_have_the_same_codes_and_settings() -> None:
     assert OWN_NETWORK_CODES == OWN_NETWORK_ASSUMPTIONS
-    assert verify_promise.FEDERATION == OF_FEDERATIONS
+    assert sentences.FEDERATION == OF_FEDERATIONS
     written = parse_train_config({"recipe": "stobatch", "data": {"source": "digits"}, "variant": "published"})
     settings = written.model_copy(update={"trainers": TrainersConfig(count=2, per_step=1)}).model_dump(mode="json")
     later = {"data": {"test_fraction", "public_fraction"}}  # one of them, by the version that wrote the run
     for section, names in CONFIG.items():
         found = settings[section] if section else settings
-        assert set(found) <= set(names)
-        assert set(names) - set(found) <= later.get(section, set())
+        assert set(found) <= set(names.split())
+        assert set(names.split()) - set(found) <= later.get(section, set())
 
 
 def all_settings() -> Iterator[CertificateSettings]:
@@ -128,8 +129,8 @@ def test_writer_and_verifier_promise_the_same_robustness() -> None:
 
 def test_a_sentence_that_changes_in_one_place_alone_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """The planted bug of the two tests above: one word less on the verifier's side."""
-    monkeypatch.setattr(verify_promise, "PRIVACY_ASSUMPTIONS", verify_promise.PRIVACY_ASSUMPTIONS[1:])
-    monkeypatch.setattr(verify_promise, "GRID", verify_promise.GRID[:-1])
+    monkeypatch.setattr(sentences, "PRIVACY_ASSUMPTIONS", sentences.PRIVACY_ASSUMPTIONS[1:])
+    monkeypatch.setattr(sentences, "GRID", sentences.GRID[:-1])
     with pytest.raises(AssertionError):
         test_writer_and_verifier_promise_the_same_privacy()
     with pytest.raises(AssertionError):
@@ -139,7 +140,7 @@ def test_a_sentence_that_changes_in_one_place_alone_is_seen(monkeypatch: pytest.
 @pytest.mark.parametrize("epsilon", [0.0, 0.1, 3.0, 6.9, 6.91, 7.999, 8.0, 9.2, 9.3, 50.0, 99.99, 1e300])
 @pytest.mark.parametrize("delta", [1e-12, 1e-5, 0.1])
 def test_plain_words_are_computed_alike(epsilon: float, delta: float) -> None:
-    assert verify_promise.meaning(epsilon, delta) == guessing_words(epsilon, delta)
+    assert sentences.meaning(epsilon, delta) == guessing_words(epsilon, delta)
 
 
 @pytest.fixture

@@ -14,12 +14,8 @@ import torch
 from torch import nn
 
 from twinproof.attacks.objective import without_noise
-from twinproof.auditing.run import audit_run
+from twinproof.auditing.audit import audit_run
 from twinproof.auditing.verify import verify_run
-from twinproof.auditing.verify_layer_matrix import column_sums, convolution
-from twinproof.auditing.verify_noise import Noise, noise_problems
-from twinproof.auditing.verify_operator_norm import least_provable
-from twinproof.auditing.verify_two_noises import TwoNoises, two_noises_problems
 from twinproof.certification import run as certify_module
 from twinproof.certification.method import Method, Sampling
 from twinproof.certification.run import certify_run
@@ -35,6 +31,10 @@ from twinproof.layers.noise_placement import add_two_noises
 from twinproof.recipes.train import train
 from twinproof.runs.certificates import read_certificates, read_settings
 from twinproof.runs.run import Run
+from twinproof_verify.certificates import Noise, noise_problems
+from twinproof_verify.first_layer import TwoNoises, two_noises_problems
+from twinproof_verify.layers import column_sums, convolution
+from twinproof_verify.operator_norms import least_provable
 
 SETTINGS: dict[str, Any] = {"recipe": "dpsgd", "noise_multiplier": 1.0, "delta": 1e-3, "steps": 6, "batch_size": 20}
 SAMPLING = Sampling(20, 200, 0.01)

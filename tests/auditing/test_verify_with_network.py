@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import random
 from collections.abc import Callable, Iterator
@@ -13,22 +14,21 @@ import numpy as np
 import pytest
 import torch
 from kept_runs import DEMO, KEPT, NOISY, TWO_NOISES, copied, count_each_ledger_once, digits, reconfigured, reweighted
-from synthetic_run import forge_lines, forge_run, forge_settings
 from torch import nn
 
-from twinproof.auditing import network_answers, redraw_network
+from synthetic_run import forge_lines, forge_run, forge_settings
+from twinproof.auditing import ask_network, redraw_network
 from twinproof.auditing import redraw as redraw_module
+from twinproof.auditing.ask_network import Place
 from twinproof.auditing.redraw_noise import Draws
-from twinproof.auditing.same_place import Place
 from twinproof.auditing.verify import verify_run
-from twinproof.auditing.verify_certificates import rules_of
-from twinproof.auditing.verify_confidence import Counts
-from twinproof.auditing.verify_originals import Originals
-from twinproof.auditing.verify_run_json import clopper_pearson
-from twinproof.auditing.verify_with_network import ATTACK_VOTES, NO_MODULE, NO_TEST_SET, VOTES
 from twinproof.errors import ConfigError, RunError
 from twinproof.layers.networks import build_network
 from twinproof.rounding import format_down
+from twinproof_verify import Originals
+from twinproof_verify.bounds import Counts, clopper_pearson
+from twinproof_verify.certificates import CertificateSettings, rules_of
+from twinproof_verify.inspection import ATTACK_VOTES, NO_MODULE, NO_TEST_SET, VOTES
 
 Cells = list[list[str]]
 
@@ -80,7 +80,7 @@ def settings_of(root: Path) -> dict[str, Any]:
 
 def set_votes(root: Path, votes: Callable[[int, int], int]) -> None:
     """Other votes, by old ones and draws, with the radii and predictions that follow from them."""
-    rule = rules_of(settings_of(root))[0]
+    rule = rules_of(CertificateSettings.model_validate(settings_of(root)))[0]
 
     def change(rows: Cells) -> None:
         for row in rows:
@@ -185,7 +185,7 @@ def double_sigma(root: Path) -> None:
         settings["tau"] = settings["dimension"] * (17 * settings["sigma"] * 16 / settings["grid"] * 2**-64 + 2**-49) + 2**-36
 
     forge_settings(change)(root)
-    rule = rules_of(settings_of(root))[0]
+    rule = rules_of(CertificateSettings.model_validate(settings_of(root)))[0]
     most = float(rule.answers(rule.unanimous()).radius[0])
     forge_settings(lambda settings: settings.update(largest_radius=float(format_down(most))))(root)
     set_votes(root, lambda votes, draws: votes)
@@ -356,7 +356,7 @@ def test_an_owners_network_is_asked_where_it_is_given(tmp_path: Path) -> None:
 
 
 def test_a_network_that_would_take_long_is_left_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(network_answers, "MOST_SECONDS", 0.0)
+    monkeypatch.setattr(ask_network, "MOST_SECONDS", 0.0)
     result = verify_run(KEPT / DEMO, originals=digits())
     assert any(one.startswith("accuracy on the test set (about") for one in result.not_checked)
     assert passed(KEPT / DEMO, "accuracy again", redraw=1) is True
@@ -390,3 +390,12 @@ def test_no_value_makes_the_network_raise(file: str, every: int, tmp_path: Path)
                 continue  # a newer format, an unfinished run, an owner's network that was not given
             assert result.problems
         part[key] = kept
+
+
+def test_whoever_asks_the_network_shares_its_layers_and_nothing_else() -> None:
+    """The noise, the counting and the radii of certification, evaluation and attacks are not asked about themselves."""
+    folder = Path(redraw_module.__file__).parent
+    for path in (*folder.glob("redraw*.py"), folder / "ask_network.py", folder / "verify.py"):
+        found = {node.module or "" for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)}
+        rooms = {".".join(module.split(".")[:2]) for module in found if module.startswith("twinproof.")}
+        assert rooms <= {"twinproof.auditing", "twinproof.compute", "twinproof.layers", "twinproof.errors"}, path.name

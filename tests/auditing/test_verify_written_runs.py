@@ -17,9 +17,11 @@ from twinproof.certification.run import certify_run
 from twinproof.data.record import Dataset
 from twinproof.evaluation.protocols import AttackPlan
 from twinproof.evaluation.under_attack import attack_run
+from twinproof.keys import Key
 from twinproof.recipes.train import train
 from twinproof.runs.layout import update_run_json
 from twinproof.runs.run import Run
+from twinproof_verify import Originals
 
 SCORES = Method(norm="linf", statistic="scores", confidence="empirical-bernstein", runner_up="union")
 METHODS = [Method(norm="linf"), Method(norm="l1", bound="hgm"), Method(norm="linf", bound="published"), SCORES]
@@ -70,3 +72,21 @@ def test_attacks_without_certificates_are_on_the_networks_own_noise(noisy: Path,
     assert verify_run(root).problems == ()
     change_json(root, "attacks.json", lambda record: record.update(sigma=record["sigma"] * 1.01))
     assert any("the network's own noise" in problem.what for problem in verify_run(root).problems)
+
+
+@pytest.mark.parametrize(("norm", "aim"), [("l2", None), ("linf", "next"), ("l1", "least-likely"), ("l2", "class:1")])
+def test_what_attack_run_writes_passes_and_its_inputs_moved_do_not(
+    trained: Path, dataset: Dataset, tmp_path: Path, norm: str, aim: str | None
+) -> None:
+    root = Path(shutil.copytree(trained, tmp_path / "run"))
+    plan = AttackPlan(norm, sizes=(0.125, 1.0), attacks=("fgsm", "pgd"), steps=2, draws=1, aim=aim)
+    attack_run(Run.open(root), dataset, plan=plan, sampling=Sampling(10, 50), limit=6, device="cpu", key=Key.from_seed(2))
+    originals = Originals(dataset.test.inputs, dataset.test.labels)
+    assert verify_run(root).problems == ()
+    assert verify_run(root, originals=originals).problems == ()
+    tensors = dict(load_file(root / "attacks.safetensors"))
+    tensors["adaptive/smoothed/pgd/0.125"] = dataset.levels - dataset.test.inputs[:6]
+    (root / "attacks.safetensors").write_bytes(save(tensors))
+    update_run_json(root, files=("attacks.safetensors",))
+    for given in (None, originals):
+        assert any("outside the ball" in problem.what for problem in verify_run(root, originals=given).problems)

@@ -15,7 +15,6 @@ from small_runs import ledger_lines, model_bytes, one_thread
 
 from rank_processes import run_ranks
 from twinproof.auditing.verify import verify_run
-from twinproof.auditing.verify_redistribution import PRINTED
 from twinproof.certification.method import Method, Sampling
 from twinproof.certification.run import certify_run
 from twinproof.data.load import load
@@ -27,6 +26,7 @@ from twinproof.recipes.registry import RECIPES
 from twinproof.recipes.train import train
 from twinproof.runs.run import Run
 from twinproof.training.published_stobatch.gradients import PublishedStoBatch
+from twinproof_verify.run_json import PRINTED
 
 SETTINGS: dict[str, Any] = {
     "data": {"source": "digits"},

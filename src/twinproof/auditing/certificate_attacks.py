@@ -19,9 +19,8 @@ from torch import Tensor
 
 from twinproof.attacks.objective import untouched
 from twinproof.attacks.search import Looker, global_seed
-from twinproof.auditing.certificate_balls import Balls
-from twinproof.auditing.certificate_judge import FALSE_FLIPS, Judge
-from twinproof.auditing.certificate_search import AttackBudget, CertificateSearch, Ray, likely_rivals
+from twinproof.auditing.certificate_search import AttackBudget, Balls, CertificateSearch, Ray, likely_rivals
+from twinproof.auditing.certificate_verdict import FALSE_FLIPS, Judge
 from twinproof.certification.smoothed import SmoothedClassifier
 from twinproof.evaluation.attack_work import smoothed_objective
 from twinproof.keys import Key

@@ -1,9 +1,8 @@
 """Drawing the votes of some certificates again: from the key, the weights and the test set, by code of its own.
 
-Guarantees
-    A certificate passes only if the votes drawn again agree with those of its line: on the device class and with the torch that
-    it was made with except for draws whose two highest outputs are equal up to rounding, elsewhere within 1 % of the draws.
-    Which certificates are drawn again comes from the system's entropy: no run can know it.
+A certificate passes only if the votes drawn again agree with those of its line: on the device class and with the torch that it
+was made with except for draws whose two highest outputs are equal up to rounding, elsewhere within 1 % of the draws. Which
+certificates are drawn again comes from the system's entropy: no run can know it.
 """
 
 from __future__ import annotations
@@ -19,17 +18,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from twinproof.auditing.ask_network import CLOSE, ELSEWHERE, Place
 from twinproof.auditing.redraw_network import Answers, CannotRedraw, Noise, NoisyNetwork
 from twinproof.auditing.redraw_noise import Draws, subkey
-from twinproof.auditing.same_place import CLOSE, ELSEWHERE, Place
-from twinproof.auditing.verification import Problem
-from twinproof.auditing.verify_attack_lines import AttackTable
-from twinproof.auditing.verify_attack_settings import CLEAN
-from twinproof.auditing.verify_attacked_inputs import Tensors
-from twinproof.auditing.verify_certificate_lines import Lines
-from twinproof.auditing.verify_confidence import COMPLEMENT, upper_bound
-from twinproof.auditing.verify_method import SCORES, VOTES
-from twinproof.auditing.verify_originals import Originals
+from twinproof_verify import Originals, Problem
+from twinproof_verify.attack_results import Tensors
+from twinproof_verify.attacks import CLEAN, AttackSettings, AttackTable
+from twinproof_verify.bounds import COMPLEMENT, upper_bound
+from twinproof_verify.certificate_lines import Lines
+from twinproof_verify.certificates import SCORES, VOTES
 
 # Deviations by which two draws of the same probability may differ: a false alarm of 1e-10.
 CHANCE = 6.5
@@ -100,17 +97,17 @@ class Drawn:
         return cls(settings, lines, lambda at: originals.inputs[at], lambda at: key)
 
     @classmethod
-    def of_attacks(cls, settings: dict[str, Any], table: AttackTable, tensors: Tensors, originals: Originals) -> Drawn:
+    def of_attacks(cls, settings: AttackSettings, table: AttackTable, tensors: Tensors, originals: Originals) -> Drawn:
         """The lines of attacks.csv: plain votes, and a key for each entry."""
-        inputs, entries = settings["inputs"], (CLEAN, *table.entries)
+        inputs, entries = settings.inputs, (CLEAN, *table.entries)
         plain = {"statistic": VOTES, "resolution": 1, "runner_up": COMPLEMENT, "shared_noise": False, "looks": []}
-        keys = [subkey(bytes.fromhex(settings["key"]), f"judge {entry.name}") for entry in entries]
+        keys = [subkey(bytes.fromhex(settings.key), f"judge {entry.name}") for entry in entries]
 
         def stored(at: int) -> NDArray[Any]:
             row, index = divmod(at, inputs)
             return np.asarray(originals.inputs[index] if row == 0 else tensors[entries[row].name][index])
 
-        words = {**settings, **plain, "dimension": settings["noise_dimension"]}
+        words = {**settings.model_dump(), **plain, "dimension": settings.noise_dimension}
         return cls(words, table.answers, stored, lambda at: keys[at // inputs])
 
 

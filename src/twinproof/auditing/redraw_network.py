@@ -16,11 +16,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from twinproof.auditing.ask_network import at_random
 from twinproof.auditing.redraw_noise import CUTS, GAUSSIAN, LAPLACE, MOST_STEPS, Steps
-from twinproof.auditing.same_place import at_random
-from twinproof.auditing.verify_method import BOTH, FIRST_LAYER, INPUT
 from twinproof.layers.noise import Spread
 from twinproof.layers.noise_placement import NoiseSplit, split_at_noise, split_at_two_noises
+from twinproof_verify.certificates import BOTH, FIRST_LAYER, INPUT
 
 Answers = Callable[[Steps], Tensor]
 """From noise in whole steps, (draws, dimension), to the network's outputs, (draws, classes)."""

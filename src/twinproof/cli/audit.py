@@ -36,9 +36,9 @@ def audit(
 
     Example: twinproof audit runs/mnist --certificates --limit 1000
     """
+    from twinproof.auditing.audit import audit_run
     from twinproof.auditing.certificate_search import AttackBudget
     from twinproof.auditing.certificate_verdict import nothing_inside
-    from twinproof.auditing.run import audit_run
     from twinproof.evaluation.certified import already_refuted
     from twinproof.keys import Key
     from twinproof.recipes.run_data import load_run_data

@@ -13,11 +13,11 @@ from twinproof.cli.summaries import certified_answer, show_certified, show_train
 from twinproof.errors import ConfigError, system_faults
 
 if TYPE_CHECKING:
-    from twinproof.auditing.verification import Verification
     from twinproof.certification.run import CertifiedRun
     from twinproof.evaluation.under_attack import AttackedRun
     from twinproof.reporting.write import ReportFiles
     from twinproof.runs.run import Run
+    from twinproof_verify import Verification
 
 
 @system_faults("run `twinproof demo` again: it starts in a new folder")
@@ -33,13 +33,13 @@ def demo(
     Example: twinproof demo
     """
     from twinproof.auditing.verify import verify_run
-    from twinproof.auditing.verify_originals import Originals
     from twinproof.certification.run import certify_run
     from twinproof.evaluation.under_attack import attack_run
     from twinproof.recipes.demo import DEMO_ATTACKED, DEMO_ATTACKS, DEMO_JUDGING, DEMO_SAMPLING, DEMO_SETTINGS
     from twinproof.recipes.run_data import load_run_data
     from twinproof.recipes.train import train
     from twinproof.reporting.write import write_report
+    from twinproof_verify import Originals
 
     root, device = _free_directory(out), device or "auto"
     settings: dict[str, Any] = {**DEMO_SETTINGS, "performance": {"device": device}}

@@ -11,9 +11,9 @@ from twinproof.guarantee import PROMISING, WEAK_EPSILON, WEAK_WORDS
 from twinproof.rounding import format_down, format_up
 
 if TYPE_CHECKING:
-    from twinproof.auditing.verification import Verification
     from twinproof.certification.run import CertifiedRun
     from twinproof.runs.run import Run
+    from twinproof_verify import Verification
 
 
 # How radii were made, as certificates.json names it.

@@ -11,7 +11,7 @@ from twinproof.cli.output import DataPlace, DataRoot, Json, RunPath, print_json
 from twinproof.cli.summaries import show_verification
 
 if TYPE_CHECKING:
-    from twinproof.auditing.verify_originals import Originals
+    from twinproof_verify import Originals
 
 
 def verify(
@@ -48,12 +48,12 @@ def verify(
 
 def _originals(run: Path, data: str | None, data_root: Path | None, *, wanted: bool) -> Originals | None:
     """The test set. Unless it is ``wanted``, only that of a known data set, and None if it is not on this machine."""
-    from twinproof.auditing.verify_originals import Originals
     from twinproof.data.config import parse_data_config
     from twinproof.data.sources import SOURCES
     from twinproof.errors import UserError
     from twinproof.recipes.run_data import load_again, load_run_data
     from twinproof.runs.run import Run
+    from twinproof_verify import Originals
 
     if wanted:
         test = load_run_data(Run.open(run), source=data, data_root=data_root).test

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from twinproof.auditing.verify import verify_run
-from twinproof.auditing.verify_originals import Originals
 from twinproof.data.record import Dataset
 from twinproof.errors import UserError, system_faults
 from twinproof.recipes.run_data import load_run_data
 from twinproof.reporting.write import ReportFiles, write_report
 from twinproof.runs.layout import COMPLETE, read_run_json
 from twinproof.runs.run import Run
+from twinproof_verify import Originals
 
 
 @system_faults("run the same command again")

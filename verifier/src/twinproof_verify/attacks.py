@@ -1,0 +1,312 @@
+"""Attacks on a run: sound settings about the smoothed classifier that is certified, and lines that follow from their votes.
+
+What cannot be seen here: whether the network really answered so (`twinproof verify` asks it), or whether a stronger attack
+exists. Whatever the files hold ends in problems, never in an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import AfterValidator, Field
+
+from twinproof_verify import models
+from twinproof_verify.bounds import Counts, Rule, Way, Whole
+from twinproof_verify.certificate_lines import (
+    ABSTAIN,
+    CLASS,
+    COUNT,
+    LENGTH,
+    Form,
+    Lines,
+    named,
+    read_table,
+    text_of,
+    vote_problems,
+    wrong,
+)
+from twinproof_verify.certificates import (
+    INPUT,
+    Noise,
+    NormName,
+    Smoothed,
+    bound_problems,
+    known_bounds,
+    noise_problems,
+    size_problems,
+)
+from twinproof_verify.evidence import Originals, shown
+from twinproof_verify.files import ATTACKS, CERTIFICATES
+from twinproof_verify.findings import Problem
+from twinproof_verify.models import ROUNDING_UNIT, block, number, read
+from twinproof_verify.run_json import PublicData, plugin_names
+
+KNOWN = ("fgsm", "ifgsm", "mim", "pgd")
+# What the gradients of each protocol come from, in the order of the lines.
+TARGETS = {"paper": ("network",), "adaptive": ("network", "smoothed")}
+# Keys here, and what they must agree with in certificates.json: another one is another smoothed classifier, or other radii.
+REPEATED = {"sigma": "sigma", "certificate_norm": "norm", "law": "law", "place": "place", "bound": "bound"}
+STALE = "stale: another smoothed classifier was attacked than the one of the run"
+NOBODY = -1
+# A decimal of six places, read as a float, against another float.
+FLOAT_SLACK = 1e-9
+
+HEADER = b"index,protocol,target,attack,size,label,aim,length,network,network_unrounded,prediction,votes,top,radius,draws"
+_ENTRY = rb"[a-z]{1,20},[a-z]{1,20},[a-z0-9_-]{1,40},[0-9.e+-]{1,24}"
+_FORM = Form(
+    ATTACKS.csv,
+    HEADER,
+    "this is no line of an attack",
+    (COUNT, _ENTRY, COUNT, CLASS, LENGTH, COUNT, COUNT, CLASS, COUNT, COUNT, LENGTH, COUNT),
+    words=_ENTRY + b",",
+)
+
+
+def size_text(size: float) -> str:
+    """A size as attacks.csv and the names of the tensors write it."""
+    return format(size, ".12g")
+
+
+def _growing(sizes: list[float]) -> list[float]:
+    if any(later <= earlier for earlier, later in pairwise(sizes)) or any(float(size_text(one)) != one for one in sizes):
+        raise ValueError("growing sizes of at most 12 significant digits")
+    return sizes
+
+
+def _different(words: list[str]) -> list[str]:
+    if len(set(words)) != len(words):
+        raise ValueError("different words")
+    return words
+
+
+class AttackSettings(Smoothed):
+    """attacks.json; its results are counted again."""
+
+    sizes: Annotated[list[models.Positive], Field(min_length=1, max_length=1000), AfterValidator(_growing)]
+    attacks: Annotated[list[str], Field(min_length=1), AfterValidator(_different)]
+    protocols: Annotated[list[Literal["paper", "adaptive"]], Field(min_length=1), AfterValidator(_different)]
+    steps: models.PositiveCount
+    step_size: models.Positive | None
+    restarts: models.PositiveCount
+    draws: models.PositiveCount
+    paper_steps: models.PositiveCount
+    aim: Annotated[str, Field(pattern=r"^(next|least-likely|class:(0|[1-9][0-9]{0,8}))$")] | None
+    inputs: models.PositiveCount
+    certificate_norm: NormName
+    noise_dimension: models.PositiveCount
+    random_network: bool
+    results: dict[str, Any]
+
+    @property
+    def noise(self) -> Noise:
+        """The noise of the smoothed classifier that was attacked."""
+        return Noise.of(ATTACKS.json, self, norm="certificate_norm", dimension="noise_dimension")
+
+    @property
+    def rule(self) -> Rule | None:
+        """How votes at an attacked input become a radius: one look after n draws; None for a bound that is not known here."""
+        if self.bound not in known_bounds(self):
+            return None
+        norms = (self.operator_norm, self.slack, self.slackless_norm)
+        return Rule(self.sigma, self.tau, self.n, self.alpha, Way(law=self.law, bound=self.bound), *norms)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One attack of one size under one protocol: as many lines as there are inputs, and one tensor."""
+
+    protocol: str
+    target: str
+    attack: str
+    size: float
+
+    @property
+    def name(self) -> str:
+        """The name of the tensor."""
+        return f"{self.protocol}/{self.target}/{self.attack}/{size_text(self.size)}"
+
+
+CLEAN = Entry("clean", "none", "none", 0.0)
+
+
+def entries_of(settings: AttackSettings) -> tuple[Entry, ...]:
+    """The entries that sound settings ask for, in the order of their lines."""
+    return tuple(
+        Entry(protocol, target, attack, size)
+        for size in settings.sizes
+        for protocol in settings.protocols
+        for attack in settings.attacks
+        for target in TARGETS[protocol]
+    )
+
+
+def read_attacks(
+    record: dict[str, Any], data: PublicData, run: dict[str, Any], certificates: dict[str, Any]
+) -> tuple[AttackSettings | None, list[Problem]]:
+    """Settings that can be used (else None), and what is wrong with them, against data, noise and certificates too."""
+    file, bounds = ATTACKS.json, plugin_names(run, "bound")
+    settings, problems = read(AttackSettings, record, file)
+    problems += size_problems(file, record, data, dimension="noise_dimension")
+    if certificates:
+        problems += _stale_problems(record, certificates)
+    else:
+        problems += _sigma_problems(record, run)
+    if settings is None:
+        return None, problems
+    unknown = [name for name in settings.attacks if name not in (*KNOWN, *plugin_names(run, "attack"))]
+    if unknown:
+        problems.append(Problem(file, "attacks has a value it cannot have", shown(unknown), ", ".join(KNOWN)))
+    unproven = list(bound_problems(file, settings, bounds))
+    problems += [*unproven, *noise_problems(settings.noise)]
+    return None if unknown or unproven else settings, problems
+
+
+def _stale_problems(record: dict[str, Any], certificates: dict[str, Any]) -> Iterator[Problem]:
+    """Attacks on another smoothed classifier say nothing about the one that is certified now."""
+    for name, theirs in REPEATED.items():
+        said, wanted = record.get(name), certificates.get(theirs)
+        if said is not None and wanted is not None and said != wanted:
+            fix = f"{theirs} {shown(wanted)} ({CERTIFICATES.json}); attack again with --overwrite"
+            yield Problem(ATTACKS.json, STALE, f"{name} {shown(said)}", fix)
+
+
+def _sigma_problems(record: dict[str, Any], run: dict[str, Any]) -> Iterator[Problem]:
+    """Without certificates it is the run's own sigma; that of a noise layer is in the weights, and is checked with these."""
+    config = block(run, "config")
+    own, said = number(config.get("sigma")), number(record.get("sigma"))
+    inside = config.get("noise_layer") is not None or record.get("place") != INPUT
+    if not inside and said is not None and own is not None and said != own:
+        wanted = f"sigma {own!r} (config); attack again with --overwrite"
+        yield Problem(ATTACKS.json, STALE, f"sigma {said!r}", wanted)
+
+
+@dataclass(frozen=True)
+class AttackTable:
+    """Sound lines: rows are the inputs as they are and then each of ``entries``, columns the inputs.
+
+    ``answers`` are the same lines one after the other, as certificates at the attacked inputs.
+    """
+
+    entries: tuple[Entry, ...]
+    label: Whole
+    length: NDArray[np.float64]
+    network: Whole
+    unrounded: Whole
+    prediction: Whole
+    radius: NDArray[np.float64]
+    answers: Lines
+
+    @property
+    def correct(self) -> NDArray[np.bool_]:
+        """Whether the smoothed classifier names the true class."""
+        return np.asarray(self.prediction == self.label)
+
+    @property
+    def misled(self) -> NDArray[np.bool_]:
+        """Whether it names another one; an abstention does not."""
+        return np.asarray((self.prediction != ABSTAIN) & ~self.correct)
+
+
+def read_lines(
+    content: bytes, settings: AttackSettings, data: PublicData, originals: Originals | None
+) -> tuple[AttackTable | None, int, list[Problem]]:
+    """The lines as a table (None where they are not those that the settings ask for), their number, and what is wrong."""
+    table = read_table(content, _FORM)
+    index, label, aim, _, network, unrounded, prediction, votes, top, _, draws = table.cells.T
+    correct = (prediction == label).astype(np.int64)
+    radius, length, count = table.decimals(9), table.decimals(3), len(table.rows)
+    answers = Lines(table.rows, index, label, prediction, Counts.of_votes(votes), top, correct, radius, draws, ATTACKS.csv)
+    problems = table.problems
+    if data.classes is not None:
+        wanted = f"0..{data.classes - 1}"
+        for name, column in (("label", label), ("top", top), ("network", network), ("network_unrounded", unrounded)):
+            problems += wrong(answers, column >= data.classes, f"{name} is no class", column, lambda at: wanted)
+    problems += wrong(answers, draws != settings.n, "draws is not n", draws, lambda at: str(settings.n))
+    if settings.rule is not None:
+        problems += vote_problems(answers, settings.rule)
+    entries = entries_of(settings)
+    faults = list(_order_problems(answers, table.words, entries, settings.inputs))
+    if faults:
+        return None, count, [*problems, *faults]
+    shape = (len(entries) + 1, settings.inputs)
+    made = AttackTable(
+        entries,
+        label.reshape(shape),
+        length.reshape(shape),
+        network.reshape(shape),
+        unrounded.reshape(shape),
+        prediction.reshape(shape),
+        radius.reshape(shape),
+        answers,
+    )
+    return made, count, [*problems, *_input_problems(made, aim, settings, data, originals)]
+
+
+def _order_problems(answers: Lines, words: list[bytes], entries: tuple[Entry, ...], inputs: int) -> Iterator[Problem]:
+    """As many lines as the settings ask for, each of the right attack and input."""
+    wanted = inputs * (len(entries) + 1)
+    if len(answers.rows) != wanted:
+        what = "the number of lines is not the one that attacks.json asks for"
+        yield Problem(ATTACKS.csv, what, f"{len(answers.rows)} lines", f"{wanted} lines")
+        return
+    texts = [f"{one.protocol},{one.target},{one.attack},{size_text(one.size)},".encode() for one in (CLEAN, *entries)]
+    strange = [at for at, got in enumerate(words) if got != texts[at // inputs]]
+    yield from named(
+        ATTACKS.csv,
+        answers.rows[strange].tolist(),
+        "the attack is not the one that attacks.json asks for here",
+        lambda at: text_of(words[strange[at]][:-1]),
+        lambda at: text_of(texts[strange[at] // inputs][:-1]),
+    )
+    turn = np.tile(np.arange(inputs), len(texts))
+    yield from wrong(answers, answers.index != turn, "the index is not consecutive", answers.index, lambda at: str(turn[at]))
+
+
+def _input_problems(
+    table: AttackTable, aim: Whole, settings: AttackSettings, data: PublicData, originals: Originals | None
+) -> Iterator[Problem]:
+    """Labels, aims and lengths of lines that belong together."""
+    answers, copies = table.answers, len(table.entries) + 1
+    labels = table.label[0] if originals is None else originals.labels[: settings.inputs].astype(np.int64)
+    true = np.tile(labels, copies)
+    yield from wrong(answers, answers.label != true, "label is not that of the input", answers.label, lambda at: str(true[at]))
+    aims = _aims(aim, true, settings, data.classes)
+    if aims is not None:
+        what = "aim is not the class that attacks.json names"
+        yield from wrong(answers, aim != aims, what, aim, lambda at: str(aims[at]))
+    length = table.length.ravel()
+    most = np.repeat([0.0, *(entry.size for entry in table.entries)], settings.inputs)
+    over = ~(length <= most + ROUNDING_UNIT * (most > 0) + FLOAT_SLACK)
+    yield from wrong(answers, over, "the attacked input lies outside the ball", length, lambda at: f"at most {most[at]}")
+
+
+def _aims(aim: Whole, true: Whole, settings: AttackSettings, classes: int | None) -> Whole | None:
+    """The class that each line aims at: nobody's, the one that the rule names, or at least another one than the true one."""
+    if settings.aim is None:
+        return np.full_like(true, NOBODY)
+    if classes is None:
+        return None
+    following = (true + 1) % classes
+    if settings.aim == "next":
+        return following
+    if settings.aim == "least-likely":
+        # The network's last choice cannot be asked here, but is the same in all lines of an input.
+        first = np.tile(aim[: settings.inputs], len(true) // settings.inputs)
+        return np.where((first >= 0) & (first < classes) & (first != true), first, following)
+    chosen = int(settings.aim.partition(":")[2])
+    return np.where(true == chosen, following, chosen)
+
+
+def label_problems(table: AttackTable, certificates: Lines) -> Iterator[Problem]:
+    """Attacks and certificates speak of the same inputs, and so of the same classes."""
+    both = min(len(certificates.rows), table.label.shape[1])
+    different = (certificates.label[:both] != table.label[0, :both]).nonzero()[0]
+    if len(different):
+        at = int(different[0])
+        got = f"input {at}: {table.label[0, at]}; {len(different)} inputs in all"
+        yield Problem(ATTACKS.csv, "labels are not those of certificates.csv", got, str(certificates.label[at]))
