@@ -6,7 +6,6 @@ from typing import Any
 
 from twinproof.layers.prior import PRIOR_NETWORK, PRIOR_WIDTH, Prior, prior_sha256
 from twinproof.recipes.config import TrainConfig
-from twinproof.recipes.registry import find_recipe
 from twinproof.recipes.resumption import SECTION
 
 FIRST_PRIOR = "d67589bc92a269ea452aca5a1d9c88cc736ea792f79b45443b5df1f25caff108"
@@ -34,4 +33,4 @@ def may_start_from_prior(config: TrainConfig) -> bool:
     if config.prior is not None:
         return config.prior is Prior.FIGURES
     has_some = config.model in (None, PRIOR_NETWORK) and config.width == PRIOR_WIDTH
-    return find_recipe(config.recipe).starts_from_prior and has_some
+    return config.spec.starts_from_prior and has_some
