@@ -130,9 +130,7 @@ def attack(
     restarts: Annotated[int, typer.Option(help="Random starts of the adaptive pgd; the strongest point is kept.")] = 1,
     draws: Annotated[int, typer.Option(help="Noise draws per gradient of the adaptive attacks.")] = 8,
     paper_steps: Annotated[int, typer.Option(help="Steps of the papers' attacks, each of length size / steps.")] = 10,
-    targeted: Annotated[
-        bool, typer.Option("--targeted", help="Aim at a class; needs --target-class or --target-rule.")
-    ] = False,
+    targeted: Annotated[bool, typer.Option("--targeted", help="Aim at a class: add --target-class or --target-rule.")] = False,
     target_class: Annotated[int | None, typer.Option(help="Number of the class to aim at.")] = None,
     target_rule: Annotated[str | None, typer.Option(help="next or least-likely.")] = None,
     n: Annotated[int, typer.Option(help="Noise draws for each answer of the smoothed classifier.")] = 1000,

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 def certify(
     run: RunPath,
     norm: Annotated[
-        str | None,
-        typer.Option(help="Norm of the radii: l1, l2 or linf.", show_default="that of the run's noise layer, else l2"),
+        str | None, typer.Option(help="Norm: l1, l2 or linf.", show_default="that of the run's noise layer, else l2")
     ] = None,
     bound: Annotated[
         str,

@@ -18,7 +18,7 @@ from twinproof.files import canonical_json
 from twinproof.layers.noise_placement import RedistributionKind
 from twinproof.privacy.plan import Plan
 from twinproof.recipes.config import ResolvedConfig, TrainConfig, parse_train_config
-from twinproof.recipes.registry import all_recipes, find_recipe
+from twinproof.recipes.registry import all_recipes
 from twinproof.recipes.resolve import plan_of, resolve
 from twinproof.recipes.run_data import public_config
 from twinproof.runs.layout import read_run_json
@@ -169,7 +169,7 @@ def _check_parties(parties: Sequence[DeclaredParty]) -> None:
 
 def _check_settings(config: TrainConfig, public: Dataset) -> None:
     """Refuses what would need the records of all parties in one place, or noise that no party adds."""
-    if not find_recipe(config.recipe).counted(config.variant):
+    if not config.counted:
         raise ConfigError(
             "parties train together only under a plan",
             where="recipe",

@@ -23,7 +23,6 @@ from twinproof.privacy.plan import ClipRule, clip_weights
 from twinproof.privacy.step_randomness import step_randomness
 from twinproof.recipes.gradients import per_example_path
 from twinproof.recipes.network import Own, run_network
-from twinproof.recipes.registry import find_recipe
 from twinproof.runs.layout import exclusive
 from twinproof.runs.private_files import create_private_folder
 from twinproof.runs.reading import Count, read_json
@@ -121,7 +120,7 @@ def party_sums(agreement: Agreement, model: nn.Module, records: DeviceRecords, p
         return clip_weights(squared_norms, plan.clip_threshold(parameters), ClipRule(plan.clip_rule), plan.clip_r)
 
     path, mode = per_example_path(config, model, public), pass_mode(model, device)
-    augmentation = find_recipe(config.recipe).augmentation(config)
+    augmentation = config.spec.augmentation(config)
     rows = physical_batch_size(
         config.performance,
         max(1.0, plan.sample_rate * len(records)),

@@ -21,7 +21,6 @@ from twinproof.privacy.ledger import Ledger
 from twinproof.recipes.config import ResolvedConfig
 from twinproof.recipes.guarantees import not_yet_certified, privacy_guarantee
 from twinproof.recipes.own_network import own_network_assumptions
-from twinproof.recipes.registry import find_recipe
 from twinproof.recipes.resolve import plan_of, spent_on_data, spent_on_redistribution
 from twinproof.rounding import round_up
 from twinproof.runs import private_files
@@ -52,7 +51,7 @@ def finish_run(
     layout = RunLayout(root)
     weights = {name: value.detach().cpu().contiguous() for name, value in check_state_dict(model).items()}
     write_atomic(layout.model, save(weights))
-    spent = spending(ledger.events(), config.delta) if find_recipe(config.recipe).counted(config.variant) else None
+    spent = spending(ledger.events(), config.delta) if config.counted else None
     if not ledger.closed:
         ledger.append(
             "close",

@@ -14,7 +14,6 @@ from twinproof.keys import Key
 from twinproof.privacy.ledger import Ledger
 from twinproof.privacy.plan import PrivateExecution
 from twinproof.recipes.config import ResolvedConfig
-from twinproof.recipes.registry import find_recipe
 from twinproof.recipes.resolve import plan_of
 from twinproof.training.copies import WarmedUp, moved_copies_in
 from twinproof.training.loop import GradientSource, PlainGradients, PrivateGradients
@@ -44,7 +43,7 @@ class PathKind:
 
 def per_example_path(config: ResolvedConfig, model: nn.Module, dataset: Dataset) -> PerExamplePath:
     """How the gradients of single records are computed: their copies moved first, where the recipe says so."""
-    recipe = find_recipe(config.recipe)
+    recipe = config.spec
     view = None if recipe.view is None else recipe.view(model)
     path = choose_path(
         model if view is None else view,
@@ -59,7 +58,7 @@ def per_example_path(config: ResolvedConfig, model: nn.Module, dataset: Dataset)
 
 def path_of_kind(config: ResolvedConfig, kind: PathKind, model: nn.Module) -> PerExamplePath:
     """The path of this kind on ``model``."""
-    recipe = find_recipe(config.recipe)
+    recipe = config.spec
     seen = model if recipe.view is None else recipe.view(model)
     loss = recipe.record_loss(config)
     path: PerExamplePath
@@ -72,7 +71,7 @@ def path_of_kind(config: ResolvedConfig, kind: PathKind, model: nn.Module) -> Pe
 
 
 def _moving(config: ResolvedConfig, model: nn.Module, path: PerExamplePath) -> PerExamplePath:
-    ascent = find_recipe(config.recipe).ascent
+    ascent = config.spec.ascent
     return path if ascent is None else ascent(config).on(model, path, originals=config.originals)
 
 
@@ -95,7 +94,7 @@ def gradient_source(
     chosen: ChosenPath | None = None,
 ) -> GradientSource:
     """What the training loop asks for gradients; with several ``ranks`` each makes some of a step's passes."""
-    recipe, device = find_recipe(config.recipe), next(model.parameters()).device
+    recipe, device = config.spec, next(model.parameters()).device
     augmentation = recipe.augmentation(config)
     records = DeviceRecords(dataset.train, dataset.levels, device)
     if not recipe.counted(config.variant):
@@ -128,7 +127,7 @@ def pass_records(
     ranks: Ranks = ALONE,
 ) -> int:
     """How many records a pass of this rank's would hold; the ranks then agree on the smallest."""
-    copies = find_recipe(config.recipe).augmentation(config).copies
+    copies = config.spec.augmentation(config).copies
     return physical_batch_size(
         config.performance,
         config.batch_size / _cut_for(ranks, device),

@@ -21,7 +21,6 @@ from twinproof.recipes.config import ResolvedConfig
 from twinproof.recipes.gradients import ChosenPath, PathKind, pass_records, path_of_kind, per_example_path
 from twinproof.recipes.guarantees import OWN_NETWORK_ASSUMPTIONS
 from twinproof.recipes.network import Own, initial_network
-from twinproof.recipes.registry import find_recipe
 from twinproof.runs.layout import read_run_json, write_run_json
 from twinproof.training.copies import MovedCopies
 from twinproof.training.loop import GradientSource
@@ -167,7 +166,7 @@ def _state(
 
 def _probe(config: ResolvedConfig, model: nn.Module, dataset: Dataset, records: int) -> Probe:
     public = DeviceRecords(dataset.test, dataset.levels, _CPU).inputs(slice(_PUBLIC))
-    copies = find_recipe(config.recipe).augmentation(config).copies
+    copies = config.spec.augmentation(config).copies
     return make_probe(model, public, len(dataset.classes), records=records, copies=copies)
 
 

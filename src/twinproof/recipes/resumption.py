@@ -25,7 +25,6 @@ from twinproof.keys import KEY_BYTES, Key
 from twinproof.layers.prior import Prior, prior_sha256
 from twinproof.privacy.ledger import Ledger
 from twinproof.recipes.config import ResolvedConfig, TrainConfig
-from twinproof.recipes.registry import find_recipe
 from twinproof.recipes.run_data import public_config
 from twinproof.runs import private_files
 from twinproof.runs.layout import STARTED, RunLayout, read_run_json
@@ -54,7 +53,7 @@ def refuse_started(root: Path) -> None:
 def refuse_other_settings(root: Path, given: TrainConfig, stored: dict[str, Any]) -> None:
     """Refuses settings that are not the run's. One that is left open (None) agrees with any value."""
     other = [key for key, value in public_config(given).items() if not _agrees(key, value, stored.get(key, _default(key)))]
-    if not find_recipe(given.recipe).private:  # it drops what was said about privacy
+    if not given.spec.private:  # it drops what was said about privacy
         other = [key for key in other if key not in ("epsilon", "noise_multiplier")]
     if other:
         raise RunError(

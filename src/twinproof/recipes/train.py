@@ -30,7 +30,7 @@ from twinproof.recipes.guarantees import not_yet_certified
 from twinproof.recipes.network import Own, constraint_of, initial_network, run_network
 from twinproof.recipes.own_network import OwnTraining, OwnTrial, describe_own_network, try_network
 from twinproof.recipes.redistribution import PublicRecords, public_records, redistribute, refuse_network
-from twinproof.recipes.registry import find_recipe, recipe_plugins
+from twinproof.recipes.registry import recipe_plugins
 from twinproof.recipes.resolve import (
     REDISTRIBUTION,
     check_test_part,
@@ -126,7 +126,7 @@ class Session:
         ledger = self.ledger if ranks is ALONE else SharedLedger(RunLayout(self.root).ledger, self.ledger.entries, ranks)
         model = initial_network(config, self.own, self.dataset, self.key).to(device).train()
         optimizer = optimizer_of(config, model)
-        counted = find_recipe(config.recipe).counted(config.variant)
+        counted = config.counted
         own = None
         if counted and self.own.network is not None:
             own = OwnTraining(self.root, config, self.own, self.dataset, self.key, model, ranks, self.tried)
@@ -219,7 +219,7 @@ def begin_run(
     if pooled:
         private_files.save_fingerprint(layout.private, dataset.train)
     private_files.save_key(layout.private, key)
-    counted = find_recipe(config.recipe).counted(config.variant)
+    counted = config.counted
     ledger = Ledger.create(layout.ledger, config_sha256=config_digest(stored), delta=config.delta if counted else None)
     for purpose, events in (("feature ranges", spent_on_data(dataset)), (REDISTRIBUTION, spent_on_redistribution(config))):
         for event in events if counted else ():
@@ -316,7 +316,7 @@ def _prepared(
     if (constraint := constraint_of(resolved, dataset.shape)) is not None:
         constraint.apply(network)  # what it cannot hold is refused now
     tried, sections = None, {}
-    if find_recipe(resolved.recipe).counted(resolved.variant):
+    if resolved.counted:
         plan_of(resolved)
         if own.network is not None:  # ours pass the trial of the per-example path; it can take many seconds
             tried = try_network(resolved, own, dataset, key, device, ranks)
