@@ -1,6 +1,6 @@
 """ChaCha20 (RFC 8439) on the device that uses its output.
 
-The host's streams come from SHAKE-256 (``randomness.py``), which no GPU has. So for each purpose and step the host derives one
+The host's streams come from SHAKE-256 (``keys.py``), which no GPU has. So for each purpose and step the host derives one
 256-bit key from its own, and the device expands it: as long as ChaCha20 is a pseudorandom function, its words are as secret
 as the key. The nonce is zero and the block counter starts at zero, since a key is used for one stream only.
 """
