@@ -273,7 +273,7 @@ def test_a_foreign_directory_is_never_touched(
 BEGUN = ("checkpoint.safetensors", "diagnostics.jsonl", "passes.json")  # what only a run that draws has in private/
 
 
-def test_a_begun_run_without_run_json_is_not_taken_for_a_stillborn_one(settings: dict[str, Any], root: Path) -> None:
+def test_a_begun_run_without_run_json_is_not_started_again(settings: dict[str, Any], root: Path) -> None:
     """Its ledger counts steps that were spent; starting anew in its place would forget them."""
     for name in ("run.json", "metrics.jsonl", *(f"private/{name}" for name in BEGUN)):
         (root / name).unlink()

@@ -60,14 +60,6 @@ def test_the_average_is_the_weighted_mean_of_all_steps(decay: float) -> None:
     assert not _near(_averaged(model, average), _weighted_mean([initial, *history], max(decay, 0.1))), "nor the initial weights"
 
 
-def test_the_first_step_is_taken_as_it_is() -> None:
-    model = network()
-    average = WeightAverage(model, 0.99)
-    first = _move(model, 0)
-    average.add(1)
-    assert _same(_averaged(model, average), first)
-
-
 def test_a_planted_average_without_correction_is_caught() -> None:
     """With one share for all steps the random initial weights stay in it: after three steps at 0.99 nearly alone."""
 

@@ -1,9 +1,11 @@
-"""The clipped sum of a step is the same however its passes are run."""
+"""The clipped sum of a step, however its passes are run; and giving memory back."""
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,7 +19,16 @@ from twinproof.privacy.plan import flat_clip_weights
 from twinproof.training.loop import mean_cross_entropy
 from twinproof.training.passes import Batching, DeviceRecords, GaussianCopies, PassMode
 from twinproof.training.per_example.fast import FastPath
-from twinproof.training.step_sums import ClippedPass, ClippedSums, DeviceStepSums, HostStepSums, StepSums, in_order
+from twinproof.training.step_sums import (
+    ClippedPass,
+    ClippedSums,
+    DeviceStepSums,
+    HostStepSums,
+    StepSums,
+    free_device_memory,
+    in_order,
+    power_of_two_below,
+)
 
 DRAWN = torch.tensor([0, 3, 4, 8, 11, 12, 20, 21, 22, 30, 39])
 
@@ -135,3 +146,39 @@ def test_a_recording_gives_the_same_bits() -> None:
     for step in range(8):
         assert same(recorded.of(drawn[: 1 + step], step), plain.of(drawn[: 1 + step], step))
     assert recorded._add.is_recorded
+
+
+class Knot:
+    """An object that only the collector finds."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+@pytest.mark.parametrize(("started", "calls"), [(False, 0), (True, 1)])
+def test_only_a_device_that_is_in_use_is_asked(monkeypatch: pytest.MonkeyPatch, started: bool, calls: int) -> None:
+    """Asking one that is not would start it, and take memory where there was none."""
+    asked: list[str] = []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: started)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: asked.append("empty"))
+    free_device_memory()
+    assert len(asked) == calls
+
+
+def test_what_is_finished_goes_and_what_is_in_use_stays() -> None:
+    kept, knot = torch.arange(5), Knot()
+    gone = weakref.ref(knot)
+    gc.disable()
+    try:
+        del knot
+        assert gone() is not None, "nobody has collected yet"
+        free_device_memory()
+    finally:
+        gc.enable()
+    assert gone() is None
+    assert kept.tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(("value", "wanted"), [(0.2, 1), (1.0, 1), (3.9, 2), (4.0, 4), (1000.0, 512)])
+def test_powers_of_two(value: float, wanted: int) -> None:
+    assert power_of_two_below(value) == wanted

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
 
 from twinproof.compute.heartbeat import PATIENCE, Heartbeat
 from twinproof.compute.ranks import RankError, Ranks, Share, stopped
@@ -60,8 +60,6 @@ class ProcessRanks(Ranks):
 
     def from_first(self, content: bytes | None) -> bytes:
         """See :class:`Ranks`."""
-        from torch import distributed
-
         given = (content or b"") if self.is_first else b""
         size = torch.tensor([len(given)])
         self._done(lambda: distributed.broadcast(size, 0, async_op=True))
@@ -72,8 +70,6 @@ class ProcessRanks(Ranks):
 
     def _all(self, part: Tensor) -> list[Tensor]:
         """The tensors of all ranks, of one shape."""
-        from torch import distributed
-
         parts = [torch.empty_like(part) for _ in range(self.world)]
         if part.numel():
             group = self._gpu_group() if part.is_cuda else None
@@ -134,8 +130,6 @@ class ProcessRanks(Ranks):
 
     def _gpu_group(self) -> ProcessGroup:
         """Made for the first sum on a GPU, by all ranks at once."""
-        from torch import distributed
-
         if self._nccl is None:
             self._nccl = distributed.new_group(backend="nccl", timeout=LONGEST_WAIT)
         return self._nccl
@@ -187,8 +181,6 @@ def join(*, patience: float = PATIENCE) -> Iterator[ProcessRanks]:
                 _leave_with(error, heartbeat, share.rank)
                 raise
     finally:
-        from torch import distributed
-
         # In this order: closing connections may wait for a rank that is frozen.
         if distributed.is_initialized():
             distributed.destroy_process_group()
@@ -197,7 +189,6 @@ def join(*, patience: float = PATIENCE) -> Iterator[ProcessRanks]:
 
 def _met() -> Share:
     """Connects all ranks."""
-    from torch import distributed
     from torch.distributed.rendezvous import rendezvous
 
     rank, world = os.environ["RANK"], os.environ["WORLD_SIZE"]

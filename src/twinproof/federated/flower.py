@@ -20,7 +20,7 @@ from flwr.serverapp import Grid, ServerApp
 from twinproof.data.record import Dataset
 from twinproof.errors import RunError, TwinproofError
 from twinproof.federated.agreement import Agreement, check_timeout
-from twinproof.federated.local import NamedParty
+from twinproof.federated.local import Answering
 from twinproof.federated.messages import Failure, Reply, Request, Update
 from twinproof.federated.train import federate
 from twinproof.progress import Progress, Silent
@@ -96,6 +96,12 @@ class Nodes(Protocol):
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         """Sends the messages, and gives the answers that arrive in time."""
+
+
+class NamedParty(Answering, Protocol):
+    """One that knows its name: a ``Party``."""
+
+    name: str
 
 
 class FlowerParties:

@@ -1,4 +1,4 @@
-"""Parties in this process: for trying things out on one machine, and for tests."""
+"""Parties in this process, for trials on one machine and for tests."""
 
 from __future__ import annotations
 
@@ -21,23 +21,17 @@ from twinproof.runs.run import Run
 
 
 class Answering(Protocol):
-    """Whoever answers requests: a ``Party``."""
+    """What answers requests: a ``Party``."""
 
     def answer(self, request: Request) -> Update:
         """The update that is asked for; an error says why there is none."""
 
 
-class NamedParty(Answering, Protocol):
-    """One that knows its name."""
-
-    name: str
-
-
 class LocalParties:
     """Asks the parties one after the other, and waits for each at most ``timeout`` seconds (None: as long as it takes).
 
-    One that is still busy with an earlier round is not asked again, and is missing. It computes beside the others then, and
-    draws no number of theirs: layers take theirs under ``torch_seeding.own_generators``.
+    One that is still busy with an earlier round is not asked again, and is missing. Computing beside the others it draws none
+    of their numbers: layers draw under ``compute.seeds.own_generators``.
     """
 
     def __init__(self, parties: Mapping[str, Answering], *, timeout: float | None = None) -> None:
@@ -83,7 +77,7 @@ def federate_shares(
     resume: bool = False,
     progress: Progress | None = None,
 ) -> Run:
-    """Deals the training records out to ``parties`` of different sizes and trains with them, in this process or over Flower.
+    """Shares the training records out to ``parties`` of different sizes and trains with them, here or over Flower.
 
     ``timeout`` is how many seconds a party has for a round; None for as long as it takes (over Flower: ten minutes).
     """
@@ -91,7 +85,9 @@ def federate_shares(
     shares, public = unequal_shares(dataset.train, parties), public_part(dataset)
     agreement = agree(settings, [DeclaredParty(name, len(share)) for name, share in shares.items()], public)
     if flower:
-        _need_flower()
+        for package in ("flwr", "ray"):
+            if importlib.util.find_spec(package) is None:
+                raise MissingExtra("federated", package, "training over Flower")
         from twinproof.federated.flower import DEFAULT_TIMEOUT
         from twinproof.federated.flower_simulation import simulate
 
@@ -103,9 +99,3 @@ def federate_shares(
         for name, share in shares.items()
     }
     return federate(agreement, LocalParties(members, timeout=timeout), public, out, resume=resume, progress=progress)
-
-
-def _need_flower() -> None:
-    for package in ("flwr", "ray"):
-        if importlib.util.find_spec(package) is None:
-            raise MissingExtra("federated", package, "training over Flower")

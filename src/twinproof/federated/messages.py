@@ -18,7 +18,7 @@ from twinproof.federated.agreement import Agreement
 class Request:
     """The coordinator asks for the sums of one step at these weights: all that the network holds, by name.
 
-    ``agreement`` and ``weights_sha256`` are digests (``Agreement.sha256``, ``training.distributed.weights``).
+    ``agreement`` and ``weights_sha256`` are digests (``Agreement.sha256``, ``training.distributed.weights_digest``).
     """
 
     agreement: str
@@ -31,7 +31,7 @@ class Request:
 class Update:
     """A party's answer: how many records it drew, and the sum of their clipped gradients by parameter, in float64.
 
-    Whoever receives one trusts nothing in it, the types included (``checks``).
+    Its receiver trusts nothing in it, the types included (``refusal``).
     """
 
     party: str

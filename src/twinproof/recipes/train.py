@@ -127,10 +127,10 @@ class Session:
         model = initial_network(config, self.own, self.dataset, self.key).to(device).train()
         optimizer = optimizer_of(config, model)
         counted = config.counted
-        own = None
+        watch = None
         if counted and self.own.network is not None:
-            own = OwnTraining(self.root, config, self.own, self.dataset, self.key, model, ranks, self.tried)
-        source = self.source(model, ledger, None if own is None else own.chosen, progress)
+            watch = OwnTraining(self.root, config, self.own, self.dataset, self.key, model, ranks, self.tried)
+        source = self.source(model, ledger, None if watch is None else watch.chosen, progress)
         passes = PassesOfRun.of(source, model, device)
         refuse_other_passes(self.passes, passes)
         average = WeightAverage(model, config.averaging) if config.averaging else None
@@ -152,7 +152,7 @@ class Session:
             reporter.rewind(first)
             if passes is not None:
                 private_files.save_passes(self.private, passes.model_dump())  # on the disk before a step draws
-        steps = source if own is None else own.begin(source, first)
+        steps = source if watch is None else watch.begin(source, first)
         progress.start(self.unit, config.steps, first)
         began = time.monotonic()
 
@@ -167,13 +167,13 @@ class Session:
         def after_step(done: int) -> None:
             if hold is not None:
                 hold()
-            if own is not None:
-                own.updated()
+            if watch is not None:
+                watch.updated()
             progress.advance()
             # Nobody sees anything of a step before its checkpoint: taken again, it has the same noise and maybe another sum.
             kept = done % self.checkpoint_every == 0 or reporter.due(done)
-            if kept and own is not None:
-                own.check()
+            if kept and watch is not None:
+                watch.check()
             if kept or done == first + 1:
                 agree_on_weights(ranks, model, f"after step {done}")
             if not ranks.is_first:
@@ -187,8 +187,8 @@ class Session:
 
         rate = rate_of(config.schedule, config.learning_rate, config.steps)
         run_loop(model, optimizer, steps, first=first, steps=config.steps, after_step=after_step, rate=rate, average=average)
-        if own is not None:
-            own.finish()
+        if watch is not None:
+            watch.finish()
         if ranks.is_first:
             with released():
                 seconds = time.monotonic() - began

@@ -7,7 +7,6 @@ the whole state of training.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -71,60 +70,32 @@ def load_checkpoint(
         if step < 0:
             raise ValueError(f"step {step}")
     except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
-        raise RunError(
-            "the checkpoint cannot be read", where=str(path), got=error, wanted="a checkpoint of this run"
-        ) from error
+        raise _unusable("the checkpoint cannot be read", path, error) from error
     if bound_to != binding:
-        raise RunError(
-            "the checkpoint belongs to another run",
-            where=str(path),
-            got="a state with other settings or another key",
-            wanted="a checkpoint of this run",
-            fix="restore the checkpoint, or start a new run",
-        )
-    if average is not None:
-        _restore_average(average, tensors, path)
+        raise _unusable("the checkpoint belongs to another run", path, "a state with other settings or another key")
     try:
+        if average is not None:
+            average.restore(_part(tensors, "average/"))
         model.load_state_dict(_part(tensors, "model/"))
+    except KeyError as error:
+        raise _unusable("the checkpoint has no average of the weights", path, f"nothing for {error}") from error
     except RuntimeError as error:
-        raise _not_of_this_run(path, str(error).partition("\n")[0]) from error
-    _restore_optimizer(model, optimizer, tensors, path)
+        raise _unusable("the checkpoint does not fit the network", path, str(error).partition("\n")[0]) from error
+    for name, parameter in model.named_parameters():
+        found = _part(tensors, f"optimizer/{name}/")
+        for key, value in found.items():
+            if value.ndim and value.shape != parameter.shape:
+                got = f"{key} of {name} with shape {tuple(value.shape)}"
+                raise _unusable("the checkpoint does not fit the network", path, got)
+        if found:
+            optimizer.state[parameter] = {key: value.to(parameter.device) for key, value in found.items()}
     return step
-
-
-def _not_of_this_run(path: Path, got: str) -> RunError:
-    return RunError(
-        "the checkpoint does not fit the network",
-        where=str(path),
-        got=got,
-        wanted="a checkpoint of this run",
-        fix="restore the checkpoint, or start a new run",
-    )
 
 
 def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
-def _restore_average(average: WeightAverage, tensors: dict[str, Tensor], path: Path) -> None:
-    try:
-        average.restore(_part(tensors, "average/"))
-    except KeyError as error:
-        raise RunError(
-            "the checkpoint has no average of the weights",
-            where=str(path),
-            got=f"nothing for {error}",
-            wanted="the average that was made with the weights",
-            fix="restore the checkpoint, or start a new run",
-        ) from error
-
-
-def _restore_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor], path: Path) -> None:
-    for name, parameter in model.named_parameters():
-        found = _part(tensors, f"optimizer/{name}/")
-        for key, value in found.items():
-            if value.ndim and value.shape != parameter.shape:
-                raise _not_of_this_run(path, f"{key} of {name} with shape {tuple(value.shape)}")
-        state: dict[str, Any] = {key: value.to(parameter.device) for key, value in found.items()}
-        if state:
-            optimizer.state[parameter] = state
+def _unusable(what: str, path: Path, got: object) -> RunError:
+    fix = "restore the checkpoint, or start a new run"
+    return RunError(what, where=str(path), got=got, wanted="a checkpoint of this run", fix=fix)

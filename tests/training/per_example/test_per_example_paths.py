@@ -413,13 +413,13 @@ def test_activations_are_freed_without_the_garbage_collector(make: Callable[...,
         del found
 
 
-def test_dropout_draws_for_each_record_anew() -> None:
+def test_dropout_draws_for_each_record() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 64), nn.Dropout(0.5), nn.Linear(64, CLASSES)).train()
     inputs, labels = records((4,), 1, 1, torch.float32)
-    twins, twin_labels = inputs.expand(2, 1, 4), labels.expand(2)
+    equal, equal_labels = inputs.expand(2, 1, 4), labels.expand(2)
     for path in PATHS.values():
-        values = path(model).gradients(twins, twin_labels).by_name["2.weight"].instantiate()
+        values = path(model).gradients(equal, equal_labels).by_name["2.weight"].instantiate()
         assert not torch.equal(values[0], values[1])
 
 

@@ -244,31 +244,6 @@ def changed_tensor(name: str, how: str = "its value changed outside an update") 
     )
 
 
-class UnchangedTensors:
-    """The tensors of a model as they were, with their values."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
-        self._tensors = all_tensors(model)
-        self._values = {name: value.detach().clone() for name, value in self._tensors.items()}
-        self._names = sorted(model.state_dict())
-
-    def check(self) -> None:
-        """ModelError unless the model has the same tensors under the same names with the same bits."""
-        now = all_tensors(self._model)
-        for name, value in self._values.items():
-            if now.get(name) is not self._tensors[name]:
-                raise changed_tensor(name, "another tensor stands in its place" if name in now else "it is gone")
-            if not same_bits(now[name], value):
-                raise changed_tensor(name)
-        for name in now:
-            if name not in self._values:
-                raise changed_tensor(name, "it was not there before")
-        check_state_dict(self._model)
-        if sorted(self._model.state_dict()) != self._names:
-            raise changed_tensor("state_dict()", "other names than before")
-
-
 class TensorWatch:
     """Watches the tensors of a model through a whole training.
 
@@ -304,7 +279,8 @@ class TensorWatch:
         now = all_tensors(self._model)
         for name in self._kept.keys() | now.keys():
             if now.get(name) is not self._tensors.get(name):
-                raise changed_tensor(name, "another tensor stands in its place")
+                other = "another tensor stands in its place" if name in self._kept else "it was not there before"
+                raise changed_tensor(name, other if name in now else "it is gone")
         for name, value in self._kept.items():
             if self._lazy:
                 self._changed[name] |= (bits(self._tensors[name]) != bits(value)).any()
@@ -316,6 +292,22 @@ class TensorWatch:
         for name, changed in self._changed.items():
             if bool(changed):
                 raise changed_tensor(name)
+
+
+class UnchangedTensors(TensorWatch):
+    """Watches a model that nothing at all may change."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model, model)
+        self._names = sorted(model.state_dict())
+
+    def check(self) -> None:
+        """ModelError unless the model has the same tensors under the same names with the same bits."""
+        self.compare()
+        super().check()
+        check_state_dict(self._model)
+        if sorted(self._model.state_dict()) != self._names:
+            raise changed_tensor("state_dict()", "other names than before")
 
 
 class WatchedSource(GradientSource):

@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import Literal
 
 import torch
@@ -157,9 +158,9 @@ def float64_copy(model: nn.Module) -> nn.Module | None:
     if all(value.dtype == torch.float64 for value in _tensors(model) if value.is_floating_point()):
         return model
     try:
-        twin = copy.deepcopy(model)
-        shared = {id(part) for part in _parts(model)} & {id(part) for part in _parts(twin)}
-        return None if shared else twin.double()
+        copied = copy.deepcopy(model)
+        shared = {id(part) for part in _parts(model)} & {id(part) for part in _parts(copied)}
+        return None if shared else copied.double()
     except COPY_FAILURES:
         return None
 
@@ -317,11 +318,11 @@ def _proven_fast_path(model: nn.Module, loss: RecordLoss, form: TrialFormat) -> 
         supported_layers(model)
     except ModelError as error:
         return _in_short(error)
-    oracle = _Oracle(model, loss, form)
+    references = _references(model, loss, form)
     reason = ""
     for channels_last in (True, False) if _gains_from_channels_last(model, form.input_shape) else (False,):
         fast = FastPath(model, loss, channels_last=channels_last)
-        reason = _why_not(fast, oracle)
+        reason = _why_not(fast, references, form)
         if not reason:
             return fast
     return reason
@@ -342,55 +343,41 @@ class _Reference:
     gradients: RecordGradients
 
 
-class _Oracle:
-    """What the vmap path gives: in float64 on one trial, or in the model's own dtype on several.
+def _references(model: nn.Module, loss: RecordLoss, form: TrialFormat) -> list[Callable[[], _Reference]]:
+    """What a path must agree with one of: in float64 on one trial, or in the model's own dtype on several.
 
-    Each is computed when it is first asked for and kept, so that the second layout costs no second oracle.
+    Each is computed when it is first called, and once: the second layout costs no second reference.
     """
 
-    def __init__(self, model: nn.Module, loss: RecordLoss, form: TrialFormat) -> None:
-        self.form = form
-        self._model = model
-        self._loss = loss
-        exact = self._in_float64()
-        self._kept = [self._in_own_dtype(0) if exact is None else exact]
-        self._attempts = _ATTEMPTS if exact is None else 1
+    def in_own_dtype(attempt: int) -> _Reference:
+        trial = make_trial(model, form, attempt)
+        return _Reference(model, trial, trial.run(model, VmapPath(model, loss)))
 
-    def references(self) -> Iterator[_Reference]:
-        """One after the other; a path needs to agree with one of them."""
-        for attempt in range(self._attempts):
-            if attempt == len(self._kept):
-                self._kept.append(self._in_own_dtype(attempt))
-            yield self._kept[attempt]
-
-    def _in_float64(self) -> _Reference | None:
-        twin = float64_copy(self._model)
-        if twin is None:
-            return None
-        trial = make_trial(self._model, self.form).in_float64()
+    exact = float64_copy(model)
+    if exact is not None:
+        trial = make_trial(model, form).in_float64()
         try:
-            return _Reference(twin, trial, trial.run(twin, VmapPath(twin, self._loss)))
+            found = _Reference(exact, trial, trial.run(exact, VmapPath(exact, loss)))
+            return [lambda: found]
         except COPY_FAILURES:  # for one a forward or a loss that insists on its dtype, or a device that has no room
-            return None
+            pass
+    attempts: list[Callable[[], _Reference]] = [cache(partial(in_own_dtype, attempt)) for attempt in range(_ATTEMPTS)]
+    attempts[0]()  # a model that cannot be mapped is refused here
+    return attempts
 
-    def _in_own_dtype(self, attempt: int) -> _Reference:
-        trial = make_trial(self._model, self.form, attempt)
-        return _Reference(self._model, trial, trial.run(self._model, VmapPath(self._model, self._loss)))
 
-
-def _why_not(fast: FastPath, oracle: _Oracle) -> str:
+def _why_not(fast: FastPath, references: Sequence[Callable[[], _Reference]], form: TrialFormat) -> str:
     """Why this fast path may not be used; empty if it may.
 
     In the model's own dtype the comparison may be tried on other records, since ties excuse a difference; a wrong path
     differs on all of them. Mixing is never excused.
     """
-    model, reason = fast.model, ""
     try:
-        reason = make_trial(model, oracle.form).mixes(model, fast)
+        reason = make_trial(fast.model, form).mixes(fast.model, fast)
         if reason:
             return reason
-        for reference in oracle.references():
-            reason = _disagreement(fast, reference, oracle.form)
+        for reference in references:
+            reason = _disagreement(fast, reference(), form)
             if not reason:
                 return ""
     except ModelError as error:
@@ -402,12 +389,11 @@ def _why_not(fast: FastPath, oracle: _Oracle) -> str:
 
 def _disagreement(fast: FastPath, reference: _Reference, form: TrialFormat) -> str:
     """Where the fast path disagrees with a reference: with the same rules on its model, and then as it will run."""
-    model, twin = fast.model, reference.model
-    twin_path = FastPath(twin, fast.loss, channels_last=fast.channels_last)
-    reason = difference(reference.trial.run(twin, twin_path), reference.gradients)
-    if reason or twin is model:
+    same_rules = FastPath(reference.model, fast.loss, channels_last=fast.channels_last)
+    reason = difference(reference.trial.run(reference.model, same_rules), reference.gradients)
+    if reason or reference.model is fast.model:
         return reason
-    return distance(make_trial(model, form).run(model, fast), reference.gradients)
+    return distance(make_trial(fast.model, form).run(fast.model, fast), reference.gradients)
 
 
 def _in_short(error: ModelError) -> str:
