@@ -187,9 +187,10 @@ def test_tau_exceeds_the_error_of_the_bound(votes: int, draws: int) -> None:
 
 @pytest.mark.parametrize("sigma", [0.0, -1.0, math.nan, math.inf])
 def test_unusable_sigma_is_refused(sigma: float) -> None:
-    for make in (lambda: input_noise(sigma, 255), lambda: layer_noise(sigma, Law.LAPLACE, 4, 1.0)):
-        with pytest.raises(ConfigError, match="smoothing noise cannot be used"):
-            make()
+    with pytest.raises(ConfigError, match="smoothing noise cannot be used"):
+        input_noise(sigma, 255)
+    with pytest.raises(ConfigError, match="smoothing noise cannot be used"):
+        layer_noise(sigma, Law.LAPLACE, 4, 1.0)
 
 
 @pytest.mark.parametrize(

@@ -178,7 +178,8 @@ class SharedNetwork(nn.Module):
         # Activation and pool at the beginning of the rest can read the two summands themselves.
         layers = layers_in_order(rest.network)
         fused = len(layers) > 2 and isinstance(layers[0], ChannelsLast) and isinstance(layers[1], ActivationPool)
-        self._head, self._tail = (layers[1], nn.Sequential(*layers[2:])) if fused else (None, rest)
+        self._head: nn.Module | None = layers[1] if fused else None
+        self._tail: nn.Module = nn.Sequential(*layers[2:]) if fused else rest
 
     def forward(self, inputs: Tensor, draws: Tensor) -> Tensor:
         """Scores of input i plus draw j for all i and j, j fastest, from ``first.of_inputs`` and ``first.of_noise``."""
