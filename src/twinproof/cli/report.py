@@ -22,14 +22,13 @@ def report(
 ) -> None:
     """Writes the report of a run, or compares runs.
 
-    One self-contained HTML file with the guarantee card first, and its JSON twin.
+    One self-contained HTML file with the guarantee card first, and its JSON copy.
 
     Example: twinproof report runs/mnist
     """
     from twinproof.cli.output import print_json, print_rows
     from twinproof.errors import ConfigError
-    from twinproof.reporting.run import report_run
-    from twinproof.reporting.write import write_comparison
+    from twinproof.reporting.run import report_run, write_comparison
 
     if len(runs) > 1:
         if out is None:
