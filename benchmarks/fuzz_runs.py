@@ -154,11 +154,12 @@ def _open(root: Path) -> None:
 
 def _report(root: Path) -> None:
     facts = load_facts(root)
-    facts.curve()
-    if facts.audit is not None:
-        facts.audit.ratios()
-    if facts.attacks is not None:
-        facts.attacks.certified_line()
+    for certification in facts.certifications:
+        certification.curve()
+    for audit in facts.audits:
+        audit.ratios()
+    for attacks in facts.attacks:
+        attacks.certified_line()
 
 
 def _verify(root: Path) -> None:

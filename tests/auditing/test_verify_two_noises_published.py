@@ -129,4 +129,4 @@ def test_attacks_and_the_report_call_it_claimed_and_refuted(claiming: Run) -> No
     assert found.ok, found.problems
     made = report_run(claiming.root)
     assert "claimed, refuted" in made.html.read_text()
-    assert json.loads(made.json.read_text())["certification"]["claim"] == "claimed, refuted"
+    assert json.loads(made.json.read_text())["certifications"][0]["claim"] == "claimed, refuted"

@@ -1,22 +1,47 @@
-"""Writes small run directories as docs/formats/run.md describes them, for the tests of the report."""
+"""Small runs with certificates, attacks and audits, written as docs/formats/run.md describes them, and checks of pages."""
 
 from __future__ import annotations
 
+import html
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from twinproof.auditing.certificate_verdict import verdict_of
 from twinproof.data.record import Dataset, InputKind, Scaling, Split
+from twinproof.evaluation.attack_results import attack_results
+from twinproof.evaluation.certified import CertifiedLine
+from twinproof.evaluation.protocols import CLEAN, AttackPlan, Entry
 from twinproof.files import sha256_file, write_json
 from twinproof.guarantee import Guarantee, Kind, Status
+from twinproof.reporting import write_report
+from twinproof.runs.attacks import AttackLine, AttackRecord, AttackSettings, read_attacks, write_attacks, write_record
+from twinproof.runs.audits import (
+    FLIPPED,
+    HELD,
+    UNDECIDED,
+    AttackedCertificate,
+    AuditSettings,
+    CertificateAudit,
+    Flip,
+    write_audit,
+)
 from twinproof.runs.certificates import ABSTAIN, Certificate, CertificateSettings, CertificateWriter, write_settings
 from twinproof.runs.layout import RunLayout
 
 LARGEST_RADIUS = 1.599289
 CLASSES = ("zero", "one", "two", "three")
+LABELS = tuple(index % len(CLASSES) for index in range(60))
+SIZES = (0.25, 0.5, 1.0)
+HOSTILE = "<script>alert(1)</script>\"'&"
+Answer = Callable[[Certificate, Entry], int]
 
 
 def privacy_promise(status: Status = Status.PROVEN) -> Guarantee:
@@ -41,76 +66,38 @@ def robustness_promise(status: Status = Status.PROVEN) -> Guarantee:
     )
 
 
-def run_record(**changes: Any) -> dict[str, Any]:
+def run_record(private: Status = Status.PROVEN, robust: Status = Status.PROVEN, **changes: Any) -> dict[str, Any]:
     """A complete run.json; keyword arguments replace entries."""
     record: dict[str, Any] = {
-        "format": 2,
-        "state": "complete",
-        "created": "2025-01-01T10:00:00Z",
+        "format": 2, "state": "complete", "created": "2025-01-01T10:00:00Z", "recipe": "dp-cert-gaussian", "device": "cpu",
         "config": {"recipe": "dp-cert-gaussian"},
-        "recipe": "dp-cert-gaussian",
         "data": {
-            "name": "squares",
-            "kind": "image",
-            "shape": [1, 8, 8],
-            "classes": list(CLASSES),
-            "levels": 255,
-            "test_records": 360,
-            "records": 1437,
-            "feature_names": [],
-            "scaling": None,
+            "name": "squares", "kind": "image", "shape": [1, 8, 8], "classes": list(CLASSES), "levels": 255,
+            "test_records": 360, "records": 1437, "feature_names": [], "scaling": None,
         },
-        "guarantees": {"privacy": privacy_promise().as_dict(), "robustness": robustness_promise().as_dict()},
+        "guarantees": {
+            "privacy": privacy_promise(private).as_dict(), "robustness": robustness_promise(robust).as_dict(),
+        },
         "privacy": {
-            "epsilon": 2.9999,
-            "epsilon_rdp": 3.210001,
-            "delta": 1e-5,
-            "noise_multiplier": 1.234567,
-            "sample_rate": 0.0625,
-            "steps": 400,
-            "clip_norm": 1.0,
-            "divisor": 90,
+            "epsilon": 2.9999, "epsilon_rdp": 3.210001, "delta": 1e-5, "noise_multiplier": 1.234567, "sample_rate": 0.0625,
+            "steps": 400, "clip_norm": 1.0, "divisor": 90,
         },
         "accuracy": {"value": 0.925, "low": 0.892, "high": 0.951, "confidence": 0.95, "correct": 333, "total": 360},
         "versions": {"twinproof": "0.1.0", "torch": "2.13.0"},
-        "device": "cpu",
         "files": {"model.safetensors": {"sha256": "ab" * 32}},
-    }
+    }  # fmt: skip
     return {**record, **changes}
 
 
 def certificate_settings(**changes: Any) -> CertificateSettings:
     values: dict[str, Any] = {
-        "model_sha256": "ab" * 32,
-        "norm": "l2",
-        "sigma": 0.5,
-        "grid": 0.25,
-        "levels": 255,
-        "dimension": 64,
-        "tau": 1e-9,
-        "n0": 100,
-        "n": 10_000,
-        "alpha": 0.001,
-        "key": "00" * 32,
-        "largest_radius": LARGEST_RADIUS,
-        "inputs": 360,
-        "state": "complete",
-        "device": "cpu",
-        "versions": {"torch": "2.13.0"},
-        "created": "2025-01-01T11:00:00Z",
-        "seconds": 61.0,
-        "law": "gaussian",
-        "place": "input",
-        "bound": "tight",
-        "statistic": "votes",
-        "confidence": "clopper-pearson",
-        "runner_up": "complement",
-        "classes": 4,
-        "resolution": 1,
-        "operator_norm": 1.0,
-        "operator_norm_method": "identity",
-        "slack": 0.0,
-    }
+        "model_sha256": "ab" * 32, "norm": "l2", "sigma": 0.5, "grid": 0.25, "levels": 255, "dimension": 64, "tau": 1e-9,
+        "n0": 100, "n": 10_000, "alpha": 0.001, "key": "00" * 32, "largest_radius": LARGEST_RADIUS, "inputs": 360,
+        "state": "complete", "device": "cpu", "versions": {"torch": "2.13.0"}, "created": "2025-01-01T11:00:00Z",
+        "seconds": 61.0, "law": "gaussian", "place": "input", "bound": "tight", "statistic": "votes",
+        "confidence": "clopper-pearson", "runner_up": "complement", "classes": 4, "resolution": 1, "operator_norm": 1.0,
+        "operator_norm_method": "identity", "slack": 0.0,
+    }  # fmt: skip
     return CertificateSettings(**{**values, **changes})
 
 
@@ -156,19 +143,22 @@ def write_run(
     return root
 
 
+def certified_run(root: Path, robust: Status = Status.PROVEN, config: dict[str, Any] | None = None, **settings: Any) -> Path:
+    """A run with certificates, whose promise of robustness has that status."""
+    record = run_record(robust=robust, config={"recipe": "x", **(config or {})})
+    return write_run(
+        root, record, make_certificates(LABELS), certificate_settings(inputs=len(LABELS), **settings), make_metrics()
+    )
+
+
 def make_metrics(private: bool = True) -> list[dict[str, Any]]:
-    steps = range(40, 401, 40)
     return [
         {
-            "step": step,
-            "epoch": step * 0.0625,
-            "epsilon": round(2.9999 * (step / 400) ** 0.5, 6) if private else None,
-            "test_accuracy": 0.95 * (1 - 2.0 ** (-step / 60)),
-            "test_loss": 1 / step,
-            "rate": 20.0,
+            "step": step, "epoch": step * 0.0625, "epsilon": round(2.9999 * (step / 400) ** 0.5, 6) if private else None,
+            "test_accuracy": 0.95 * (1 - 2.0 ** (-step / 60)), "test_loss": 1 / step, "rate": 20.0,
         }
-        for step in steps
-    ]
+        for step in range(40, 401, 40)
+    ]  # fmt: skip
 
 
 def image_data(labels: Sequence[int], channels: int = 1) -> Dataset:
@@ -188,4 +178,171 @@ def feature_data(labels: Sequence[int]) -> Dataset:
     return Dataset("table", InputKind.FEATURES, split, split, CLASSES, 65535, names, scaling, public=True)
 
 
-LABELS = tuple(index % len(CLASSES) for index in range(60))
+IMAGES = image_data(LABELS)
+
+
+def attack_settings(dataset: Dataset, **changes: Any) -> AttackSettings:
+    values: dict[str, Any] = {
+        "model_sha256": "ab" * 32, "norm": "l2", "sizes": SIZES, "attacks": ("fgsm", "pgd"), "protocols": ("paper", "adaptive"),
+        "steps": 20, "step_size": None, "paper_steps": 10, "restarts": 1, "draws": 8, "aim": None, "inputs": len(LABELS),
+        "certificate_norm": "l2", "sigma": 0.5, "levels": dataset.levels, "law": "gaussian", "place": "input", "bound": "tight",
+        "operator_norm": 1.0, "slack": 0.0, "grid": 1.0, "tau": 1e-9, "dimension": int(np.prod(dataset.shape)),
+        "noise_dimension": int(np.prod(dataset.shape)), "n0": 100, "n": 1000, "alpha": 0.001,
+        "key": "11" * 32, "random_network": False, "form": "as given", "device": "cpu", "versions": {"torch": "2.13.0"},
+        "created": "2025-01-01T12:00:00Z", "seconds": 12.5, "state": "complete",
+    }  # fmt: skip
+    return AttackSettings(**{**values, **changes})
+
+
+def plausible(certificate: Certificate, entry: Entry) -> int:
+    """Answers that respect every certificate: beyond the radius some abstain or are wrong, more of them when adaptive."""
+    if entry == CLEAN or certificate.prediction == ABSTAIN or certificate.radius >= entry.size:
+        return certificate.prediction
+    kind = (certificate.index + (entry.attack == "pgd")) % (4 if entry.protocol == "adaptive" else 6)
+    return ABSTAIN if kind == 1 else (certificate.label + 1) % 4 if kind == 0 else certificate.prediction
+
+
+def crossing(certificate: Certificate, entry: Entry) -> int:
+    """The planted bug: adaptive attacks mislead on every input, certified or not."""
+    return (certificate.label + 1) % 4 if entry.protocol == "adaptive" else plausible(certificate, entry)
+
+
+def moved(dataset: Dataset, entry: Entry, *, factor: float = 0.9) -> NDArray[Any]:
+    """The test inputs with two coordinates moved by ``factor`` times the size in all, inside the range."""
+    inputs = dataset.test.inputs.astype(np.int64)
+    flat = inputs.reshape(len(inputs), -1)
+    step = int(factor * entry.size * dataset.levels / np.sqrt(2))
+    for place in (0, -1):
+        upwards = flat[:, place] <= dataset.levels // 2
+        flat[:, place] += np.where(upwards, step, -step)
+    return np.clip(flat, 0, dataset.levels).reshape(inputs.shape).astype(dataset.test.inputs.dtype)
+
+
+def attack_line(certificate: Certificate, entry: Entry, answer: int) -> AttackLine:
+    network = certificate.label if entry.size < 1 else (certificate.label + 2) % 4
+    return AttackLine(
+        index=certificate.index, protocol=entry.protocol, target=entry.target, attack=entry.attack, size=entry.size,
+        label=certificate.label, aim=-1, length=0.9 * entry.size, network=network, network_unrounded=network,
+        prediction=answer, votes=900, top=max(answer, 0), radius=0.0 if answer == ABSTAIN else 0.3, draws=1000,
+    )  # fmt: skip
+
+
+def add_attacks(
+    root: Path, dataset: Dataset, certificates: Sequence[Certificate], answer: Answer = plausible, **changes: Any
+) -> list[AttackLine]:
+    """Writes attacks on the run; ``factor`` is the share of each size that attacked inputs really moved."""
+    factor = changes.pop("factor", 0.9)
+    settings = attack_settings(dataset, **changes)
+    plan = AttackPlan(norm=settings.norm, sizes=settings.sizes, attacks=settings.attacks, protocols=settings.protocols)
+    lines = [attack_line(one, entry, answer(one, entry)) for entry in (CLEAN, *plan.entries) for one in certificates]
+    results = attack_results(settings, lines, CertifiedLine(certificates, 0.001, "certificates.csv"))
+    inputs = {entry.name: moved(dataset, entry, factor=factor) for entry in plan.entries}
+    write_attacks(root, AttackRecord(settings, results), lines, inputs)
+    return lines
+
+
+def attacked_run(root: Path, dataset: Dataset, answer: Answer = plausible, **changes: Any) -> Path:
+    """A complete run with certificates and attacks."""
+    certificates = make_certificates(LABELS)
+    write_run(root, run_record(), certificates, metrics=make_metrics())
+    add_attacks(root, dataset, certificates, answer, **changes)
+    return root
+
+
+def change_results(root: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Rewrites the results of ``attacks.json`` alone."""
+    record = read_attacks(root)
+    if record is None:
+        raise ValueError("the run was not attacked")
+    change(record.results)
+    write_record(root, record)
+
+
+def attacked_certificate(index: int, ratio: float | None, *, inside: bool = False, doubt: bool = False) -> AttackedCertificate:
+    flip = None if ratio is None else Flip(ratio * 0.5, ratio, 2, 8000, 10_000, "walk", (1, 2) if inside else None)
+    return AttackedCertificate(index, 1, 0.5, FLIPPED if inside else UNDECIDED if doubt else HELD, flip)
+
+
+def add_audit(
+    root: Path, attacked: Sequence[AttackedCertificate], *, complete: bool = True, shared_noise: bool = False, **changes: Any
+) -> CertificateAudit:
+    """Writes an audit with these findings; the verdict is the one that the audit itself would give."""
+    values: dict[str, Any] = {
+        "certificates_sha256": sha256_file(root / "certificates.csv"),
+        "settings_sha256": sha256_file(root / "certificates.json"),
+        "model_sha256": "ab" * 32, "norm": "l2", "inputs": len(LABELS), "attackable": len(attacked) if complete else 50,
+        "within": 0.99, "outward": 3.0, "steps": 100, "draws": 32, "restarts": 3, "directions": 8, "rounds": 20, "screen": 200,
+        "votes": 10_000, "false_flips": 1e-6, "key": "22" * 32, "form": "as given", "arithmetic": "float32", "device": "cpu",
+        "versions": {"torch": "2.13.0"}, "created": "2025-01-01T13:00:00Z", "seconds": 33.0, "state": "complete",
+    }  # fmt: skip
+    audit = CertificateAudit(AuditSettings(**{**values, **changes}), tuple(attacked))
+    if complete:
+        audit = replace(audit, verdict=verdict_of(attacked, len(LABELS), 0.001, shared_noise=shared_noise))
+    write_audit(root, audit)
+    return audit
+
+
+VOID = {"meta", "img", "br", "line", "rect"}
+
+
+class Balance(HTMLParser):
+    """Fails on a tag that is closed in the wrong place or never; keeps what a browser would load or run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.loads: list[str] = []
+        self.sections: list[str] = []
+        self.tags: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_startendtag(tag, attrs)
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        for name, value in attrs:
+            if name in ("src", "href", "xlink:href", "srcset", "data", "action"):
+                self.loads.append(str(value))
+            assert not name.startswith("on"), name
+            if tag == "section" and name == "id":
+                self.sections.append(str(value))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def check_page(page: str) -> Balance:
+    """A page that stands alone: balanced, nothing loaded from elsewhere, nothing run, no id twice."""
+    balance = Balance()
+    balance.feed(page)
+    balance.close()
+    assert balance.open == []
+    assert all(load.startswith(("data:image/png;base64,", "#")) for load in balance.loads), balance.loads
+    assert not balance.tags & {"script", "link", "iframe", "object", "embed", "form"}
+    assert "@import" not in page
+    assert not re.search(r"https?://", page)
+    assert not re.search(r"url\((?!#)", page)
+    names = re.findall(r'\bid="([^"]+)"', page)
+    assert len(names) == len(set(names))
+    return balance
+
+
+def text_of(page: str) -> str:
+    """What a reader sees: no style sheet, no markup, one space between words."""
+    shown = re.sub(r"<[^>]+>", " ", re.sub(r"<style.*?</style>", "", page, flags=re.DOTALL))
+    return " ".join(html.unescape(shown).split())
+
+
+def report(root: Path, dataset: Dataset | None = IMAGES, **options: Any) -> tuple[str, dict[str, Any]]:
+    """The page, checked, and its JSON copy."""
+    files = write_report(root, dataset=dataset, **options)
+    page = files.html.read_text(encoding="utf-8")
+    check_page(page)
+    return page, json.loads(files.json.read_text(encoding="utf-8"))
+
+
+def section(page: str, name: str) -> str:
+    """The inside of one section of a page."""
+    return page.split(f'<section id="{name}">')[1].split("</section>")[0]

@@ -15,7 +15,7 @@ from twinproof.errors import ConfigError, system_faults
 if TYPE_CHECKING:
     from twinproof.certification.run import CertifiedRun
     from twinproof.evaluation.under_attack import AttackedRun
-    from twinproof.reporting.write import ReportFiles
+    from twinproof.reporting.run import ReportFiles
     from twinproof.runs.run import Run
     from twinproof_verify import Verification
 
@@ -38,7 +38,7 @@ def demo(
     from twinproof.recipes.demo import DEMO_ATTACKED, DEMO_ATTACKS, DEMO_JUDGING, DEMO_SAMPLING, DEMO_SETTINGS
     from twinproof.recipes.run_data import load_run_data
     from twinproof.recipes.train import train
-    from twinproof.reporting.write import write_report
+    from twinproof.reporting.run import write_report
     from twinproof_verify import Originals
 
     root, device = _free_directory(out), device or "auto"

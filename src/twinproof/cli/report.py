@@ -27,8 +27,7 @@ def report(
 
     Example: twinproof report runs/mnist
     """
-    from twinproof.reporting.run import report_run
-    from twinproof.reporting.write import write_comparison
+    from twinproof.reporting.run import report_run, write_comparison
 
     if len(runs) > 1:
         if out is None:

@@ -1,5 +1,5 @@
-"""The HTML report and its machine-readable twin."""
+"""The HTML report and its JSON copy."""
 
-from twinproof.reporting.write import ReportFiles, write_comparison, write_report
+from twinproof.reporting.run import ReportFiles, report_run, write_comparison, write_report
 
-__all__ = ["ReportFiles", "write_comparison", "write_report"]
+__all__ = ["ReportFiles", "report_run", "write_comparison", "write_report"]

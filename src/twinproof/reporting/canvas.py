@@ -1,4 +1,4 @@
-"""Drawing with matplotlib into SVG that can live inside a page: its colours are the page's, its names clash with no other plot.
+"""Draws with matplotlib into SVG inside a page: in the colours of the page, with ids that no other plot has.
 
 A plot is drawn twice, for wide and for narrow screens, because a wide one squeezed into a phone cannot be read; the style sheet
 shows one of them. Text stays text, in the page's font. matplotlib is imported on use: it is slow to load and few commands draw.
@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from twinproof.reporting.markup import Markup, element, join, trusted
+from markupsafe import Markup
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# matplotlib knows no CSS variables: it draws with these stand-ins, which are then replaced by the variables of style.css.
+# matplotlib has no CSS variables: it draws with these stand-ins, which are then replaced by the variables of style.css.
 INK, MUTED, GRID, SHEET = "#010201", "#010202", "#010203", "#01020d"
 GOOD, BAD, SILENT = "#010204", "#010205", "#010206"
 SERIES = ("#010207", "#010208", "#010209", "#01020a", "#01020b", "#01020c")
@@ -58,21 +58,22 @@ def colour_variable(colour: str) -> str:
 
 
 def plot(name: str, description: str, draw: Draw, *, taller: float = 1.0) -> Markup:
-    """Both variants of a plot; ``name`` must be unique in the page, ``description`` is what a screen reader says.
+    """Both variants of a plot; ``name`` must be unique in the page, ``description`` is for screen readers.
 
     ``taller`` stretches the narrow variant, for plots whose panels are stacked there.
     """
     tall = Frame(NARROW.width, NARROW.height * taller, NARROW.font, narrow=True)
-    variants = ((WIDE, "wide"), (tall, "narrow"))
     pictures = (
-        element("div", _drawn(f"{name}-{kind}", draw, frame), class_=f"plot {kind}", role="img", aria_label=description)
-        for frame, kind in variants
+        Markup('<div class="plot {}" role="img" aria-label="{}">{}</div>').format(
+            kind, description, _drawn(f"{name}-{kind}", draw, frame)
+        )
+        for frame, kind in ((WIDE, "wide"), (tall, "narrow"))
     )
-    return join(pictures)
+    return Markup("").join(pictures)
 
 
 def style_axes(axes: Axes, frame: Frame, x_label: str, y_label: str) -> None:
-    """The house's look of axes: horizontal rules, no box, labels in the page's muted ink."""
+    """Horizontal rules, no box, labels in the page's muted ink."""
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.spines["bottom"].set_color(MUTED)
     axes.grid(axis="y", color=GRID, linewidth=0.7)
@@ -81,36 +82,6 @@ def style_axes(axes: Axes, frame: Frame, x_label: str, y_label: str) -> None:
     axes.tick_params(axis="x", length=3, color=MUTED)
     axes.set_xlabel(x_label, color=INK, fontsize=frame.font, labelpad=5)
     axes.set_title(y_label, color=INK, fontsize=frame.font, loc="left", pad=8)
-
-
-def _drawn(name: str, draw: Draw, frame: Frame) -> Markup:
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-
-    # hashsalt makes the same plot the same bytes; no mathematics in text, so that a dollar sign stays one
-    with mpl.rc_context(
-        {"svg.fonttype": "none", "svg.hashsalt": "twinproof", "text.parse_math": False, "hatch.linewidth": 1.2}
-    ):
-        figure = Figure(figsize=(frame.width, frame.height), layout="constrained", facecolor="none")
-        draw(figure, frame)
-        for axes in figure.axes:
-            axes.set_facecolor("none")
-        target = io.StringIO()
-        figure.savefig(target, format="svg", metadata={"Date": None})
-    return trusted(_embeddable(target.getvalue(), name))
-
-
-def _embeddable(svg: str, name: str) -> str:
-    """The SVG without prologue and fixed size, with names of its own and the page's colours."""
-    body = _PROLOGUE.sub("", svg).strip()
-    head, rest = body.split(">", 1)
-    body = _SVG_ATTRIBUTES.sub("", head) + ' aria-hidden="true" focusable="false">' + rest
-    body = re.sub(r'\bid="', f'id="{name}-', body)
-    body = body.replace("xlink:href", "href").replace('href="#', f'href="#{name}-').replace("url(#", f"url(#{name}-")
-    body = re.sub(r'<style type="text/css">.*?</style>', "", body, flags=re.DOTALL)  # it would reach the whole page
-    for colour, variable in _VARIABLES.items():
-        body = body.replace(colour, f"var({variable})")
-    return body
 
 
 def stacked_bars(axes: Axes, lefts: Sequence[float], width: float, lower: Sequence[int], upper: Sequence[int]) -> None:
@@ -128,3 +99,33 @@ def stacked_bars(axes: Axes, lefts: Sequence[float], width: float, lower: Sequen
         hatch="/////",
         linewidth=1,
     )
+
+
+def _drawn(name: str, draw: Draw, frame: Frame) -> Markup:
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    # hashsalt makes the same plot the same bytes; no mathematics in text, so that a dollar sign stays one
+    with mpl.rc_context(
+        {"svg.fonttype": "none", "svg.hashsalt": "twinproof", "text.parse_math": False, "hatch.linewidth": 1.2}
+    ):
+        figure = Figure(figsize=(frame.width, frame.height), layout="constrained", facecolor="none")
+        draw(figure, frame)
+        for axes in figure.axes:
+            axes.set_facecolor("none")
+        target = io.StringIO()
+        figure.savefig(target, format="svg", metadata={"Date": None})
+    return Markup(_embeddable(target.getvalue(), name))  # matplotlib escapes the text in it
+
+
+def _embeddable(svg: str, name: str) -> str:
+    """The SVG without prologue and fixed size, with ids of its own and the page's colours."""
+    body = _PROLOGUE.sub("", svg).strip()
+    head, rest = body.split(">", 1)
+    body = _SVG_ATTRIBUTES.sub("", head) + ' aria-hidden="true" focusable="false">' + rest
+    body = re.sub(r'\bid="', f'id="{name}-', body)
+    body = body.replace("xlink:href", "href").replace('href="#', f'href="#{name}-').replace("url(#", f"url(#{name}-")
+    body = re.sub(r'<style type="text/css">.*?</style>', "", body, flags=re.DOTALL)  # it would reach the whole page
+    for colour, variable in _VARIABLES.items():
+        body = body.replace(colour, f"var({variable})")
+    return body

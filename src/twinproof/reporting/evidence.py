@@ -1,133 +1,205 @@
-"""The last section of a report: how anybody checks the run without trusting the report."""
+"""The evidence of a run: its certifications, attacks and audits, each with its name.
+
+The only place that knows where these files lie. Released files alone are read; a file that is broken is a RunError, one that is
+absent is not.
+"""
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
-from twinproof.reporting.facts import RunFacts, section
-from twinproof.reporting.markup import Markup, definitions, element, join, listing, table
-from twinproof.reporting.numbers import duration_text, setting_text
-from twinproof.reporting.sections import section_of
+from numpy.typing import NDArray
+
+from twinproof.errors import DataError
+from twinproof.evaluation.accuracy import Interval
+from twinproof.evaluation.certified import CertifiedSummary, answered_correctly, certified_curve, default_radii, summarize
+from twinproof.files import sha256_file
+from twinproof.guarantee import PROMISING, Guarantee, Kind, Status
+from twinproof.reporting.numbers import file_down
+from twinproof.reporting.words import RadiusWords, Undone
+from twinproof.runs.attacks import AttackLine, AttackRecord, read_attack_lines, read_attacked_inputs, read_attacks
+from twinproof.runs.audits import CertificateAudit, read_audit
+from twinproof.runs.certificates import ABSTAIN, Certificate, CertificateSettings, read_certificates, read_settings
+from twinproof.runs.layout import RunLayout
+
+CURVE_POINTS = 200
+BINS = 24
+_DEFAULT_BOUND = "tight"
+_STEPS = (5.0, 2.0, 1.0, 0.5, 0.25, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
+_TABLE_ROWS = 5
+
+Curve = Sequence[tuple[float, Interval]]
 
 
-def check_line(facts: RunFacts) -> Markup:
-    """One line on whether the run was verified when the report was written, with a sign beside the colour."""
-    if facts.verification is None:
-        return _line("open", "○", "Not verified when this report was written.")
-    if facts.verification.get("ok") is True:
-        count = len(_texts(facts.verification.get("checks")))
-        return _line(
-            "passed", "✓", f"Verified: {count} checks passed." if count else "Verified: all checks passed.", _left(facts)
-        )
-    count = len(_texts(facts.verification.get("problems")))
-    return _line(
-        "failed", "✗", f"Verification FAILED with {count} {'problem' if count == 1 else 'problems'}: do not rely on this run."
+@dataclass(frozen=True)
+class RadiusCounts:
+    """How many inputs fall in each bin of radii, and how many got no answer; ``edges`` has one entry more than the counts."""
+
+    edges: tuple[float, ...]
+    correct: tuple[int, ...]
+    wrong: tuple[int, ...]
+    abstained: int
+
+
+@dataclass(frozen=True)
+class Certification:
+    """Certificates made with one set of settings; without settings and certificates where nothing was certified.
+
+    ``sha256`` is the digest of their lines; ``undone`` says why their promise is not shown as one.
+    """
+
+    name: str
+    guarantee: Guarantee
+    settings: CertificateSettings | None
+    certificates: tuple[Certificate, ...]
+    sha256: str | None
+    undone: Undone | None = None
+
+    @property
+    def summary(self) -> CertifiedSummary | None:
+        """The numbers of the certificates; None where there are none, or where they make no sense (``unusable``)."""
+        return self._summary if isinstance(self._summary, CertifiedSummary) else None
+
+    @property
+    def unusable(self) -> str:
+        """Why there is no summary: a report must be able to show a run that lies."""
+        error = self._summary
+        return f"{error.what} (got {error.got}, wanted {error.wanted})" if isinstance(error, DataError) else ""
+
+    @cached_property
+    def _summary(self) -> CertifiedSummary | DataError | None:
+        if self.settings is None or not self.certificates:
+            return None
+        try:
+            return summarize(self.certificates, self.settings, radii=default_radii(self.settings.decided_radius))
+        except DataError as error:
+            return error
+
+    @property
+    def words(self) -> RadiusWords:
+        """What its radii may be called."""
+        return RadiusWords.of(self.settings.norm if self.settings else "l2", self.guarantee.status, self.undone)
+
+    @property
+    def promised(self) -> bool:
+        """Whether its radii are shown as a promise."""
+        return promised(self.guarantee, self.undone)
+
+    @property
+    def target(self) -> float | None:
+        """The radius at which drawing stopped."""
+        return self.settings.target_radius if self.settings else None
+
+    @property
+    def right_end(self) -> float:
+        """Right end of radius axes: the largest radius found, or the largest possible one where none was."""
+        found = max((certificate.radius for certificate in self.certificates), default=0.0)
+        return found or (self.settings.largest_radius if self.settings else 0.0) or 1.0
+
+    @property
+    def decided_end(self) -> float:
+        """Right end of curves and tables: where drawing stopped at a target radius, nothing is known beyond it."""
+        return self.right_end if self.target is None else min(self.target, self.right_end)
+
+    def decides(self, radius: float) -> bool:
+        """Whether the certificates say how many inputs reach ``radius``."""
+        return bool(self.certificates) and (self.target is None or radius <= self.target)
+
+    def curve(self) -> list[tuple[float, Interval]]:
+        """Certified accuracy at evenly spaced radii of six places, up to the largest; empty without certificates."""
+        if not self.certificates:
+            return []
+        radii = [file_down(index / CURVE_POINTS * self.decided_end) for index in range(CURVE_POINTS + 1)]
+        return certified_curve(self.certificates, radii)
+
+    def table(self) -> list[tuple[float, Interval]]:
+        """Certified accuracy at a few round radii."""
+        return certified_curve(self.certificates, table_radii(self.decided_end))
+
+    def radius_counts(self) -> RadiusCounts:
+        """Radii of correct and wrong answers in bins of equal width."""
+        width = self.right_end / BINS
+        correct, wrong, silent = [0] * BINS, [0] * BINS, 0
+        for certificate in self.certificates:
+            if certificate.prediction == ABSTAIN:
+                silent += 1
+                continue
+            place = min(int(certificate.radius / width), BINS - 1)
+            (correct if answered_correctly(certificate) else wrong)[place] += 1
+        return RadiusCounts(tuple(width * edge for edge in range(BINS + 1)), tuple(correct), tuple(wrong), silent)
+
+
+@dataclass(frozen=True)
+class AttackFiles:
+    """One evaluation under attack; the attacked inputs are read on demand, as they may be large."""
+
+    name: str
+    record: AttackRecord
+    lines: list[AttackLine]
+    root: Path
+
+    def inputs(self) -> dict[str, NDArray[Any]]:
+        """The attacked inputs in stored levels, by the name of their entry."""
+        return read_attacked_inputs(self.root)
+
+
+def section(record: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """The mapping at ``key``, empty where there is none (a null, an older file)."""
+    value = record.get(key)
+    return value if isinstance(value, Mapping) else {}
+
+
+def certifications(root: Path, run: Mapping[str, Any]) -> Iterator[Certification]:
+    """All certifications of the run; at least one, without settings where there are none, for what ``run.json`` promises."""
+    settings, lines, path = read_settings(root), tuple(read_certificates(root)), RunLayout(root).certificates_csv
+    name = "uncertified"
+    if settings is not None:
+        name = settings.norm if settings.bound == _DEFAULT_BOUND else f"{settings.norm}-{settings.bound}"
+    guarantee = recorded_guarantee(Kind.ROBUSTNESS, section(section(run, "guarantees"), "robustness"))
+    digest = sha256_file(path) if path.is_file() else None
+    yield Certification(name, guarantee, settings, lines if settings else (), digest)
+
+
+def attack_files(root: Path) -> Iterator[AttackFiles]:
+    """All evaluations under attack."""
+    record = read_attacks(root)
+    if record is not None:
+        yield AttackFiles(record.settings.norm, record, read_attack_lines(root), root)
+
+
+def audit_files(root: Path) -> Iterator[tuple[str, CertificateAudit]]:
+    """All audits of certificates."""
+    audit = read_audit(root)
+    if audit is not None:
+        yield audit.settings.norm, audit
+
+
+def recorded_guarantee(kind: Kind, record: Mapping[str, Any]) -> Guarantee:
+    """What ``run.json`` records of one promise."""
+    assumptions = record.get("assumptions")
+    return Guarantee(
+        kind=kind,
+        status=Status(record.get("status", Status.NONE)),
+        promise=str(record.get("promise") or ""),
+        theorem=str(record.get("theorem") or ""),
+        assumptions=tuple(map(str, assumptions)) if isinstance(assumptions, list) else (),
+        reason=str(record.get("reason") or ""),
+        values=tuple((str(name), value) for name, value in section(record, "values").items()),
     )
 
 
-def defect_line(facts: RunFacts) -> Markup:
-    """One line at the top of the page where an attack stands against the certificates; nothing otherwise."""
-    if not facts.contradicted:
-        return Markup()
-    text = "DEFECT: an attack contradicts the certificates of this run; see below before relying on any radius."
-    if facts.expected:
-        text = "REFUTED, as expected: attacks contradict the radii of this run, whose bound is known to be false."
-    return _line("failed", "✗", text)
+def promised(guarantee: Guarantee, undone: Undone | None) -> bool:
+    """Whether a guarantee is shown as a promise: its status claims one, and nothing undoes it."""
+    return guarantee.status in PROMISING and undone is None
 
 
-def evidence_section(facts: RunFacts) -> Markup:
-    """The command, its last outcome, the digests, and where and when the run was made."""
-    command = f"twinproof verify {shlex.quote(facts.name)}"
-    intro = (
-        "The report is not the evidence, the run is. This command, beside the run's folder, recomputes epsilon from the ledger "
-        "with two accountants and every radius from its votes, rebuilds both promises from the settings, and checks all "
-        "digests. It ends with code 1 if anything is wrong, and names what it did not check."
-    )
-    return section_of(
-        "check",
-        "Check it yourself",
-        element("p", intro),
-        element("pre", element("code", command)),
-        check_line(facts),
-        _outcome(facts),
-        _digests(facts),
-        element("h3", "Where and when"),
-        definitions(_circumstances(facts), "facts"),
-    )
-
-
-def _line(kind: str, sign: str, text: str, more: str = "") -> Markup:
-    line = element("p", element("span", sign, aria_hidden="true", class_="sign"), text, class_=f"checked {kind}")
-    return join([line, element("p", more, class_="note")]) if more else line
-
-
-def _left(facts: RunFacts) -> str:
-    """One line on what the verification did not look at."""
-    left = _texts(facts.verification.get("not_checked")) if facts.verification is not None else []
-    return f"Not checked: {'; '.join(left)}." if left else ""
-
-
-def _outcome(facts: RunFacts) -> Markup:
-    if facts.verification is None:
-        return Markup()
-    problems, checks = (_texts(facts.verification.get(key)) for key in ("problems", "checks"))
-    parts = []
-    if problems:
-        parts += [element("h3", "Problems found"), listing(problems)]
-    if checks:
-        parts.append(element("details", element("summary", f"What was checked ({len(checks)})"), listing(checks)))
-    return element("div", *parts)
-
-
-def _texts(items: object) -> list[str]:
-    """Problems and checks as lines of text, whether the verifier gives words or records."""
-    if not isinstance(items, (list, tuple)):
-        return []
-    return [_text(item) for item in items]
-
-
-def _text(item: object) -> str:
-    if not isinstance(item, Mapping):
-        return str(item)
-    words = ": ".join(str(item[key]) for key in ("file", "name", "what", "detail") if item.get(key))
-    ends = ", ".join(f"{key} {item[key]}" for key in ("got", "wanted") if item.get(key))
-    sign = "✗ " if item.get("passed") is False else ""
-    return f"{sign}{words} ({ends})" if ends else f"{sign}{words}"
-
-
-def _digests(facts: RunFacts) -> Markup:
-    files = {name: _digest(entry) for name, entry in section(facts.run, "files").items()}
-    rows = [(name, element("code", digest)) for name, digest in sorted({**files, "run.json": facts.run_sha256}.items())]
-    return element("div", element("h3", "Digests (SHA-256)"), table(("file", "digest"), rows), class_="digests")
-
-
-def _digest(entry: Any) -> str:
-    return str(entry.get("sha256", "–")) if isinstance(entry, Mapping) else str(entry)
-
-
-def _circumstances(facts: RunFacts) -> list[tuple[object, object]]:
-    run = facts.run
-    rows: list[tuple[object, object]] = [
-        ("Training", f"begun {_time(run.get('created'))}"),  # how long it took tells how many records were drawn
-        ("Device", setting_text(run.get("device"))),
-    ]
-    if facts.settings is not None:
-        settings = facts.settings
-        rows.append(("Certification", f"{_time(settings.created)}, {duration_text(settings.seconds)}, {settings.device}"))
-        rows.append(("Network as run", f"{settings.form}; {settings.arithmetic}"))
-        rows.append(("Noise", "shared by all inputs" if settings.shared_noise else "drawn for each input by itself"))
-    if facts.attacks is not None:
-        made = facts.attacks.settings
-        rows.append(("Attacks", f"{_time(made.created)}, {duration_text(made.seconds)}, {made.device}"))
-    if facts.audit is not None:
-        audited = facts.audit.audit.settings
-        rows.append(("Audit", f"{_time(audited.created)}, {duration_text(audited.seconds)}, {audited.device}"))
-    versions = [f"{name} {version}" for name, version in sorted(section(run, "versions").items())]
-    rows.append(("Versions", ", ".join(versions) or "–"))
-    return rows
-
-
-def _time(value: object) -> str:
-    return str(value).replace("T", " ").replace("Z", " UTC") if value else "–"
+def table_radii(largest: float) -> list[float]:
+    """A handful of round radii for a table: the multiples of 0.25 where they suffice, finer or coarser ones otherwise."""
+    if 1.0 <= largest < 2.5:
+        return default_radii(largest)
+    step = next((step for step in _STEPS if largest / step >= _TABLE_ROWS - 1), _STEPS[-1])
+    return [round(index * step, 6) for index in range(int(largest / step + 1e-9) + 1)][: 2 * _TABLE_ROWS]

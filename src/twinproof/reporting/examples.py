@@ -1,43 +1,26 @@
-"""Which test inputs the report shows, by a rule fixed beforehand, and how an image becomes part of the page."""
+"""Test inputs and attacked inputs on the page: which are shown, by rules fixed beforehand, and how."""
 
 from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from twinproof.data.record import Dataset
+from twinproof.data.record import Dataset, InputKind
 from twinproof.evaluation.certified import answered_correctly
-from twinproof.reporting.facts import RunFacts
+from twinproof.runs.attacks import AttackLine
 from twinproof.runs.certificates import ABSTAIN, Certificate
 
-RULE = (
-    "Chosen by a rule that was fixed before anything was seen: among the correct answers the largest, the middle and the "
-    "smallest radii; among the wrong answers the largest radii; the first abstentions. Ties go to the earlier test record."
-)
+if TYPE_CHECKING:
+    from twinproof.reporting.attacks import AttackedExample, AttackFacts
 
-
-WITHHELD = (
-    "Records of your own data are shown only if you ask for it: `twinproof report RUN --examples`. Whoever gets the report "
-    "then sees raw test records."
-)
-
-
-class LabelledRecord(Protocol):
-    """Anything that names a test record by its number and its true class: a certificate, the line of an attack."""
-
-    @property
-    def index(self) -> int:
-        """Its number in the test set."""
-
-    @property
-    def label(self) -> int:
-        """Its true class."""
+CHANGES_SHOWN = 5
+FEATURES_SHOWN = 10
 
 
 @dataclass(frozen=True)
@@ -70,19 +53,29 @@ def choose_examples(certificates: Sequence[Certificate], each: int = 2) -> list[
     return [ExampleGroup(title, chosen[title]) for title in order if chosen[title]]
 
 
-def misfit(dataset: Dataset, records: Sequence[LabelledRecord]) -> str | None:
-    """Why ``dataset`` cannot be the one that was certified or attacked, or None if its test labels agree with all records."""
+def misfit(dataset: Dataset, records: Iterable[Certificate | AttackLine]) -> str:
+    """Why ``dataset`` cannot be the one that was certified or attacked; empty if its test labels agree with all records."""
     for record in records:
         if not 0 <= record.index < len(dataset.test):
             return f"the data set {dataset.name!r} has no test record {record.index}"
         if int(dataset.test.labels[record.index]) != record.label:
             return f"test record {record.index} of the data set {dataset.name!r} has another label than its certificate"
-    return None
+    return ""
 
 
-def withheld(facts: RunFacts, dataset: Dataset) -> bool:
-    """Whether the records of ``dataset`` stay out of the report: a user's own, where nobody asked for examples."""
-    return not (dataset.public or facts.examples)
+def attacked_misfit(attacks: AttackFacts, dataset: Dataset) -> str:
+    """Why the chosen attacked inputs cannot be shown beside the test records of ``dataset``; empty if they can."""
+    if problem := misfit(dataset, [example.clean for example in attacks.examples]):
+        return problem
+    if any(example.stored is None for example in attacks.examples):
+        return "attacks.safetensors does not hold them"
+    same = all(example.stored is not None and example.stored.shape == dataset.shape for example in attacks.examples)
+    return "" if same and attacks.settings.levels == dataset.levels else "they have another form than the test records"
+
+
+def drawable(dataset: Dataset) -> bool:
+    """Whether its inputs are pictures that a page can show."""
+    return dataset.kind is InputKind.IMAGE and len(dataset.shape) == 3
 
 
 def image_uri(stored: NDArray[Any], levels: int) -> str:
@@ -96,15 +89,42 @@ def image_uri(stored: NDArray[Any], levels: int) -> str:
     return f"data:image/png;base64,{base64.b64encode(target.getvalue()).decode()}"
 
 
-def feature_values(dataset: Dataset, index: int, count: int) -> list[float]:
-    """The first ``count`` features of a test record in the units the user knows, or as levels in [0, 1] without a scaling."""
-    return in_user_units(dataset, dataset.test.inputs[index])[:count]
-
-
 def in_user_units(dataset: Dataset, stored: NDArray[Any]) -> list[float]:
-    """All features of one input, given in stored levels, in the units the user knows."""
+    """All features of one input, given in stored levels, in the units the user knows; in [0, 1] without a scaling."""
     unit = stored.reshape(-1).astype(np.float64) / dataset.levels
     if dataset.scaling is not None:
         low, high = np.array(dataset.scaling.low), np.array(dataset.scaling.high)
         unit = low + unit * (high - low)
     return [float(value) for value in unit]
+
+
+def amplification(examples: Sequence[AttackedExample], dataset: Dataset) -> int:
+    """The factor by which differences are multiplied, the same for all: the largest one becomes black or white."""
+    largest = max((int(np.abs(_moves(example, dataset)).max(initial=0)) for example in examples), default=0)
+    return max(1, dataset.levels // (2 * largest)) if largest else 1
+
+
+def attacked_pictures(example: AttackedExample, dataset: Dataset, gain: int) -> list[tuple[str, str]]:
+    """The original, the attacked input and their difference: what each is, and the picture."""
+    original, moves = dataset.test.inputs[example.line.index], _moves(example, dataset)
+    difference = np.clip(dataset.levels / 2 + gain * moves, 0, dataset.levels)
+    arrays = {"original": original, "attacked": original + moves, "difference": difference}
+    return [(kind, image_uri(array, dataset.levels)) for kind, array in arrays.items()]
+
+
+def attacked_features(example: AttackedExample, dataset: Dataset) -> list[str]:
+    """The features that the attack changed most, from what to what."""
+    original, moves = dataset.test.inputs[example.line.index], _moves(example, dataset)
+    before, after = in_user_units(dataset, original), in_user_units(dataset, original + moves)
+    sizes = np.abs(moves).ravel()
+    most = [int(place) for place in np.argsort(-sizes, kind="stable")[:CHANGES_SHOWN] if sizes[place]]
+    names = dataset.feature_names or tuple(f"feature {place}" for place in range(len(sizes)))
+    return [f"{names[place]} {before[place]:.4g} → {after[place]:.4g}" for place in most]
+
+
+def _moves(example: AttackedExample, dataset: Dataset) -> NDArray[np.int64]:
+    """What the attack added to each coordinate, in levels."""
+    if example.stored is None:
+        raise ValueError("an input that is not there cannot be shown")
+    original = dataset.test.inputs[example.line.index].astype(np.int64)
+    return np.asarray(example.stored.astype(np.int64) - original, dtype=np.int64)

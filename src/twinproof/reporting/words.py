@@ -1,17 +1,16 @@
-"""What radii are called and how they came about: ``certified`` only where their promise stands.
+"""What radii are called: ``certified`` only where their promise holds, otherwise ``claimed`` and why.
 
-A radius of a bound that is known to be false is a claim. Wherever a page shows one, it says so in the same breath.
+The names of bounds, laws and places of the noise are here too.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from twinproof.guarantee import Status
 from twinproof.runs.certificates import CertificateSettings
 
-REFUTED_CLAIM, UNPROVEN_CLAIM = "claimed, refuted", "claimed, not proven"
-_CLAIMS = {Status.REFUTED: REFUTED_CLAIM, Status.PUBLISHED: UNPROVEN_CLAIM, Status.ASSUMED: UNPROVEN_CLAIM}
 _LAWS = {"gaussian": "Gaussian", "laplace": "Laplace"}
 _PLACES = {
     "input": "at the input",
@@ -29,17 +28,30 @@ _BOUNDS = {
 _APPENDIX_N = "StoBatch's composition for more noise than is drawn (Appendix N), which is refuted"
 
 
+class Undone(StrEnum):
+    """Why a recorded promise is not shown as one, whatever its status."""
+
+    CHECK_FAILED = "check failed"
+    CONTRADICTED = "contradicted"
+    MISSING = "evidence missing"
+
+
+_CLAIMS = {Status.REFUTED: "refuted", Status.PUBLISHED: "not proven", Status.ASSUMED: "not proven"}
+
+
 @dataclass(frozen=True)
 class RadiusWords:
-    """The words for radii in one norm; ``claim`` is empty where they are a proven promise."""
+    """The words for radii in one norm; ``claim`` (``claimed, refuted``) is empty where they are a proven promise."""
 
     norm: str
     claim: str = ""
 
     @classmethod
-    def of(cls, status: Status, settings: CertificateSettings | None) -> RadiusWords:
-        """The words for a run's radii, by the status of its promise of robustness."""
-        return cls(settings.norm if settings else "l2", _CLAIMS.get(status, ""))
+    def of(cls, norm: str, status: Status, undone: Undone | None = None) -> RadiusWords:
+        """The words for radii whose promise has this status."""
+        doubt = None if status is Status.REFUTED else undone
+        verdict = str(doubt) if doubt else _CLAIMS.get(status, "")
+        return cls(norm, f"claimed, {verdict}" if verdict else "")
 
     @property
     def suffix(self) -> str:
@@ -48,30 +60,25 @@ class RadiusWords:
 
     @property
     def certified(self) -> str:
-        """``certified``, or ``claimed`` where that would say too much."""
+        """``certified`` or ``claimed``."""
         return "claimed" if self.claim else "certified"
 
     @property
     def axis(self) -> str:
         """The label of an axis of radii: ``certified l2 radius``, ``claimed l2 radius, refuted``."""
-        return f"{self.certified} {self.norm} radius{self._verdict}"
+        return f"{self.certified} {self.norm} radius{self.claim.removeprefix('claimed')}"
 
     @property
     def accuracy(self) -> str:
-        """The name of the share of inputs with a radius, as a heading has it."""
-        return f"{self.certified.capitalize()} accuracy{self._verdict}"
+        """The name of the share of inputs with a radius: ``Certified accuracy``, ``Claimed accuracy, refuted``."""
+        return f"{self.certified.capitalize()} accuracy{self.claim.removeprefix('claimed')}"
 
     @property
-    def second_layer(self) -> str:
-        """What lies below the intervals over test inputs: how often single radii are wrong."""
+    def confidence(self) -> str:
+        """How often single radii are wrong; the intervals over test inputs do not include that."""
         if self.claim:
-            return f"Radii that are {self.claim} may be wrong for any share of the inputs."
+            return f"Radii marked “{self.claim}” may be wrong for any share of the inputs."
         return "Below them lies a second layer of confidence: each certificate is wrong with probability at most alpha."
-
-    @property
-    def _verdict(self) -> str:
-        """The claim without its first word, where ``certified`` already said that."""
-        return self.claim.removeprefix("claimed")
 
 
 def noise_text(settings: CertificateSettings) -> str:
@@ -80,13 +87,13 @@ def noise_text(settings: CertificateSettings) -> str:
 
 
 def voting_text(settings: CertificateSettings | None) -> str:
-    """How the smoothed classifier comes to its answer."""
+    """How the smoothed classifier finds its answer."""
     scores = settings is not None and settings.statistic == "scores"
     return "averages its scores over noisy copies" if scores else "votes over noisy copies"
 
 
 def bound_text(settings: CertificateSettings) -> str:
-    """The bound that turned draws into radii, and what it rests on where that is not the usual."""
+    """The bound that turned draws into radii, and the statistic and confidence bound where they are not the usual ones."""
     of_laplace = (settings.bound, settings.law) == ("published", "laplace")
     named = _APPENDIX_N if of_laplace else _BOUNDS.get(settings.bound, settings.bound)
     how = [settings.statistic, settings.confidence] + ([settings.runner_up] if settings.runner_up != "complement" else [])
