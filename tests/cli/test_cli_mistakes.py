@@ -135,9 +135,9 @@ OPTIONS: list[tuple[tuple[str, ...], str]] = [
     (("demo", "--device", "tpu", "--out", "{tmp}/x"), "device"),
     (("demo", "--out", "/"), "new directory"),
     *(((*EPSILON, option, value), words) for option, value, words in (
-        ("--noise-multiplier", "-1", "noise multiplier"), ("--noise-multiplier", "nan", ""), ("--delta", "0", "delta"),
+        ("--noise-multiplier", "-1", "noise_multiplier"), ("--noise-multiplier", "nan", ""), ("--delta", "0", "delta"),
         ("--noise-multiplier", "1e300", ""), ("--delta", "nan", ""), ("--steps", "-1", ""), ("--steps", "1000000000000", ""),
-        ("--steps", "9" * 40, ""), ("--sample-rate", "2", "sample rate"),
+        ("--steps", "9" * 40, ""), ("--sample-rate", "2", "sample_rate"),
     )),
     *(((*SIGMA, option, value), words) for option, value, words in (
         ("--epsilon", "0", "epsilon"), ("--epsilon", "nan", "epsilon"), ("--epsilon", "inf", "epsilon"),

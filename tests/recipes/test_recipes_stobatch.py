@@ -182,6 +182,7 @@ def test_small_images_get_the_papers_network_where_it_is_printed_only(
 
 def test_the_default_noise_leaves_images_readable_and_the_layers_own_is_small_beside_it() -> None:
     """On 28x28: 0.35 on a pixel; what the layer adds is below a tenth of what the input's noise is behind it."""
+    torch.manual_seed(0)
     network = with_two_noises(build_network("stobatch-cnn", (1, 28, 28), 10), (1, 28, 28), 1.0, 1.0, Law.LAPLACE)
     bound, noise = 0.1 / 28, STOBATCH.defaults["noise_layer"]
 
