@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from twinproof.certification.method import Method, Sampling
+from twinproof.certification.record import CertificateSettings
 from twinproof.certification.smoothed import SmoothedClassifier
 from twinproof.certification.votes import row_statistic
 from twinproof.keys import Key
-from twinproof.runs.certificates import Certificate, CertificateSettings
+from twinproof.runs.certificates import Certificate
 
 FALSE_FLIPS = 1e-6
 _CONFIDENCE = {"votes": "clopper-pearson", "scores": "hoeffding"}
@@ -38,8 +39,8 @@ def judging_method(settings: CertificateSettings) -> Method:
 
     Another statistic would be another classifier. The bound, and how a runner-up was bounded, only turn answers into radii.
     """
-    confidence = _CONFIDENCE.get(settings.statistic, "")  # Method names what it does not know
-    return Method(norm=settings.norm, statistic=settings.statistic, confidence=confidence)
+    method = settings.method
+    return Method(norm=method.norm, statistic=method.statistic, confidence=_CONFIDENCE[method.statistic])
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,6 @@ from twinproof.privacy.plan import PrivateExecution
 from twinproof.progress import Progress, Silent
 from twinproof.recipes.finish import Reporter, finish_run
 from twinproof.recipes.gradients import optimizer_of
-from twinproof.recipes.guarantees import not_yet_certified
 from twinproof.recipes.noise_network import constraint_of, initial_network
 from twinproof.recipes.own_network import Own
 from twinproof.recipes.redistribution import public_records, redistribute
@@ -137,7 +136,7 @@ def _start_job(root: Path, agreement: Agreement, public: Dataset, fewest: int) -
         "config": stored,
         "recipe": config.recipe,
         "data": {**public.public_description(), "records": config.records},
-        "guarantees": {"robustness": not_yet_certified(config.sigma).as_dict()},
+        "guarantees": {"robustness": {}},
         "federation": describe(agreement),
         "versions": software_versions(),
         "device": f"{describe_device(_CPU)}, {len(agreement.parties)} parties",

@@ -148,7 +148,7 @@ def _scaling_assumption(source: str) -> str:
 
 
 def not_yet_certified(sigma: float) -> Guarantee:
-    """The robustness promise before certification: none."""
+    """The robustness promise of a run of format 1 or 2 before certification: none."""
     return Guarantee(
         Kind.ROBUSTNESS,
         Status.NONE,

@@ -23,7 +23,6 @@ from twinproof.progress import Progress, Silent
 from twinproof.recipes.config import ResolvedConfig, TrainConfig, parse_train_config
 from twinproof.recipes.finish import Reporter, finish_run
 from twinproof.recipes.gradients import gradient_source, optimizer_of
-from twinproof.recipes.guarantees import not_yet_certified
 from twinproof.recipes.noise_network import constraint_of, initial_network, run_network
 from twinproof.recipes.own_network import Own, OwnTrial, describe_own_network
 from twinproof.recipes.own_watch import OwnTraining, try_network
@@ -246,7 +245,7 @@ def _start_job(prepared: _Prepared, ranks: Ranks) -> Job:
             "config": stored,
             "recipe": resolved.recipe,
             "data": {**dataset.public_description(), "records": resolved.records},
-            "guarantees": {"robustness": not_yet_certified(resolved.sigma).as_dict()},
+            "guarantees": {"robustness": {}},
             "versions": software_versions(),
             "device": prepared.device if ranks.world == 1 else f"{prepared.device}, {ranks.world} ranks",
             **describe_prior(resolved),

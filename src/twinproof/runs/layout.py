@@ -74,6 +74,11 @@ class _Guarantee(_Record):
 
 class _Guarantees(_Record):
     privacy: _Guarantee = _Guarantee()
+    robustness: dict[str, _Guarantee] = {}
+
+
+class _FormerGuarantees(_Record):
+    privacy: _Guarantee = _Guarantee()
     robustness: _Guarantee = _Guarantee()
 
 
@@ -110,6 +115,12 @@ class RunFile(_Record):
     seconds: Length | None = None
 
 
+class FormerRunFile(RunFile):
+    """``run.json`` of format 1 and 2, with one promise of robustness."""
+
+    guarantees: _FormerGuarantees | None = None  # type: ignore[assignment]
+
+
 Needs = Mapping[str, Sequence[str]]
 """Keys that must be there, by the section that they stand in."""
 STARTED: Needs = {
@@ -122,14 +133,7 @@ NETWORK: Needs = {"": ("config", "data"), "config": ("model", "width"), "data": 
 """What its network is built from."""
 DATA: Needs = {"": ("config", "data"), "config": ("data",), "data": ("shape", "classes", "levels", "test_records")}
 """What its data are recognised by."""
-_PROMISE = ("status", "promise", "theorem", "assumptions", "reason", "values")
-GUARANTEES: Needs = {"": ("guarantees",)}
-PROMISES: Needs = {
-    "": ("guarantees",),
-    "guarantees": ("privacy", "robustness"),
-    "guarantees.privacy": _PROMISE,
-    "guarantees.robustness": _PROMISE,
-}
+GUARANTEES: Needs = {"": ("guarantees",), "guarantees": ("privacy", "robustness")}
 """What is promised of a complete run."""
 ANSWER: Needs = {"": ("accuracy",)}
 """What is said of a training that ended."""
@@ -162,9 +166,9 @@ class StepLine(_Record):
     step: Count
 
 
-FORMAT = 2
-"""The format that is written now. A run keeps the number it began with, whatever is added to it later."""
-FORMATS = (1, 2)
+FORMAT = 3
+"""The format that is written now (docs/formats/run.md)."""
+FORMATS = (1, 2, 3)
 """The formats that are read."""
 
 
@@ -195,16 +199,6 @@ class RunLayout:
         return self.root / "metrics.jsonl"
 
     @property
-    def certificates_json(self) -> Path:
-        """Settings of the certification."""
-        return self.root / "certificates.json"
-
-    @property
-    def certificates_csv(self) -> Path:
-        """One line per certified input."""
-        return self.root / "certificates.csv"
-
-    @property
     def report_html(self) -> Path:
         """The report for people."""
         return self.root / "report.html"
@@ -223,7 +217,7 @@ class RunLayout:
 def read_run_json(root: Path, needs: Needs | None = None) -> dict[str, Any]:
     """The content of ``run.json``; a clear error where ``root`` is no run or the file is broken.
 
-    ``needs`` are the keys that must be there (``run_model.STARTED`` and others).
+    ``needs`` are the keys that must be there (``STARTED`` and others).
     """
     path = RunLayout(root).run_json
     if not path.is_file():
@@ -236,7 +230,7 @@ def read_run_json(root: Path, needs: Needs | None = None) -> dict[str, Any]:
         )
     found = read_json(path)
     refuse_unknown_format(path, found.record.get("format"))  # first: of a newer format the keys may differ
-    found.typed(RunFile)
+    found.typed(RunFile if found.record["format"] == FORMAT else FormerRunFile)
     refuse_missing(root, found.record, needs or {})
     return found.record
 

@@ -1,0 +1,463 @@
+"""A piece of work on a run: certificates, attacks or an audit, under its name.
+
+All three begin, resume, share their batches among ranks and finish in the same way (docs/formats/run.md). Until the last batch
+is there the work lies in ``private/work/`` and the run stays as it was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, is_dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypedDict, TypeVar
+
+from twinproof.compute.ranks import ALONE, Ranks, in_rounds
+from twinproof.data.record import Split, fingerprint
+from twinproof.errors import ConfigError, RunError
+from twinproof.files import LARGEST_TABLE, canonical_json, make_folder_below, read_bounded, write_atomic, write_json
+from twinproof.guarantee import Guarantee
+from twinproof.keys import Key
+from twinproof.progress import Progress, Silent
+from twinproof.runs.layout import (
+    COMPLETE,
+    FORMAT,
+    GUARANTEES,
+    RunLayout,
+    exclusive,
+    file_digests,
+    read_run_json,
+    refuse_unknown_format,
+    software_versions,
+    utc_now,
+    write_run_json,
+)
+from twinproof.runs.private_files import create_private_folder
+from twinproof.runs.reading import Count, Digest, JsonObject, Length, parse_json, read_json
+from twinproof.runs.reading import Key as KeyText
+
+CERTIFICATES, ATTACKS, AUDITS = "certificates", "attacks", "audits"
+WORKING = "working"
+# Files of formats 1 and 2, which hold one of each.
+FORMER = {CERTIFICATES: "certificates.json", ATTACKS: "attacks.json", AUDITS: "audit.json"}
+_FORMER_FILES = (*FORMER.values(), "certificates.csv", "attacks.csv", "attacks.safetensors")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
+_SETTINGS = "settings.json"
+
+
+class Options(TypedDict, total=False):
+    """Options that certificates, attacks and audits take alike; ``How`` has their defaults."""
+
+    name: str | None
+    overwrite: bool
+    key: Key | None
+    device: str
+    progress: Progress | None
+    ranks: Ranks
+
+
+@dataclass(frozen=True)
+class How:
+    """Under which ``name`` a piece of work is done, and how.
+
+    ``overwrite`` replaces earlier work of that name with other settings. Work with a ``key`` of the caller's own is resumed with
+    the same one only. Several ``ranks`` share the inputs; all call alike, and rank 0 writes.
+    """
+
+    name: str | None = None
+    overwrite: bool = False
+    key: Key | None = None
+    device: str = "auto"
+    progress: Progress | None = None
+    ranks: Ranks = ALONE
+
+    @property
+    def bars(self) -> Progress:
+        """The progress of rank 0; the others are silent."""
+        return self.progress if self.progress is not None and self.ranks.is_first else Silent()
+
+
+@dataclass(frozen=True)
+class Made:
+    """Where and when a piece of work was begun, and how long it took."""
+
+    device: str
+    versions: dict[str, str]
+    created: str
+    seconds: Length = 0.0
+
+    @classmethod
+    def now(cls, device: str) -> Made:
+        """Begun at this moment, on ``device``."""
+        return cls(device, software_versions(), utc_now())
+
+    @property
+    def kind(self) -> str:
+        """``cpu`` or ``cuda``."""
+        return self.device.partition(":")[0]
+
+
+@dataclass(frozen=True)
+class NetworkRecord:
+    """The network as it was run: its weights, which of its equal forms, and the precision of its products."""
+
+    model_sha256: Digest
+    form: str
+    arithmetic: str
+    classes: Count
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkSettings:
+    """What was asked of a piece of work, and what it rests on; each kind of work adds its own.
+
+    Those that are ``FREE`` may differ where work is taken up.
+    """
+
+    FREE: ClassVar[frozenset[str]] = frozenset()
+
+    network: NetworkRecord
+    inputs: Count
+    key: KeyText
+    made: Made
+    state: str = WORKING
+
+    def as_dict(self) -> dict[str, Any]:
+        """The record as it is written."""
+        return {"format": FORMAT, **asdict(self)}
+
+    @property
+    def secret(self) -> Key:
+        """The key that everything random in this work grows from."""
+        return Key(bytes.fromhex(self.key))
+
+    def form_on(self, kind: str) -> str | None:
+        """The form of the network that further work on such a device should take; None elsewhere."""
+        return self.network.form if self.made.kind == kind else None
+
+
+S = TypeVar("S", bound=WorkSettings)
+
+
+def default_name(norm: str, bound: str) -> str:
+    """The norm, and the bound where it is not the default."""
+    return norm if bound == "tight" else f"{norm}-{bound}"
+
+
+def check_name(name: str) -> str:
+    """``name``, if it can be one."""
+    if _NAME.fullmatch(name) is None:
+        wanted = "letters, digits, '.', '_' and '-', at most 60, the first a letter or digit"
+        raise ConfigError("this name cannot be used", where="name", got=name, wanted=wanted)
+    return name
+
+
+def evidence(root: Path, kind: str) -> dict[str, Path]:
+    """The files with the settings of finished work of a ``kind``, by name; in runs of format 1 and 2 the name is the norm."""
+    former = root / FORMER[kind]
+    if former.is_file():
+        record = read_json(former).record
+        norm = (record.get(CERTIFICATES) or {}).get("norm") if kind == AUDITS else record.get("norm")
+        return {norm if isinstance(norm, str) and _NAME.fullmatch(norm) else "l2": former}
+    if kind == AUDITS:
+        return {path.stem: path for path in sorted((root / kind).glob("*.json")) if _NAME.fullmatch(path.stem)}
+    paths = sorted((root / kind).glob(f"*/{kind}.json"))
+    return {path.parent.name: path for path in paths if _NAME.fullmatch(path.parent.name)}
+
+
+def read_settings(
+    path: Path, kind: type[S], nested: Mapping[str, Mapping[str, str]], *, fix: str, **more: Any
+) -> tuple[S, JsonObject]:
+    """The settings in ``path``, whose keys stood side by side in formats 1 and 2, and the whole object.
+
+    ``nested`` says where they stand now: for each section its keys, with the names that they had; ``more`` are values of keys
+    that may not have been there.
+    """
+    found = read_json(path, fix=fix)
+    refuse_unknown_format(path, found.record.get("format"))
+    return unfolded(found, nested, **more).typed(kind), found
+
+
+def unfolded(found: JsonObject, nested: Mapping[str, Mapping[str, str]], **more: Any) -> JsonObject:
+    """A record of format 1 or 2 in the shape of today's, with ``more`` keys that it did not have; others stay as they are."""
+    if found.record.get("format") not in (1, 2):
+        return found
+    flat = {**more, **found.record}
+    record = {
+        **flat,
+        **{section: {key: flat[old] for key, old in keys.items() if old in flat} for section, keys in nested.items()},
+    }
+    return replace(found, record=record, content=json.dumps(record).encode())
+
+
+def json_file(record: Mapping[str, Any]) -> bytes:
+    """The content of a JSON file of a run: sorted and indented."""
+    return (json.dumps(record, sort_keys=True, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
+def same_names(*names: str) -> dict[str, str]:
+    """Keys whose name did not change, for ``unfolded``."""
+    return {name: name for name in names}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a piece of work of a ``kind`` and ``name`` lies in the run at ``root``."""
+
+    root: Path
+    kind: str
+    name: str
+
+    @property
+    def settings(self) -> Path:
+        """The file that its settings come to lie in."""
+        return self.path(f"{self.kind}.json")
+
+    @property
+    def aside(self) -> Path:
+        """The folder in which it lies until it is complete."""
+        return RunLayout(self.root).private / "work" / self.kind / self.name
+
+    def path(self, file: str) -> Path:
+        """The place of one of its files; an audit has one file and no folder."""
+        folder = self.root / self.kind
+        return folder / f"{self.name}.json" if self.kind == AUDITS else folder / self.name / file
+
+    def relative(self, path: Path) -> str:
+        """The name under which ``run.json`` binds a file."""
+        return path.relative_to(self.root).as_posix()
+
+    def bound(self) -> dict[str, Any]:
+        """The digests of this work in ``run.json``; none before it is complete."""
+        prefix = self.relative(self.settings) if self.kind == AUDITS else f"{self.kind}/{self.name}/"
+        files = read_run_json(self.root).get("files", {})
+        return {name: entry for name, entry in files.items() if name.startswith(prefix)}
+
+    def rebind(self, files: Mapping[str, bytes], promises: Mapping[str, Guarantee | None]) -> None:
+        """Replaces in one step what ``run.json`` says of this work; a promise that is None is taken back."""
+        record, old = read_run_json(self.root, GUARANTEES), self.bound()
+        robustness = {**record["guarantees"]["robustness"]}
+        for name, promise in promises.items():
+            robustness.pop(name, None)
+            if promise is not None:
+                robustness[name] = promise.as_dict()
+        kept = {name: entry for name, entry in record.get("files", {}).items() if name not in old}
+        digests = file_digests(self.root, [self.relative(self.path(file)) for file in files])
+        guarantees = {**record["guarantees"], "robustness": robustness}
+        write_run_json(self.root, {**record, "guarantees": guarantees, "files": {**kept, **digests}})
+
+
+@dataclass
+class Work(Generic[S]):
+    """A piece of work that ``begun`` took up: the ``settings`` to continue with, and how many inputs were worked on (``made``)."""
+
+    place: Place
+    settings: S
+    ranks: Ranks
+    progress: Progress
+    made: int = 0
+
+    @property
+    def complete(self) -> bool:
+        """Whether there is nothing left to do."""
+        return self.settings.state == COMPLETE
+
+    def batches(self, stage: str, sizes: Mapping[str, int], make: Callable[[str], bytes]) -> Iterator[tuple[str, bytes]]:
+        """Each batch of ``sizes`` (its name, how many inputs it holds) with its content, in order, on all ranks.
+
+        Those that were made earlier are read; each of the others is made by one rank and durable before it is handed out.
+        """
+        kept = self._kept(sizes)
+        self.progress.start(stage, sum(sizes.values()), sum(sizes[name] for name in kept))
+        made = in_rounds(self.ranks, [name for name in sizes if name not in kept], make)
+        for name, size in sizes.items():
+            path = self.place.aside / name
+            if name in kept:
+                yield name, read_bounded(path, LARGEST_TABLE)
+                continue
+            _, content = next(made)
+            if self.ranks.is_first:
+                make_folder_below(self.place.aside, path.parent)
+                write_atomic(path, content)
+            self.made += size
+            yield name, content
+            self.progress.advance(size)
+
+    def _kept(self, sizes: Mapping[str, int]) -> set[str]:
+        found = [name for name in sizes if (self.place.aside / name).is_file()] if self.ranks.is_first else []
+        return set(json.loads(self.ranks.from_first(json.dumps(found).encode())))
+
+    def completed(self, settings: S, seconds: float) -> S:
+        """The settings as they are released."""
+        return replace(settings, state=COMPLETE, made=replace(settings.made, seconds=round(seconds, 3)))
+
+    def finish(self, files: Mapping[str, bytes], promises: Mapping[str, Guarantee | None] | None = None) -> None:
+        """Writes the released ``files``, the one with the settings last, and binds them and what they promise in ``run.json``.
+
+        Rank 0 writes; the others do nothing. A run never binds files of two certifications under one name: earlier ones are
+        unbound first.
+        """
+        if not self.ranks.is_first:
+            return
+        promises = promises or {}
+        if self.place.bound():
+            self.place.rebind({}, dict.fromkeys(promises if self.place.kind == CERTIFICATES else ()))
+        for file, content in files.items():
+            path = self.place.path(file)
+            make_folder_below(self.place.root, path.parent)
+            write_atomic(path, content)
+        self.place.rebind(files, promises)
+        _remove(self.place.aside)
+
+
+@contextmanager
+def begun(
+    place: Place,
+    kind: type[S],
+    prepare: Callable[[S | None, Key], S],
+    finished: Callable[[Path], S],
+    *,
+    records: Split,
+    how: How,
+) -> Iterator[Work[S]]:
+    """Begins a piece of work under its name, or takes up earlier work with the same settings; holds the run meanwhile.
+
+    ``prepare`` checks everything and gives the settings, in the form of the earlier work where there is any; ``finished``
+    reads those of complete work. All ranks call this alike.
+
+    Guarantees
+        Batches of other settings or other test records are never taken for this work's, and what is refused is refused before
+        anything in the run is touched.
+    """
+    ranks = how.ranks
+    if not ranks.is_first:
+        told = parse_json(ranks.from_first(None), place.settings).typed(kind)
+        _agree(ranks, place, prepare(told, told.secret), told, records)
+        yield Work(place, told, ranks, how.bars)
+        ranks.wait()
+        return
+    with exclusive(place.root):
+        former = _former_format(place, overwrite=how.overwrite)
+        earlier = None if how.overwrite or former else _earlier(place, kind, finished, records)
+        wanted = prepare(earlier, how.key or Key.from_system())
+        if earlier is not None:
+            _refuse_differences(place, earlier, wanted, own_key=how.key is not None)
+        settings = earlier or wanted
+        ranks.from_first(canonical_json(settings.as_dict()).encode())
+        _agree(ranks, place, wanted, settings, records)
+        if earlier is None:
+            _begin(place, settings, records, former=former)
+        yield Work(place, settings, ranks, how.bars)
+        ranks.wait()
+
+
+def _begin(place: Place, settings: WorkSettings, records: Split, *, former: bool) -> None:
+    if former:
+        _raise_format(place.root)
+    _remove(place.aside)
+    create_private_folder(RunLayout(place.root).private)
+    make_folder_below(RunLayout(place.root).private, place.aside)
+    write_json(place.aside / _SETTINGS, {**settings.as_dict(), "records": _of_records(settings, records)})
+
+
+def _of_records(settings: WorkSettings, records: Split) -> str:
+    return fingerprint(records, bytes.fromhex(settings.network.model_sha256))
+
+
+def _remove(aside: Path) -> None:
+    """Forgets work; its settings go first, so that a kill leaves nothing that could be resumed."""
+    (aside / _SETTINGS).unlink(missing_ok=True)
+    shutil.rmtree(aside, ignore_errors=True)
+    for folder in (aside.parent, aside.parent.parent):
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
+
+
+def _earlier(place: Place, kind: type[S], finished: Callable[[Path], S], records: Split) -> S | None:
+    """The settings of unfinished work under this name, else of what ``run.json`` binds under it, else None."""
+    done = finished(place.settings) if place.bound() and place.settings.is_file() else None
+    path = place.aside / _SETTINGS
+    if not path.is_file():
+        return done
+    found = read_json(path, fix="--overwrite starts again")
+    settings = found.typed(kind)
+    if done is not None and (done.key, done.made.created) == (settings.key, settings.made.created):
+        _remove(place.aside)  # a kill came between the last two steps
+        return done
+    if found.record.get("records") != _of_records(settings, records):
+        raise RunError(
+            "the test records are not the ones that this work was begun with",
+            where=str(path),
+            got="another fingerprint",
+            wanted="the same records in the same order",
+            fix="restore the data; --overwrite starts again",
+        )
+    return settings
+
+
+def _agree(ranks: Ranks, place: Place, mine: WorkSettings, first: WorkSettings, records: Split) -> None:
+    """Stops all ranks unless they were asked for the same, about the same inputs."""
+    if ranks is ALONE:
+        return
+    same = replace(mine, state=WORKING, key=first.key, made=Made(mine.made.kind, {}, ""))
+    ranks.agree(f"the settings of the {place.kind}", hashlib.sha256(canonical_json(same.as_dict()).encode()).hexdigest())
+    ranks.agree("the test records", _of_records(mine, records))
+
+
+def _refuse_differences(place: Place, earlier: WorkSettings, wanted: WorkSettings, *, own_key: bool) -> None:
+    """Where batches are still to be made, what they are made with must be the same, too."""
+    free = {"state", "made.created", "made.seconds", *earlier.FREE} | (set() if own_key else {"key"})
+    if earlier.state == COMPLETE:
+        free |= {"made.device", "made.versions", "network.form", "network.arithmetic"}
+    elif earlier.made.kind == wanted.made.kind:
+        free |= {"made.device"}
+    old, new = (dict(_flat(settings)) for settings in (earlier, wanted))
+    different = [name for name in new if name not in free and old[name] != new[name]]
+    # The looks follow from the other settings: named only where nothing else explains them.
+    if different := [name for name in different if name != "looks"] or different:
+        last = {name: name.rpartition(".")[2] for name in different}
+        raise RunError(
+            f"this run has {place.kind} {place.name!r} with other settings",
+            where=str(place.settings),
+            got=", ".join(f"{last[name]} {old[name]}" for name in different),
+            wanted=", ".join(f"{last[name]} {new[name]}" for name in different),
+            fix="--overwrite replaces them; --name keeps both",
+        )
+
+
+def _flat(record: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in vars(record).items():
+        if is_dataclass(value):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+def _former_format(place: Place, *, overwrite: bool) -> bool:
+    """Whether the run is one of format 2 that may become one of today's (docs/decisions/0016-named-work.md)."""
+    number = read_run_json(place.root).get("format")
+    if number not in (1, 2):
+        return False
+    held = [name for name in _FORMER_FILES if (place.root / name).is_file()]
+    if number == 2 and (not held or (overwrite and place.kind == CERTIFICATES)):
+        return True
+    raise RunError(
+        "nothing can be added to a run of an earlier format" + (" that holds certificates, attacks or an audit" if held else ""),
+        where=str(place.root),
+        got=f"format {number}" + (f" with {', '.join(held)}" if held else ""),
+        wanted=f"a run of format {FORMAT}",
+        fix="train again" if number == 1 else "`twinproof certify --overwrite` removes them all first; copy the run to keep them",
+    )
+
+
+def _raise_format(root: Path) -> None:
+    for name in _FORMER_FILES:
+        (root / name).unlink(missing_ok=True)
+    record = read_run_json(root, GUARANTEES)
+    files = {name: entry for name, entry in record.get("files", {}).items() if name not in _FORMER_FILES}
+    guarantees = {**record["guarantees"], "robustness": {}}
+    write_run_json(root, {**record, "format": FORMAT, "guarantees": guarantees, "files": files})
