@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from twinproof.runs.dataset import load_run_data
     from twinproof.runs.run import Run
 
-    open = Run.open
+    open = Run.open  # noqa: A001 (the public name)
 
 __version__ = "0.1.0"
 

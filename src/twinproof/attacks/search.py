@@ -328,8 +328,8 @@ class Search:
 
     Guarantees
         After every step each point has been admitted by the threat and then checked by ``violations``, whatever the attack
-        proposed; ``finish`` raises CheckFailed if a single check failed. Nothing is read from the device before. Memory does not grow with the number of steps. A row whose gradient is
-        not finite does not move.
+        proposed; ``finish`` raises CheckFailed if a single check failed. Nothing is read from the device before. Memory does
+        not grow with the number of steps. A row whose gradient is not finite does not move.
     """
 
     def __init__(

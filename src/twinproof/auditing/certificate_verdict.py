@@ -25,11 +25,10 @@ from scipy.special import betainc
 from twinproof.auditing.certificate_judge import FALSE_FLIPS
 from twinproof.auditing.certificate_search import AttackBudget
 from twinproof.certification.record import MADE, NETWORK
-from twinproof.errors import RunError
 from twinproof.rounding import round_down, round_up
 from twinproof.runs.layout import FORMAT, refuse_unknown_format
 from twinproof.runs.reading import CLOSED, Count, Digest, Length, Share, read_json
-from twinproof.runs.work import AUDITS, WorkSettings, evidence, json_file, same_names, unfolded
+from twinproof.runs.records import AUDITS, WorkSettings, evidence, json_file, same_names, unfolded
 
 REFUTED_BELOW = 1e-3
 BINOMIAL, MARKOV = "binomial", "markov"

@@ -30,7 +30,7 @@ from twinproof.auditing.certificate_verdict import (
 )
 from twinproof.certification.method import Sampling
 from twinproof.certification.promise import certified_promise
-from twinproof.certification.record import Certification, CertificateSettings, find_certification
+from twinproof.certification.record import CertificateSettings, Certification, find_certification
 from twinproof.certification.run import norm_of_run, smoothed_for_run
 from twinproof.certification.smoothed import SmoothedClassifier
 from twinproof.compute.devices import describe_device, resolve_device
@@ -44,8 +44,9 @@ from twinproof.runs import work
 from twinproof.runs.certificates import ABSTAIN, Certificate
 from twinproof.runs.dataset import load_run_data
 from twinproof.runs.layout import COMPLETE, read_run_json
+from twinproof.runs.records import AUDITS, Made, NetworkRecord, check_name
 from twinproof.runs.run import Run
-from twinproof.runs.work import AUDITS, How, Made, NetworkRecord, Options, Place, Work, check_name
+from twinproof.runs.work import How, Options, Place, Work
 
 # Certificates attacked and made durable together: a kill loses at most these.
 _BATCH = {"cpu": 16, "cuda": 128}

@@ -11,8 +11,8 @@ from twinproof.errors import ConfigError, RunError
 from twinproof.runs.certificates import Certificate, Look, read_certificates
 from twinproof.runs.layout import COMPLETE
 from twinproof.runs.reading import Count, Length, Radius
+from twinproof.runs.records import CERTIFICATES, WorkSettings, evidence, read_settings, same_names
 from twinproof.runs.run import Run
-from twinproof.runs.work import CERTIFICATES, WorkSettings, evidence, read_settings, same_names
 
 CSV = "certificates.csv"
 METHOD = same_names("norm", "bound", "statistic", "confidence", "runner_up")
@@ -84,11 +84,6 @@ class CertificateSettings(WorkSettings):
         target = self.sampling.target_radius
         return self.largest_radius if target is None else min(target, self.largest_radius)
 
-    @property
-    def alpha(self) -> float:
-        """The failure probability of each certificate."""
-        return self.sampling.alpha
-
 
 def read_certificate_settings(path: Path) -> CertificateSettings:
     """The content of a ``certificates.json`` of any format."""
@@ -143,6 +138,10 @@ def find_certification(root: str | Path, *, name: str | None = None, norm: str |
     if len(fitting) > 1 and norm not in fitting:
         names = ", ".join(fitting)
         raise ConfigError(
-            "this run has several certifications", where="certificates", got="no name", wanted=f"one of: {names}", fix="name one"
+            "this run has several certifications",
+            where="certificates",
+            got="no name",
+            wanted=f"one of: {names}",
+            fix="name one",
         )
     return fitting.get(norm or "") or next(iter(fitting.values()), None)

@@ -23,8 +23,9 @@ from twinproof.layers.noise import NoiseLayer, Place
 from twinproof.runs import work
 from twinproof.runs.certificates import Certificate, format_certificates, read_certificates
 from twinproof.runs.dataset import load_run_data
+from twinproof.runs.records import CERTIFICATES, Made, NetworkRecord, check_name, default_name, json_file
 from twinproof.runs.run import Run
-from twinproof.runs.work import CERTIFICATES, How, Made, NetworkRecord, Options, Work, check_name, default_name, json_file
+from twinproof.runs.work import How, Options, Work
 
 # Inputs certified and made durable together: a kill loses at most these. With a target an input gets far fewer draws, and
 # at the later looks only a few of the inputs are left to fill a forward pass. Shared noise is made once for all of them.
@@ -200,9 +201,7 @@ class _Certifying:
 
         sizes = {name: len(inputs) for name, inputs in rows.items()}
         lines = [
-            Certificate(**values)
-            for _, content in begun.batches("certifying", sizes, batch)
-            for values in json.loads(content)
+            Certificate(**values) for _, content in begun.batches("certifying", sizes, batch) for values in json.loads(content)
         ]
         settings = begun.completed(begun.settings, time.monotonic() - began)
         begun.finish(

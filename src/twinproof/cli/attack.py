@@ -19,6 +19,10 @@ _PROTOCOL_COLUMNS = {
     "adaptive": ("smoothed", "95 % interval", "abstained", "network"),
     "paper": ("network", "smoothed", "certified there"),
 }
+_SHOWN = (
+    *("plan.norm", "plan.attacks", "plan.protocols", "inputs", "noise.sigma", "sampling.n", "sampling.alpha"),
+    *("method.bound", "noise.law", "noise.place"),
+)
 _NAMES = {"adaptive": "adaptive attacks, worst case", "paper": "papers' protocol, lowest"}
 
 
@@ -41,30 +45,39 @@ def attacked_answer(result: AttackedRun) -> dict[str, Any]:
     """
     from twinproof.evaluation.attack_results import headline
     from twinproof.evaluation.certified import already_refuted
-    from twinproof.runs.attacks import size_name
+    from twinproof.evaluation.protocols import size_name
+    from twinproof.runs.records import values_of
 
     settings, sizes = result.settings, result.results["sizes"]
-    shown = ("norm", "attacks", "protocols", "inputs", "sigma", "n", "alpha", "certificate_norm", "bound", "law", "place")
     return {
+        "name": result.name,
+        "certificates": settings.certificates,
         "accuracy": {size_name(one["size"]): headline(one) for one in sizes},
         "certified_accuracy": {size_name(one["size"]): one["certified"]["value"] for one in sizes},
         "clean_accuracy": result.results["clean"]["smoothed"]["value"],
         "crossing": result.results["crossing"],
         "already_refuted": already_refuted(settings),
-        **{name: getattr(settings, name) for name in shown},
+        **values_of(settings, *_SHOWN),
+        "certificate_norm": settings.method.norm,
         "results": result.results,
     }
 
 
 def show_attacked(result: AttackedRun) -> None:
     """Both protocols side by side, the certified line beside them, and what it means."""
-    settings, results = result.settings, result.results
+    settings, results, asked = result.settings, result.results, result.settings.sampling
     clean = results["clean"]
     print_rows(
         [
-            ("inputs", f"{settings.inputs} of the test set; attacks {', '.join(settings.attacks)} in {settings.norm}"),
-            ("asked", f"smoothed classifier at sigma {settings.sigma:g}, n {settings.n}, alpha {settings.alpha:g}"),
-            ("radii", f"{settings.certificate_norm}, {settings.bound} bound{_claim(result)}"),
+            (
+                "inputs",
+                f"{settings.inputs} of the test set; attacks {', '.join(settings.plan.attacks)} in {settings.plan.norm}",
+            ),
+            (
+                "asked",
+                f"smoothed classifier at sigma {settings.noise.sigma:g}, n {asked.n}, alpha {asked.alpha:g}",
+            ),
+            ("radii", f"{settings.method.norm}, {settings.method.bound} bound{_claim(result)}"),
             ("without attack", f"smoothed {clean['smoothed']['value']:.4f}, network {clean['network']['value']:.4f}"),
         ]
     )
@@ -83,9 +96,9 @@ def _claim(result: AttackedRun) -> str:
 
 
 def _rows(result: AttackedRun) -> list[list[str]]:
-    from twinproof.runs.attacks import size_name
+    from twinproof.evaluation.protocols import size_name
 
-    protocols = [name for name in _PROTOCOL_COLUMNS if name in result.settings.protocols]
+    protocols = [name for name in _PROTOCOL_COLUMNS if name in result.settings.plan.protocols]
     above, below = ["", ""], ["size", "claimed, refuted" if _claim(result) else "certified"]
     for name in protocols:
         columns = _PROTOCOL_COLUMNS[name]
@@ -134,11 +147,11 @@ def _grouped(names: list[str], widths: list[int]) -> str:
 def meaning(result: AttackedRun) -> str:
     """One plain sentence about the middle size."""
     from twinproof.evaluation.attack_results import headline
-    from twinproof.runs.attacks import size_name
+    from twinproof.evaluation.protocols import size_name
 
     sizes = result.results["sizes"]
     one = sizes[(len(sizes) - 1) // 2]
-    where = f"{result.settings.norm} size {size_name(one['size'])}"
+    where = f"{result.settings.plan.norm} size {size_name(one['size'])}"
     stay = "were claimed (and that claim is refuted)" if _claim(result) else "are certified"
     sentence = (
         f"At {where} the strongest attacks leave {_percent(headline(one))} of the answers correct; "
@@ -181,7 +194,15 @@ def attack(
     alpha: Annotated[float, typer.Option(help="Failure probability of each answer.")] = 0.001,
     limit: Annotated[int, typer.Option(help="Only the first inputs of the test set.")] = 500,
     seed: Annotated[int | None, typer.Option(help="Makes the attacks repeatable.")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace attacks with other settings.")] = False,
+    certificates: Annotated[
+        str | None, typer.Option(help="Name of the certification to compare with; default: that in the norm of the attacks.")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Name of these attacks; default: their norm, and the bound where it is not tight.")
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the attacks of this name with ones of other settings.")
+    ] = False,
     data: Annotated[str | None, typer.Option(help="Where the data lie, if they moved.")] = None,
     device: Device = None,
     data_root: DataRoot = None,
@@ -198,7 +219,8 @@ def attack(
     from twinproof.attacks.search import METHODS
     from twinproof.certification.method import Sampling
     from twinproof.evaluation.protocols import AttackPlan, Protocol
-    from twinproof.evaluation.under_attack import attack_run, default_norm
+    from twinproof.evaluation.under_attack import attack as attack_run
+    from twinproof.evaluation.under_attack import default_norm
     from twinproof.keys import Key
     from twinproof.recipes.run_data import load_run_data
     from twinproof.runs.run import Run
@@ -206,7 +228,7 @@ def attack(
     with launched_ranks(as_json=as_json) as ranks:
         opened = Run.open(run)
         plan = AttackPlan(
-            norm=norm or default_norm(opened),
+            norm=norm or default_norm(opened, certificates),
             sizes=tuple(size or ()),
             attacks=_named(attacks, tuple(METHODS)) or AttackPlan.attacks,
             protocols=tuple(Protocol) if protocol == _BOTH else (protocol,),
@@ -225,7 +247,9 @@ def attack(
                 plan=plan,
                 sampling=Sampling(n0, n, alpha),
                 limit=limit,
+                certificates=certificates,
                 device=device or "auto",
+                name=name,
                 overwrite=overwrite,
                 key=None if seed is None else Key.from_seed(seed),
                 progress=bars,

@@ -45,7 +45,12 @@ def certify(
         typer.Option("--shared-noise", help="Faster: the inputs share their noise, so their certificates may fail together."),
     ] = False,
     limit: Annotated[int | None, typer.Option(help="Only the first inputs of the test set.")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace certificates with other settings.")] = False,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the certification; default: the norm, and the bound where it is not tight.")
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the certificates of this name with ones of other settings.")
+    ] = False,
     data: Annotated[str | None, typer.Option(help="Where the data lie, if they moved.")] = None,
     device: Device = None,
     data_root: DataRoot = None,
@@ -67,7 +72,8 @@ def certify(
     Example: twinproof certify runs/mnist --statistic scores --confidence empirical-bernstein --runner-up union
     """
     from twinproof.certification.method import Method, Sampling, default_confidence
-    from twinproof.certification.run import certify_run, norm_of_run
+    from twinproof.certification.run import certify as certify_run
+    from twinproof.certification.run import norm_of_run
     from twinproof.recipes.run_data import load_run_data
     from twinproof.runs.run import Run
 
@@ -84,6 +90,7 @@ def certify(
                 sigma=sigma,
                 limit=limit,
                 device=device or "auto",
+                name=name,
                 overwrite=overwrite,
                 progress=bars,
                 ranks=ranks,
@@ -93,14 +100,17 @@ def certify(
 
 
 def _tell(run: Path, result: CertifiedRun, *, as_json: bool, overwrite: bool) -> None:
+    from twinproof.auditing.certificate_verdict import audits_of
     from twinproof.cli.output import print_json
     from twinproof.cli.summaries import certified_answer, show_certified
+    from twinproof.evaluation.attack_record import attacks_of
 
     if as_json:
         print_json({"run": str(run), **certified_answer(result)})
         return
     show_certified(result)
-    for file, verb in (("attacks.json", "attack RUN again"), ("audit.json", "audit RUN --certificates --overwrite")):
-        # A record about other certificates is a problem for verify, so say how it is renewed.
-        if overwrite and (run / file).is_file():
-            typer.echo(f"note: {file} speaks of the certificates before these; renew it with: twinproof {verb}")
+    # What is about other certificates is a problem for verify, so say how it is renewed.
+    if overwrite and (evaluated := [one.name for one in attacks_of(run).values() if one.settings.certificates == result.name]):
+        typer.echo(f"note: attacks {', '.join(evaluated)} were compared with earlier certificates; attack again to renew them")
+    if overwrite and (audited := [one.name for one in audits_of(run).values() if one.settings.of == result.name]):
+        typer.echo(f"note: audits {', '.join(audited)} are about earlier certificates; renew them with --overwrite")

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 
 # How radii were made, as certificates.json names it.
-_METHOD = ("law", "place", "bound", "statistic", "confidence", "runner_up", "operator_norm", "slack")
+_METHOD = (
+    *("noise.law", "noise.place", "method.bound", "method.statistic", "method.confidence", "method.runner_up"),
+    *("noise.operator_norm", "noise.slack", "sampling.shared_noise", "network.form", "network.arithmetic"),
+)
 
 
 def training_answer(run: Run) -> dict[str, Any]:
@@ -66,23 +69,22 @@ def certified_answer(result: CertifiedRun) -> dict[str, Any]:
     ``acr`` and ``smoothed_accuracy``, the few draws give lower bounds, and an upper one for ``abstained``.
     """
     from twinproof.evaluation.certified import default_radii, summarize
+    from twinproof.runs.records import values_of
 
-    settings, certificates, target = result.settings, result.certificates, result.settings.target_radius
+    settings, certificates, target = result.settings, result.certificates, result.settings.sampling.target_radius
     radii = default_radii(settings.decided_radius)
     if target is not None and target not in radii:
         radii.append(target)
     reached = None if target is None else sum(made.radius >= target for made in certificates) / len(certificates)
     return {
+        "name": result.name,
         **summarize(certificates, settings, radii=radii).as_dict(),
         "images_per_second": result.images_per_second,
         "largest_radius": settings.largest_radius,
         "target_radius": target,
         "decided": reached,
         "mean_draws": sum(made.draws for made in certificates) / len(certificates),
-        **{name: getattr(settings, name) for name in _METHOD},
-        "shared_noise": settings.shared_noise,
-        "form": settings.form,
-        "arithmetic": settings.arithmetic,
+        **values_of(settings, *_METHOD),
     }
 
 
@@ -94,7 +96,10 @@ def show_certified(result: CertifiedRun) -> None:
         show_decided(result, answer)
         return
     rows = [
-        ("inputs", f"{result.settings.inputs} at sigma {result.settings.sigma:g}, n {answer['n']}, alpha {answer['alpha']:g}"),
+        (
+            "inputs",
+            f"{result.settings.inputs} at sigma {result.settings.noise.sigma:g}, n {answer['n']}, alpha {answer['alpha']:g}",
+        ),
         (
             "average radius",
             f"{format_down(answer['acr'], 4)}  ({_interval(result)} {format_down(low, 4)} to {format_up(high, 4)})",
@@ -113,7 +118,7 @@ def show_decided(result: CertifiedRun, answer: dict[str, Any]) -> None:
 
     target = radius_name(answer["target_radius"])
     rows = [
-        ("inputs", f"{result.settings.inputs} at sigma {result.settings.sigma:g}, alpha {answer['alpha']:g}"),
+        ("inputs", f"{result.settings.inputs} at sigma {result.settings.noise.sigma:g}, alpha {answer['alpha']:g}"),
         ("target radius", f"{target}: certified for {answer['decided']:.4f} of the inputs, right or wrong"),
         ("draws", f"{answer['mean_draws']:.1f} for each input in the mean, of {answer['n']} at most"),
         *(
@@ -129,21 +134,21 @@ def show_decided(result: CertifiedRun, answer: dict[str, Any]) -> None:
 
 
 def _interval(result: CertifiedRun) -> str:
-    return "95 % interval given this noise" if result.settings.shared_noise else "95 % interval"
+    return "95 % interval given this noise" if result.settings.sampling.shared_noise else "95 % interval"
 
 
 def _how(result: CertifiedRun) -> list[tuple[str, str]]:
     """How radii were made, in which form the network ran, and what shared noise means for the certificates."""
-    settings = result.settings
-    evidence = f"{settings.statistic}, {settings.confidence}, {settings.runner_up}"
+    settings, method, noise = result.settings, result.settings.method, result.settings.noise
+    evidence = f"{method.statistic}, {method.confidence}, {method.runner_up}"
     rows = [
-        ("radii", f"{settings.norm}, bound {settings.bound} ({evidence})"),
-        ("smoothing", f"{settings.law} noise at {settings.place}, operator norm {format_up(settings.operator_norm)}"),
-        ("network as run", f"{settings.form}; {settings.arithmetic}"),
+        ("radii", f"{method.norm}, bound {method.bound} ({evidence})"),
+        ("smoothing", f"{noise.law} noise at {noise.place}, operator norm {format_up(noise.operator_norm)}"),
+        ("network as run", f"{settings.network.form}; {settings.network.arithmetic}"),
     ]
-    if settings.bound == "published":
+    if method.bound == "published":
         rows.append(("warning", "this bound is refuted: its radii are what a paper claims, and promise nothing"))
-    if settings.shared_noise:
+    if settings.sampling.shared_noise:
         rows.append(("noise", "shared by all inputs: each certificate alone holds as it says, but they may fail together"))
     return rows
 

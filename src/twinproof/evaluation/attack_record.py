@@ -22,7 +22,7 @@ from twinproof.evaluation.protocols import AttackPlan, Entry, size_name
 from twinproof.rounding import format_down, format_up
 from twinproof.runs.certificates import ABSTAIN
 from twinproof.runs.reading import NUMBER, WHOLE, WORD, Count, Length, Share, parse_table, read_table
-from twinproof.runs.work import ATTACKS, WorkSettings, evidence, read_settings, same_names
+from twinproof.runs.records import ATTACKS, WorkSettings, evidence, read_settings, same_names
 
 CSV, INPUTS = "attacks.csv", "attacks.safetensors"
 NOBODY = -1  # aim: the attack was untargeted
@@ -179,12 +179,16 @@ class Attacks:
         try:
             return {name: np.asarray(value) for name, value in load_file(path).items()} if path.is_file() else {}
         except (SafetensorError, KeyError, TypeError, ValueError) as error:  # numpy does not know every type of theirs
-            raise RunError("the attacked inputs cannot be read", where=str(path), got=error, wanted="a safetensors file") from error
+            raise RunError(
+                "the attacked inputs cannot be read", where=str(path), got=error, wanted="a safetensors file"
+            ) from error
 
 
 # Where the keys of formats 1 and 2 stand now; what these did not record is left empty.
 _FORMER = {
-    "plan": same_names("norm", "sizes", "attacks", "protocols", "steps", "step_size", "restarts", "draws", "paper_steps", "aim"),
+    "plan": same_names(
+        "norm", "sizes", "attacks", "protocols", "steps", "step_size", "restarts", "draws", "paper_steps", "aim"
+    ),
     "method": {"norm": "certificate_norm", **same_names("bound", "statistic", "confidence", "runner_up")},
     "sampling": same_names("n0", "n", "alpha", "target_radius", "shared_noise"),
     "noise": NOISE | {"dimension": "noise_dimension"},
@@ -192,9 +196,16 @@ _FORMER = {
     "made": MADE,
 }
 _NOT_RECORDED: dict[str, Any] = {
-    **{"slackless_norm": None, "operator_norm_method": "", "arithmetic": "", "classes": 0, "certificates": None},
-    **{"statistic": "votes", "confidence": "clopper-pearson", "runner_up": "complement"},
-    **{"target_radius": None, "shared_noise": False},
+    "slackless_norm": None,
+    "operator_norm_method": "",
+    "arithmetic": "",
+    "classes": 0,
+    "certificates": None,
+    "statistic": "votes",
+    "confidence": "clopper-pearson",
+    "runner_up": "complement",
+    "target_radius": None,
+    "shared_noise": False,
 }
 
 

@@ -332,7 +332,9 @@ def _warnings(settings: AttackSettings, result: dict[str, Any]) -> list[str]:
             "originals, and only the network before rounding shows the attack"
         )
     if result["crossing"]:
-        broken = f"as expected, the {settings.method.bound} bound" if already_refuted(settings) else "a certificate or an attack"
+        broken = (
+            f"as expected, the {settings.method.bound} bound" if already_refuted(settings) else "a certificate or an attack"
+        )
         found.append(
             f"{where}, {result['flips']} inputs were misled inside their certified radius, which alpha does not explain: "
             f"{broken} is broken"

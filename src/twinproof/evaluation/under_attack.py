@@ -41,8 +41,9 @@ from twinproof.keys import Key
 from twinproof.runs import work
 from twinproof.runs.dataset import load_run_data
 from twinproof.runs.layout import update_run_json
+from twinproof.runs.records import ATTACKS, Made, NetworkRecord, check_name, default_name, json_file
 from twinproof.runs.run import Run
-from twinproof.runs.work import ATTACKS, How, Made, NetworkRecord, Options, Place, Work, check_name, default_name, json_file
+from twinproof.runs.work import How, Options, Place, Work
 
 DEFAULT_LIMIT = 500
 JUDGING = Sampling(n0=100, n=1000, alpha=0.001)
@@ -75,14 +76,14 @@ def attack(
     """Attacks the first ``limit`` test inputs of ``run`` (None: all) and records both protocols' results.
 
     The smoothed classifier is the one that was certified, with its norm and bound, or the run's own: ``certificates`` names
-    the certification, by default the one in the norm of the ``plan``, or the only one. ``sampling`` says how it is asked at each
-    attacked input, by votes. The ``options`` are those of ``certify``; the default name is the norm of the attacks, with the
-    bound where it is not ``tight``.
+    the certification, by default the one in the norm of the ``plan``, or the only one. ``sampling`` says how it is asked at
+    each attacked input, by votes. The ``options`` are those of ``certify``; the default name is the norm of the attacks, with
+    the bound where it is not ``tight``.
 
     Guarantees
         - Whatever is refused is refused before anything in the run is touched, and a run whose attacks are not finished
           keeps the record that it had.
-        - Interrupted at any moment and resumed on the same machine, it ends with the same lines and attacked inputs to the byte.
+        - Interrupted at any moment and resumed on the same machine, it ends with the same bytes.
         - Every attacked input that the smoothed classifier is asked about can be stored, and lies within the size of its
           original in exact arithmetic.
         - ``run.json`` binds the digests of the three files.
@@ -216,9 +217,7 @@ def _prepared(
     return _Attacker(settings, attacked, _subjects(dataset, plan, attacked, count, device))
 
 
-def _subjects(
-    dataset: Dataset, plan: AttackPlan, attacked: AttackedClassifiers, count: int, device: torch.device
-) -> Subjects:
+def _subjects(dataset: Dataset, plan: AttackPlan, attacked: AttackedClassifiers, count: int, device: torch.device) -> Subjects:
     stored = torch.as_tensor(dataset.test.inputs[:count].astype("int32"), device=device)
     labels = torch.as_tensor(dataset.test.labels[:count], device=device)
     aims = torch.full_like(labels, NOBODY)

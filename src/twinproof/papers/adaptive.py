@@ -17,7 +17,7 @@ from twinproof.certification.run import smoothed_for_run
 from twinproof.compute.devices import resolve_device
 from twinproof.data.record import Dataset
 from twinproof.evaluation.attack_results import stored_inside
-from twinproof.evaluation.attack_work import smoothed_objective
+from twinproof.evaluation.protocols import smoothed_objective
 from twinproof.keys import Key
 from twinproof.papers.under_attack import UnderAttack
 from twinproof.runs.run import Run

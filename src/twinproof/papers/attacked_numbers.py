@@ -9,15 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinproof.certification.method import Method, Sampling
-from twinproof.certification.run import CertifiedRun, certify_run
+from twinproof.certification.run import CertifiedRun, certify
 from twinproof.data.record import Dataset
+from twinproof.evaluation.attack_record import AttackLine
 from twinproof.evaluation.protocols import CLEAN, AttackPlan, Protocol
-from twinproof.evaluation.under_attack import AttackedRun, attack_run
+from twinproof.evaluation import under_attack
+from twinproof.evaluation.under_attack import AttackedRun
 from twinproof.papers.adaptive import adaptive_accuracy
 from twinproof.papers.measurement import Numbers
 from twinproof.papers.rereading import PUBLISHED, Rereading
 from twinproof.papers.under_attack import UnderAttack
-from twinproof.runs.attacks import AttackLine
 from twinproof.runs.run import Run
 
 
@@ -25,7 +26,7 @@ def attacked_numbers(measurement: UnderAttack, run: Run, dataset: Dataset, *, de
     """Certificates of the model's own noise, accuracy under the papers' attacks and under one that sees the noise."""
     certified = None
     if measurement.certified:
-        certified = certify_run(
+        certified = certify(
             run,
             dataset,
             sampling=Sampling(measurement.n0, measurement.n, measurement.alpha),
@@ -33,7 +34,7 @@ def attacked_numbers(measurement: UnderAttack, run: Run, dataset: Dataset, *, de
             limit=measurement.limit,
             device=device,
         )
-    attacked = attack_run(
+    attacked = under_attack.attack(
         Run.open(run.root),
         dataset,
         plan=attack_plan(measurement),
@@ -76,14 +77,14 @@ def counted(
     if certified is None:
         return numbers
     reading = Rereading.of(run, dataset, certified.settings)
-    reading.check(*_votes(certified.certificates), certified.settings.n, certified.settings.alpha)
-    reading.check(*_votes(clean), attacked.settings.n, attacked.settings.alpha)
+    reading.check(*_votes(certified.certificates), certified.settings.sampling.n, certified.settings.sampling.alpha)
+    reading.check(*_votes(clean), attacked.settings.sampling.n, attacked.settings.sampling.alpha)
     bounds = reading.bounds
     claimed = {"paper_norm": reading.rules[PUBLISHED].operator_norm} if PUBLISHED in bounds else {}
     return {
         **numbers,
-        "sigma": certified.settings.sigma,
-        "operator_norm": certified.settings.operator_norm,
+        "sigma": certified.settings.noise.sigma,
+        "operator_norm": certified.settings.noise.operator_norm,
         **claimed,
         "bound_status": {bound: str(reading.status(bound)) for bound in bounds},
         "certified_there": {bound: _there(reading, bound, entries, attacked, measurement) for bound in bounds},
@@ -127,17 +128,21 @@ def _there(
     for attack, each in entries.items():
         shares[attack] = []
         for size, lines in zip(measurement.sizes, each, strict=True):
-            right, radii = _held(reading, bound, lines, attacked.settings.n, attacked.settings.alpha)
+            right, radii = _held(reading, bound, lines, attacked.settings.sampling.n, attacked.settings.sampling.alpha)
             shares[attack].append(float(np.mean(right & (radii >= size))))
     return shares
 
 
 def _line(reading: Rereading, bound: str, certified: CertifiedRun, measurement: UnderAttack) -> list[float]:
     """The certified line: right and robust to each size, at the test images themselves; no attack can get below a sound one."""
-    right, radii = _held(reading, bound, certified.certificates, certified.settings.n, certified.settings.alpha)
+    right, radii = _held(
+        reading, bound, certified.certificates, certified.settings.sampling.n, certified.settings.sampling.alpha
+    )
     return [float(np.mean(right & (radii >= size))) for size in measurement.line]
 
 
 def _mean_radius(reading: Rereading, bound: str, certified: CertifiedRun) -> float:
-    right, radii = _held(reading, bound, certified.certificates, certified.settings.n, certified.settings.alpha)
+    right, radii = _held(
+        reading, bound, certified.certificates, certified.settings.sampling.n, certified.settings.sampling.alpha
+    )
     return float(np.mean(np.where(right, radii, 0.0)))

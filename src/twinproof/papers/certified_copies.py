@@ -9,20 +9,15 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from twinproof.certification.run import CERTIFICATE_FILES
-from twinproof.certification.run import COMPLETE as CERTIFIED
+from twinproof.certification.record import find_certification
 from twinproof.files import sync_folder
 from twinproof.papers.cell_store import is_trained
 from twinproof.papers.smoothing import Smoothing, sigma_name
-from twinproof.recipes.guarantees import not_yet_certified
-from twinproof.runs.attacks import ATTACK_FILES
-from twinproof.runs.audits import AUDIT_JSON
-from twinproof.runs.certificates import read_certificates, read_settings
-from twinproof.runs.layout import RunLayout, update_run_json
+from twinproof.runs.layout import COMPLETE, RunLayout, read_run_json, write_run_json
 from twinproof.runs.run import Run
 
 # What is made of a finished run, and speaks of its certificates.
-_LATER = (*CERTIFICATE_FILES, *ATTACK_FILES, AUDIT_JSON, "report.html", "report.json")
+_LATER = ("certificates", "attacks", "audits", "work", "report.html", "report.json")
 
 
 def certified_copies(run: Run, sigmas: tuple[float, ...]) -> dict[float, Run]:
@@ -56,21 +51,24 @@ def has_certificates(measurement: Smoothing, root: Path) -> bool:
 
 
 def _is_certified(folder: Path, run: Run, sigma: float, measurement: Smoothing) -> bool:
-    found = read_settings(folder)
-    if not _has_weights_of(run, folder) or found is None or found.state != CERTIFIED:
+    if not _has_weights_of(run, folder):
         return False
+    certification = find_certification(folder)
+    if certification is None or certification.settings.state != COMPLETE:
+        return False
+    found, asked = certification.settings, certification.settings.sampling
     everything = int(run.record["data"]["test_records"])
     inputs = min(measurement.limit or everything, everything)
     wanted = (sigma, measurement.n0, measurement.n, measurement.alpha, run.model_sha256, inputs)
-    same = (found.sigma, found.n0, found.n, found.alpha, found.model_sha256, found.inputs) == wanted
-    return same and len(read_certificates(folder)) == found.inputs
+    same = (found.noise.sigma, asked.n0, asked.n, asked.alpha, found.network.model_sha256, found.inputs) == wanted
+    return same and len(certification.certificates) == found.inputs
 
 
 def _is_copy(folder: Path, run: Run, sigma: float) -> bool:
     if not _has_weights_of(run, folder):
         return False
-    found = read_settings(folder)
-    return found is None or (found.sigma, found.model_sha256) == (sigma, run.model_sha256)
+    found = find_certification(folder)
+    return found is None or (found.settings.noise.sigma, found.settings.network.model_sha256) == (sigma, run.model_sha256)
 
 
 def _has_weights_of(run: Run, folder: Path) -> bool:
@@ -83,8 +81,9 @@ def _copy(run: Run, folder: Path) -> None:
     half = folder.with_name(folder.name + ".part")
     shutil.rmtree(half, ignore_errors=True)
     shutil.copytree(run.root, half, ignore=shutil.ignore_patterns(*_LATER))
-    nothing_yet = not_yet_certified(float(run.record["config"]["sigma"])).as_dict()
-    update_run_json(half, files=_LATER, guarantees={**run.record["guarantees"], "robustness": nothing_yet})
+    record = read_run_json(half)
+    record["files"] = {name: entry for name, entry in record["files"].items() if not name.startswith(_LATER)}
+    write_run_json(half, {**record, "guarantees": {**record["guarantees"], "robustness": {}}})
     shutil.rmtree(folder, ignore_errors=True)
     half.replace(folder)
     sync_folder(folder.parent)

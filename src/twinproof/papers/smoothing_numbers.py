@@ -9,7 +9,7 @@ from twinproof.attacks.run import predicted_labels, run_attack
 from twinproof.attacks.search import Keep, fgsm
 from twinproof.attacks.threat import Threat
 from twinproof.certification.method import Sampling
-from twinproof.certification.run import CertifiedRun, certify_run
+from twinproof.certification.run import CertifiedRun, certify
 from twinproof.compute.devices import resolve_device
 from twinproof.data.record import Dataset
 from twinproof.evaluation.certified import summarize
@@ -25,7 +25,7 @@ def smoothing_numbers(measurement: Smoothing, run: Run, dataset: Dataset, *, dev
     smoothed: Numbers = {}
     for sigma, copy in certified_copies(run, measurement.sigmas).items():
         sampling = Sampling(measurement.n0, measurement.n, measurement.alpha)
-        made = certify_run(copy, dataset, sampling=sampling, sigma=sigma, limit=measurement.limit, device=device)
+        made = certify(copy, dataset, sampling=sampling, sigma=sigma, limit=measurement.limit, device=device)
         smoothed[sigma_name(sigma)] = counted(made)
     return {
         "clean": run.record["accuracy"]["value"],
@@ -36,7 +36,7 @@ def smoothing_numbers(measurement: Smoothing, run: Run, dataset: Dataset, *, dev
 
 def counted(made: CertifiedRun) -> Numbers:
     """ACR, certified accuracy at each of ``radii_of``, smoothed accuracy, abstentions."""
-    radii = radii_of(made.settings.sigma)
+    radii = radii_of(made.settings.noise.sigma)
     summary = summarize(made.certificates, made.settings, radii=radii)
     return {
         "acr": summary.acr.value,
@@ -44,7 +44,7 @@ def counted(made: CertifiedRun) -> Numbers:
         "smoothed_accuracy": summary.smoothed.value,
         "abstained": summary.abstained.value,
         "largest_radius": made.settings.largest_radius,
-        "seconds": made.settings.seconds,
+        "seconds": made.settings.made.seconds,
     }
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from twinproof.evaluation.attack_record import AttackLine
 from twinproof.evaluation.protocols import CLEAN, Protocol
-from twinproof.runs.attacks import AttackLine
 
 SHOWN = 9
 ATTACKED_RULE = (

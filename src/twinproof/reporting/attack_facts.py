@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from twinproof.certification.record import CertificateSettings
 from twinproof.errors import UserError
 from twinproof.evaluation.accuracy import Interval
+from twinproof.evaluation.attack_record import AttackLine, AttackSettings, attacks_of
 from twinproof.evaluation.attack_results import Scores, attack_results
 from twinproof.evaluation.certified import CertifiedLine, answered_correctly, certified_curve, line_of, reach
-from twinproof.evaluation.protocols import Protocol, Target
+from twinproof.evaluation.protocols import Protocol, Target, size_name
 from twinproof.reporting.attack_examples import AttackedExample, choose_attacked, clean_lines, contradicting, with_inputs
-from twinproof.runs.attacks import AttackLine, AttackSettings, read_attack_lines, read_attacked_inputs, read_attacks, size_name
-from twinproof.runs.certificates import Certificate, CertificateSettings
+from twinproof.runs.certificates import Certificate
 
 CURVE_POINTS = 120
 _SCORES = ("smoothed", "network", "abstained", "certified")
@@ -90,23 +91,23 @@ class AttackFacts:
         if not self.follows or not self.certificates:
             return []
         settings = self.settings
-        sizes = [settings.sizes[-1] * point / CURVE_POINTS for point in range(CURVE_POINTS + 1)]
+        sizes = [settings.plan.sizes[-1] * point / CURVE_POINTS for point in range(CURVE_POINTS + 1)]
         shares = certified_curve(self.certificates, [needed_radius(settings, size) for size in sizes])
         return [(size, share) for size, (_, share) in zip(sizes, shares, strict=True)]
 
     def where(self, size: float) -> str:
         """A size in words: ``l2 size 0.25``."""
-        return f"{self.settings.norm} size {size_name(size)}"
+        return f"{self.settings.plan.norm} size {size_name(size)}"
 
 
 def load_attacks(root: Path, certified: CertificateSettings | None, certificates: Sequence[Certificate]) -> AttackFacts | None:
     """Reads the attacks of the run in ``root``, or None where it was not attacked; a RunError where their files are broken."""
-    record = read_attacks(root)
+    record = next(iter(attacks_of(root).values()), None)
     if record is None:
         return None
     clean = _scores(record.results["clean"])
     sizes = tuple(_size(result) for result in record.results["sizes"])
-    lines = read_attack_lines(root)
+    lines = record.lines
     line = _line(record.settings, certified, certificates)
     held = _held(lines, line)
     counted = _counted(record.settings, lines, line)
@@ -114,7 +115,7 @@ def load_attacks(root: Path, certified: CertificateSettings | None, certificates
     crossed = tuple(one for one in now if one.crossing)
     against = [one for size in crossed for one in contradicting(lines, size.size, _covered(record.settings, size, held))]
     chosen = choose_attacked(lines)
-    arrays = read_attacked_inputs(root) if chosen or against else {}
+    arrays = record.inputs if chosen or against else {}
     return AttackFacts(
         settings=record.settings,
         results=record.results,
@@ -130,7 +131,7 @@ def load_attacks(root: Path, certified: CertificateSettings | None, certificates
 
 def needed_radius(settings: AttackSettings, size: float) -> float:
     """The radius, in the certificates' norm, that covers an attack of that size."""
-    return reach(settings.norm, size, settings.certificate_norm, settings.dimension)
+    return reach(settings.plan.norm, size, settings.method.norm, settings.dimension)
 
 
 def _size(result: Mapping[str, Any]) -> SizeFacts:
@@ -167,7 +168,7 @@ def _line(
     settings: AttackSettings, certified: CertificateSettings | None, certificates: Sequence[Certificate]
 ) -> CertifiedLine | None:
     """The run's certificates, where attacks can be held against them."""
-    return None if certified is None else line_of(certified, certificates, settings.model_sha256)
+    return None if certified is None else line_of(certified, certificates, settings.network.model_sha256)
 
 
 def _held(lines: Sequence[AttackLine], line: CertifiedLine | None) -> tuple[Certificate, ...]:

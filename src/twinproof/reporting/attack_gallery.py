@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinproof.data.record import Dataset
-from twinproof.evaluation.protocols import Protocol
+from twinproof.evaluation.protocols import Protocol, size_name
 from twinproof.reporting.attack_examples import ATTACKED_RULE, AttackedExample
 from twinproof.reporting.attack_facts import AttackFacts
 from twinproof.reporting.attack_marks import PROTOCOL_NAMES
@@ -18,7 +18,6 @@ from twinproof.reporting.gallery import WITHOUT_DATA, drawable
 from twinproof.reporting.markup import Markup, element, join, table
 from twinproof.reporting.numbers import length_text
 from twinproof.reporting.sections import missing
-from twinproof.runs.attacks import size_name
 
 CHANGES_SHOWN = 5
 _NOBODY_MISLED = "No attack misled the smoothed classifier on an input that it answers correctly as it is."
@@ -48,7 +47,7 @@ def attacked_misfit(attacks: AttackFacts, dataset: Dataset) -> str | None:
     if any(example.stored is None for example in attacks.examples):
         return "attacks.safetensors does not hold them"
     same = all(example.stored is not None and example.stored.shape == dataset.shape for example in attacks.examples)
-    return None if same and attacks.settings.levels == dataset.levels else "they have another form than the test records"
+    return None if same and attacks.settings.noise.levels == dataset.levels else "they have another form than the test records"
 
 
 def amplification(moves: Sequence[NDArray[np.int64]], levels: int) -> int:
@@ -108,7 +107,7 @@ def _answers(facts: RunFacts, example: AttackedExample) -> str:
 def _told(facts: RunFacts, attacks: AttackFacts, example: AttackedExample) -> list[str]:
     line = example.line
     return [
-        f"{attacks.settings.norm} {length_text(line.length)} (size {size_name(line.size)})",
+        f"{attacks.settings.plan.norm} {length_text(line.length)} (size {size_name(line.size)})",
         _attack(example),
         f"network alone: {facts.class_name(example.clean.network)} → {facts.class_name(line.network)}",
         f"true class {facts.class_name(line.label)}, no. {line.index}",
@@ -132,7 +131,7 @@ def _features(facts: RunFacts, attacks: AttackFacts, dataset: Dataset) -> Markup
         for example in attacks.examples
     ]
     caption = f"Changes are in the units of the data; the {CHANGES_SHOWN} features that changed most."
-    head = ("test record, true class", "answer", "attack", f"{attacks.settings.norm} length", "largest changes")
+    head = ("test record, true class", "answer", "attack", f"{attacks.settings.plan.norm} length", "largest changes")
     return element("div", table(head, rows, caption), class_="changes")
 
 

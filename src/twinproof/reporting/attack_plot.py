@@ -38,7 +38,7 @@ def attack_curves(attacks: AttackFacts) -> list[AttackCurve]:
     """One curve for each attack and protocol (the lowest over what was attacked), and the worst case of the adaptive ones."""
     curves = []
     for protocol in (Protocol.PAPER, Protocol.ADAPTIVE):
-        for attack in attacks.settings.attacks:
+        for attack in attacks.settings.plan.attacks:
             shares = {measure: _lowest(attacks, protocol, attack, measure) for measure, _ in _PANELS}
             if all(len(found) == len(attacks.sizes) for found in shares.values()):
                 curves.append(AttackCurve(f"{attack}, {PROTOCOL_NAMES[protocol]}", mark_of(protocol, attack), shares))
@@ -68,8 +68,8 @@ def attack_plot(name: str, attacks: AttackFacts, words: RadiusWords) -> Markup:
 def _draw_panel(
     axes: Axes, frame: Frame, attacks: AttackFacts, curves: Sequence[AttackCurve], measure: str, title: str
 ) -> None:
-    largest = attacks.settings.sizes[-1]
-    share_axes(axes, frame, f"attack size ({attacks.settings.norm})", title, 1.05 * largest)
+    largest = attacks.settings.plan.sizes[-1]
+    share_axes(axes, frame, f"attack size ({attacks.settings.plan.norm})", title, 1.05 * largest)
     axes.set_xlim(-0.03 * largest, 1.05 * largest)
     axes.locator_params(axis="x", nbins=4 if frame.narrow else 5)
     axes.set_ylim(0, 1.03)

@@ -110,38 +110,38 @@ def _line_above(attacks: AttackFacts) -> str:
 
 
 def _setting(attacks: AttackFacts) -> str:
-    settings = attacks.settings
-    aim = "" if settings.aim is None else f", aimed ({settings.aim})"
-    tried = f"The first {setting_text(settings.inputs)} test inputs were attacked with {', '.join(settings.attacks)}{aim}"
+    settings, plan, asked = attacks.settings, attacks.settings.plan, attacks.settings.sampling
+    aim = "" if plan.aim is None else f", aimed ({plan.aim})"
+    tried = f"The first {setting_text(settings.inputs)} test inputs were attacked with {', '.join(plan.attacks)}{aim}"
     hard = ""
-    if Protocol.ADAPTIVE in settings.protocols:
-        starts = "1 start" if settings.restarts == 1 else f"{setting_text(settings.restarts)} starts"
+    if Protocol.ADAPTIVE in plan.protocols:
+        starts = "1 start" if plan.restarts == 1 else f"{setting_text(plan.restarts)} starts"
         hard = (
-            f" Adaptive attacks took {setting_text(settings.steps)} steps from {starts}, with {setting_text(settings.draws)} "
+            f" Adaptive attacks took {setting_text(plan.steps)} steps from {starts}, with {setting_text(plan.draws)} "
             "noise draws for each gradient."
         )
     return (
-        f"{tried} in the {settings.norm} norm; sizes are in input units (0 to 1).{hard} At every attacked input the smoothed "
-        f"classifier (sigma {setting_text(settings.sigma)}) was asked anew, with {setting_text(settings.n)} draws and alpha "
-        f"{probability_text(settings.alpha)}.{_covering(attacks)}"
+        f"{tried} in the {plan.norm} norm; sizes are in input units (0 to 1).{hard} At every attacked input the smoothed "
+        f"classifier (sigma {setting_text(settings.noise.sigma)}) was asked anew, with {setting_text(asked.n)} draws and alpha "
+        f"{probability_text(asked.alpha)}.{_covering(attacks)}"
     )
 
 
 def _covering(attacks: AttackFacts) -> str:
     """What a radius in another norm must be to speak of an attack; nothing where the two norms are one."""
     settings = attacks.settings
-    if settings.norm == settings.certificate_norm:
+    if settings.plan.norm == settings.method.norm:
         return ""
-    largest = settings.sizes[-1]
+    largest = settings.plan.sizes[-1]
     needed = format_up(needed_radius(settings, largest), 3)
     return (
-        f" Radii are in {settings.certificate_norm}: an attack of {attacks.where(largest)} can be {needed} long there, and "
+        f" Radii are in {settings.method.norm}: an attack of {attacks.where(largest)} can be {needed} long there, and "
         "only a radius of at least that covers it."
     )
 
 
 def _target(facts: RunFacts) -> str:
-    target = facts.settings.target_radius if facts.settings else None
+    target = facts.settings.sampling.target_radius if facts.settings else None
     if target is None:
         return ""
     return f" Drawing for certificates stopped at radius {radius_name(target)}: beyond it the line is only a lower bound."

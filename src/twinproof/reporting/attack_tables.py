@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from twinproof.evaluation.accuracy import Interval
 from twinproof.evaluation.attack_results import Scores
-from twinproof.evaluation.protocols import Protocol
+from twinproof.evaluation.protocols import Protocol, size_name
 from twinproof.reporting.attack_facts import AttackFacts, SizeFacts
 from twinproof.reporting.attack_marks import PROTOCOL_NAMES
 from twinproof.reporting.markup import Markup, element, table, two_lines
 from twinproof.reporting.numbers import points_text, share_range, share_text, share_text_up
 from twinproof.reporting.radius_words import RadiusWords
-from twinproof.runs.attacks import size_name
 
 _NOTHING = "–"
 
 
 def protocol_table(attacks: AttackFacts, words: RadiusWords) -> Markup:
     """One row for each size: the certified share, the worst case of ours, the lowest of the papers', and the difference."""
-    ours, papers = (protocol in attacks.settings.protocols for protocol in (Protocol.ADAPTIVE, Protocol.PAPER))
+    ours, papers = (protocol in attacks.settings.plan.protocols for protocol in (Protocol.ADAPTIVE, Protocol.PAPER))
     groups: list[tuple[object, int]] = [("", 1), ("", 1)]
-    head = [f"{attacks.settings.norm} size", words.claim or words.certified]
+    head = [f"{attacks.settings.plan.norm} size", words.claim or words.certified]
     if ours:
         groups.append(("adaptive, worst case", 3))
         head += ["smoothed", "abstained", "network"]

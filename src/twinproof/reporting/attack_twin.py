@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from twinproof.auditing.certificate_verdict import CertificateAudit
 from twinproof.data.record import Dataset
 from twinproof.reporting.attack_facts import AttackFacts
 from twinproof.reporting.attack_gallery import attacked_misfit
@@ -13,13 +14,17 @@ from twinproof.reporting.crossing_box import crossing_evidence
 from twinproof.reporting.examples import withheld
 from twinproof.reporting.facts import RunFacts
 from twinproof.reporting.numbers import radius_number
-from twinproof.runs.audits import CertificateAudit
+from twinproof.runs.records import values_of
 
 _ATTACK_SETTINGS = (
-    *("norm", "sizes", "attacks", "protocols", "steps", "restarts", "draws", "paper_steps", "aim"),
-    *("inputs", "certificate_norm", "bound", "law", "place", "sigma", "n", "alpha"),
+    *("plan.norm", "plan.sizes", "plan.attacks", "plan.protocols", "plan.steps", "plan.restarts", "plan.draws"),
+    *("plan.paper_steps", "plan.aim", "inputs", "method.bound", "noise.law", "noise.place", "noise.sigma"),
+    *("sampling.n", "sampling.alpha"),
 )
-_AUDIT_SETTINGS = ("state", "norm", "inputs", "attackable", "within", "outward", "steps", "draws", "votes", "false_flips")
+_AUDIT_SETTINGS = (
+    *("state", "norm", "inputs", "attackable", "within", "outward", "budget.steps", "budget.draws", "budget.votes"),
+    "false_flips",
+)
 
 
 def attacks_twin(facts: RunFacts, dataset: Dataset | None) -> dict[str, Any] | None:
@@ -28,7 +33,8 @@ def attacks_twin(facts: RunFacts, dataset: Dataset | None) -> dict[str, Any] | N
     if attacks is None:
         return None
     return {
-        **{name: getattr(attacks.settings, name) for name in _ATTACK_SETTINGS},
+        **values_of(attacks.settings, *_ATTACK_SETTINGS),
+        "certificate_norm": attacks.settings.method.norm,
         "results": attacks.results,
         "follows": attacks.follows,
         "crossing": attacks.crossing,
@@ -44,7 +50,7 @@ def audit_twin(found: AuditFacts | None) -> dict[str, Any] | None:
         return None
     counts, settings = found.ratios(), found.audit.settings
     return {
-        **{name: getattr(settings, name) for name in _AUDIT_SETTINGS},
+        **values_of(settings, *_AUDIT_SETTINGS),
         "current": found.current,
         "verdict": _verdict(found.audit),
         "attacked": len(found.audit.attacked),

@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+from twinproof.auditing.certificate_verdict import FLIPPED, AttackedCertificate, CertificateAudit, audits_of
+from twinproof.certification.record import Certification
 from twinproof.files import sha256_file
-from twinproof.runs.audits import FLIPPED, AttackedCertificate, CertificateAudit, read_audit
-from twinproof.runs.layout import RunLayout
 
 BINS_PER_RADIUS = 8
 
@@ -53,10 +53,12 @@ class AuditFacts:
         return RatioCounts(tuple(edge / BINS_PER_RADIUS for edge in range(bins + 1)), tuple(inside), tuple(beyond), not_found)
 
 
-def load_audit(root: Path) -> AuditFacts | None:
+def load_audit(root: Path, certification: Certification | None) -> AuditFacts | None:
     """The audit of the run in ``root``, or None where there is none; a RunError where its file is broken."""
-    audit = read_audit(root)
+    found = audits_of(root)
+    audit = found.get(certification.name if certification else "") or next(iter(found.values()), None)
     if audit is None:
         return None
-    path = RunLayout(root).certificates_csv
-    return AuditFacts(audit, current=path.is_file() and sha256_file(path) == audit.settings.certificates_sha256)
+    path = None if certification is None else certification.csv
+    current = path is not None and path.is_file() and sha256_file(path) == audit.settings.certificates_sha256
+    return AuditFacts(audit, current=current)

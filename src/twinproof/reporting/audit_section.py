@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from twinproof.auditing.certificate_verdict import nothing_inside
+from twinproof.auditing.certificate_verdict import AuditSettings, Verdict, nothing_inside
 from twinproof.reporting.audit_facts import AuditFacts
 from twinproof.reporting.audit_plot import ratio_plot
 from twinproof.reporting.canvas import BAD, GOOD, INK, SILENT
@@ -12,7 +12,6 @@ from twinproof.reporting.markup import Markup, definitions, element, join, table
 from twinproof.reporting.numbers import epsilon_text, probability_text, radius_text, setting_text
 from twinproof.reporting.radius_words import RadiusWords
 from twinproof.reporting.sections import figure, legend, missing, section_of
-from twinproof.runs.audits import AuditSettings, Verdict
 
 _TITLE = "Attacks on certificates"
 _STALE = "This audit is about certificates that the run no longer holds: `twinproof audit RUN --certificates` makes a new one."
@@ -67,7 +66,9 @@ def _standing(verdict: Verdict) -> Markup:
 
 
 def _search(settings: AuditSettings) -> str:
-    steps, draws, votes = (setting_text(value) for value in (settings.steps, settings.draws, settings.votes))
+    steps, draws, votes = (
+        setting_text(value) for value in (settings.budget.steps, settings.budget.draws, settings.budget.votes)
+    )
     return (
         f"Every certificate was attacked in its own norm ({settings.norm}) within {settings.within:g} of its radius, and the "
         f"closest change was looked for up to {settings.outward:g} radii away: gradient ascents on the smoothed classifier "
@@ -104,7 +105,7 @@ def _empty(facts: RunFacts) -> list[tuple[object, object]]:
     """Certificates that nothing could contradict are no evidence; how many of these there are."""
     if facts.audit is None or facts.settings is None:
         return []
-    count = nothing_inside(facts.audit.audit.attacked, facts.settings.levels)
+    count = nothing_inside(facts.audit.audit.attacked, facts.settings.noise.levels)
     return (
         [("Nothing inside", f"{count:,} have a radius of one level or less, which no other input fits into")] if count else []
     )

@@ -107,8 +107,8 @@ def robustness_sentence(facts: RunFacts) -> str:
     if facts.settings is None or not facts.certificates:
         return "No input has been certified yet, so no radius is promised."
     promise = (
-        f"For each certified input, no change smaller than its radius ({facts.settings.norm} norm) can change the answer of "
-        "the smoothed classifier."
+        f"For each certified input, no change smaller than its radius ({facts.settings.method.norm} norm) can change the answer "
+        "of the smoothed classifier."
     )
     return f"{_QUALIFIED.get(status, '')}{promise}"
 
@@ -122,13 +122,13 @@ def _private_half(facts: RunFacts) -> Markup:
 
 def _robust_half(facts: RunFacts) -> Markup:
     tested = f" ({len(facts.certificates):,} test inputs)" if facts.certificates else ""
-    alpha = probability_text(facts.settings.alpha) if facts.settings else "alpha"
+    alpha = probability_text(facts.settings.sampling.alpha) if facts.settings else "alpha"
     separate = (
         f"Each certificate holds with probability at least 1\u00a0−\u00a0{alpha} over the noise drawn for it; they do not hold "
         "jointly."
     )
     whom = f"Each certified input{tested}."
-    shared = facts.settings is not None and facts.settings.shared_noise
+    shared = facts.settings is not None and facts.settings.sampling.shared_noise
     limits = (text.format(norm=facts.words.norm, votes=voting_text(facts.settings)) for text in _ROBUST_SILENCE)
     silence = (*limits, separate, *((_SHARED_NOISE,) if shared else ()))
     return _half("Robust", facts, facts.robustness, robustness_sentence(facts), whom, _robust_numbers(facts), silence)
@@ -195,14 +195,17 @@ def _robust_numbers(facts: RunFacts) -> Markup:
         for share, radius in radii
     ]
     rows: list[tuple[object, object]] = [
-        ("norm of the radii", settings.norm),
+        ("norm of the radii", settings.method.norm),
         ("bound", bound_text(settings)),
         ("noise", noise_text(settings)),
-        ("sigma of the noise", setting_text(settings.sigma)),
-        ("draws for each input" + (", at most" if settings.target_radius is not None else ""), setting_text(settings.n)),
-        ("alpha for each input", probability_text(settings.alpha)),
+        ("sigma of the noise", setting_text(settings.noise.sigma)),
+        (
+            "draws for each input" + (", at most" if settings.sampling.target_radius is not None else ""),
+            setting_text(settings.sampling.n),
+        ),
+        ("alpha for each input", probability_text(settings.sampling.alpha)),
     ]
-    if settings.shared_noise:
+    if settings.sampling.shared_noise:
         rows.append(("draws of the noise", "shared by all inputs"))
     note = element(
         "p",

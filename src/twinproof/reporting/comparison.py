@@ -63,18 +63,18 @@ def differences(runs: Sequence[RunFacts]) -> list[str]:
     """What must be equal for the numbers to be comparable, and is not."""
     settings = [run.settings for run in runs if run.settings is not None]
     aspects = (
-        ("the norm of the radii", {setting.norm for setting in settings}),
-        ("the bound", {setting.bound for setting in settings}),
-        ("the law of the noise", {setting.law for setting in settings}),
-        ("the place of the noise", {setting.place for setting in settings}),
-        ("the statistic", {setting.statistic for setting in settings}),
+        ("the norm of the radii", {setting.method.norm for setting in settings}),
+        ("the bound", {setting.method.bound for setting in settings}),
+        ("the law of the noise", {setting.noise.law for setting in settings}),
+        ("the place of the noise", {setting.noise.place for setting in settings}),
+        ("the statistic", {setting.method.statistic for setting in settings}),
         ("the data set", {str(run.data.get("name")) for run in runs}),
         ("the number of certified inputs", {len(run.certificates) for run in runs}),
         ("delta", {run.delta for run in runs if run.delta is not None}),
-        ("alpha", {setting.alpha for setting in settings}),
-        ("the number of draws", {setting.n for setting in settings}),
-        ("the target radius at which drawing stopped", {setting.target_radius for setting in settings}),
-        ("whether inputs shared their noise", {setting.shared_noise for setting in settings}),
+        ("alpha", {setting.sampling.alpha for setting in settings}),
+        ("the number of draws", {setting.sampling.n for setting in settings}),
+        ("the target radius at which drawing stopped", {setting.sampling.target_radius for setting in settings}),
+        ("whether inputs shared their noise", {setting.sampling.shared_noise for setting in settings}),
     )
     return [name for name, values in aspects if len(values) > 1]
 
@@ -96,7 +96,7 @@ def _guarantees(runs: Sequence[RunFacts], names: Sequence[str], *, norms: int) -
             probability_text(run.delta if run.promised_epsilon is not None else None),
             badge(run.robustness.status, refused=run.refused),
             _method(run),
-            setting_text(run.settings.sigma if run.settings else None),
+            setting_text(run.settings.noise.sigma if run.settings else None),
         )
         for name, run in zip(names, runs, strict=True)
     ]
@@ -113,7 +113,7 @@ def _method(run: RunFacts) -> object:
     settings = run.settings
     if settings is None:
         return _NOTHING
-    return two_lines(f"{settings.norm}, {settings.bound} bound", noise_text(settings))
+    return two_lines(f"{settings.method.norm}, {settings.method.bound} bound", noise_text(settings))
 
 
 def _numbers(group: NormGroup, end: str, within: str) -> Markup:
@@ -125,7 +125,7 @@ def _numbers(group: NormGroup, end: str, within: str) -> Markup:
     if unequal:
         parts.append(missing(f"Compare with care: the runs differ in {', '.join(unequal)}."))
     note = f"Second lines are 95 % intervals over the draw of the test inputs. {group.second_layer}"
-    if any(run.settings is not None and run.settings.shared_noise for _, run in group.members):
+    if any(run.settings is not None and run.settings.sampling.shared_noise for _, run in group.members):
         note += " Where inputs shared their noise, the intervals hold given that noise, and other noise may give other numbers."
     return section_of(f"numbers{end}", f"Numbers{within}", *parts, element("p", note, class_="note"))
 
@@ -185,5 +185,5 @@ def _accuracies(group: NormGroup, end: str, within: str) -> Markup:
 
 def _decided(run: RunFacts, radius: float) -> bool:
     """Whether the run's certificates say how many inputs reach ``radius``."""
-    target = run.settings.target_radius if run.settings else None
+    target = run.settings.sampling.target_radius if run.settings else None
     return bool(run.certificates) and (target is None or radius <= target)

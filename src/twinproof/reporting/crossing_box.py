@@ -58,7 +58,10 @@ def crossing_evidence(attacks: AttackFacts, dataset: Dataset | None) -> Crossing
     if dataset is None or misfit(dataset, [example.clean for example in found]) is not None:
         return CrossingEvidence(len(found), None)
     arrays = [example.stored for example in found]
-    if any(array is None or array.shape != dataset.shape for array in arrays) or attacks.settings.levels != dataset.levels:
+    if (
+        any(array is None or array.shape != dataset.shape for array in arrays)
+        or attacks.settings.noise.levels != dataset.levels
+    ):
         return CrossingEvidence(len(found), None)
     return CrossingEvidence(len(found), sum(_outside(attacks, dataset, example) for example in found))
 
@@ -114,7 +117,7 @@ def _outside(attacks: AttackFacts, dataset: Dataset, example: AttackedExample) -
         raise ValueError("an input that is not there cannot be measured")
     settings = attacks.settings
     moved = np.abs(example.stored.astype(np.int64) - dataset.test.inputs[example.line.index].astype(np.int64)).ravel()
-    return _spent(moved.tolist(), settings.norm) > budget(settings.norm, example.line.size, settings.levels)
+    return _spent(moved.tolist(), settings.plan.norm) > budget(settings.plan.norm, example.line.size, settings.noise.levels)
 
 
 def _spent(moves: Sequence[int], norm: str) -> int:

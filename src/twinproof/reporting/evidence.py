@@ -115,14 +115,16 @@ def _circumstances(facts: RunFacts) -> list[tuple[object, object]]:
     ]
     if facts.settings is not None:
         settings = facts.settings
-        rows.append(("Certification", f"{_time(settings.created)}, {duration_text(settings.seconds)}, {settings.device}"))
-        rows.append(("Network as run", f"{settings.form}; {settings.arithmetic}"))
-        rows.append(("Noise", "shared by all inputs" if settings.shared_noise else "drawn for each input by itself"))
+        rows.append(
+            ("Certification", f"{_time(settings.made.created)}, {duration_text(settings.made.seconds)}, {settings.made.device}")
+        )
+        rows.append(("Network as run", f"{settings.network.form}; {settings.network.arithmetic}"))
+        rows.append(("Noise", "shared by all inputs" if settings.sampling.shared_noise else "drawn for each input by itself"))
     if facts.attacks is not None:
-        made = facts.attacks.settings
+        made = facts.attacks.settings.made
         rows.append(("Attacks", f"{_time(made.created)}, {duration_text(made.seconds)}, {made.device}"))
     if facts.audit is not None:
-        audited = facts.audit.audit.settings
+        audited = facts.audit.audit.settings.made
         rows.append(("Audit", f"{_time(audited.created)}, {duration_text(audited.seconds)}, {audited.device}"))
     versions = [f"{name} {version}" for name, version in sorted(section(run, "versions").items())]
     rows.append(("Versions", ", ".join(versions) or "–"))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from twinproof.certification.record import CertificateSettings, certifications
 from twinproof.errors import DataError
 from twinproof.evaluation.accuracy import Interval
 from twinproof.evaluation.certified import CertifiedSummary, already_refuted, certified_curve, default_radii, summarize
@@ -18,8 +19,8 @@ from twinproof.reporting.attack_facts import AttackFacts, load_attacks
 from twinproof.reporting.audit_facts import AuditFacts, load_audit
 from twinproof.reporting.numbers import radius_number
 from twinproof.reporting.radius_words import RadiusWords
-from twinproof.runs.certificates import Certificate, CertificateSettings, read_certificates, read_settings
-from twinproof.runs.layout import MetricsLine, RunLayout, read_run_json
+from twinproof.runs.certificates import Certificate
+from twinproof.runs.layout import FORMAT, MetricsLine, RunLayout, read_run_json
 from twinproof.runs.reading import read_lines
 
 CURVE_POINTS = 200
@@ -135,7 +136,7 @@ class RunFacts:
     @property
     def decided_shown(self) -> float:
         """Right end of curves and tables: the target radius, where drawing stopped there, and beyond which nothing is known."""
-        target = self.settings.target_radius if self.settings else None
+        target = self.settings.sampling.target_radius if self.settings else None
         return self.largest_shown if target is None else min(target, self.largest_shown)
 
     def class_name(self, index: int) -> str:
@@ -154,22 +155,27 @@ class RunFacts:
 def load_facts(root: Path, verification: Mapping[str, Any] | None = None, *, examples: bool = False) -> RunFacts:
     """Reads the run in ``root``; a RunError where a file that exists is broken, never for one that is not there."""
     run = read_run_json(root)
-    settings, certificates = read_settings(root), tuple(read_certificates(root))
+    certification = next(iter(certifications(root).values()), None)
+    settings = None if certification is None else certification.settings
+    certificates = () if certification is None else tuple(certification.certificates)
     guarantees = section(run, "guarantees")
+    robustness = section(guarantees, "robustness")
+    if run.get("format") == FORMAT:
+        robustness = {} if certification is None else section(robustness, certification.name)
     summary, unusable = _summary(certificates, settings)
     return RunFacts(
         name=os.fsencode(root.resolve().name).decode("utf-8", "replace"),  # a name on the disk may be any bytes
         run=run,
         run_sha256=sha256_file(RunLayout(root).run_json),
         privacy=_guarantee(Kind.PRIVACY, section(guarantees, "privacy")),
-        robustness=_guarantee(Kind.ROBUSTNESS, section(guarantees, "robustness")),
+        robustness=_guarantee(Kind.ROBUSTNESS, robustness),
         settings=settings,
         certificates=certificates if settings else (),
         summary=summary,
         progress=_progress(root),
         verification=verification,
         attacks=load_attacks(root, settings, certificates),
-        audit=load_audit(root),
+        audit=load_audit(root, certification),
         unusable=unusable,
         examples=examples,
     )

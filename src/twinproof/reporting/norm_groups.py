@@ -54,7 +54,7 @@ def by_norm(runs: Sequence[RunFacts], names: Sequence[str]) -> list[NormGroup]:
     members: dict[str, list[Named]] = {}
     bare: list[Named] = []
     for name, run in zip(names, runs, strict=True):
-        place = bare if run.settings is None or not run.certificates else members.setdefault(run.settings.norm, [])
+        place = bare if run.settings is None or not run.certificates else members.setdefault(run.settings.method.norm, [])
         place.append((name, run))
     first = next(iter(members), "l2")
     members[first] = [*members.get(first, []), *bare]

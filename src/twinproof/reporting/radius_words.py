@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from twinproof.certification.record import CertificateSettings
 from twinproof.guarantee import Status
-from twinproof.runs.certificates import CertificateSettings
 
 REFUTED_CLAIM, UNPROVEN_CLAIM = "claimed, refuted", "claimed, not proven"
 _CLAIMS = {Status.REFUTED: REFUTED_CLAIM, Status.PUBLISHED: UNPROVEN_CLAIM, Status.ASSUMED: UNPROVEN_CLAIM}
@@ -39,7 +39,7 @@ class RadiusWords:
     @classmethod
     def of(cls, status: Status, settings: CertificateSettings | None) -> RadiusWords:
         """The words for a run's radii, by the status of its promise of robustness."""
-        return cls(settings.norm if settings else "l2", _CLAIMS.get(status, ""))
+        return cls(settings.method.norm if settings else "l2", _CLAIMS.get(status, ""))
 
     @property
     def suffix(self) -> str:
@@ -76,18 +76,20 @@ class RadiusWords:
 
 def noise_text(settings: CertificateSettings) -> str:
     """Law and place of the noise: ``Gaussian, after the first layer``."""
-    return f"{_LAWS.get(settings.law, settings.law)}, {_PLACES.get(settings.place, settings.place)}"
+    return f"{_LAWS.get(settings.noise.law, settings.noise.law)}, {_PLACES.get(settings.noise.place, settings.noise.place)}"
 
 
 def voting_text(settings: CertificateSettings | None) -> str:
     """How the smoothed classifier comes to its answer."""
-    scores = settings is not None and settings.statistic == "scores"
+    scores = settings is not None and settings.method.statistic == "scores"
     return "averages its scores over noisy copies" if scores else "votes over noisy copies"
 
 
 def bound_text(settings: CertificateSettings) -> str:
     """The bound that turned draws into radii, and what it rests on where that is not the usual."""
-    of_laplace = (settings.bound, settings.law) == ("published", "laplace")
-    named = _APPENDIX_N if of_laplace else _BOUNDS.get(settings.bound, settings.bound)
-    how = [settings.statistic, settings.confidence] + ([settings.runner_up] if settings.runner_up != "complement" else [])
+    of_laplace = (settings.method.bound, settings.noise.law) == ("published", "laplace")
+    named = _APPENDIX_N if of_laplace else _BOUNDS.get(settings.method.bound, settings.method.bound)
+    how = [settings.method.statistic, settings.method.confidence] + (
+        [settings.method.runner_up] if settings.method.runner_up != "complement" else []
+    )
     return named if how == ["votes", "clopper-pearson"] else f"{named}; {', '.join(how)}"

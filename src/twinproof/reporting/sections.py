@@ -84,13 +84,14 @@ def headline(facts: RunFacts) -> Markup:
         "Intervals hold with 95 % over the draw of the test inputs (Clopper-Pearson for shares; empirical Bernstein and "
         f"Hoeffding for the mean radius). {facts.words.second_layer}"
     )
-    if facts.settings is not None and facts.settings.target_radius is not None:
+    target = None if facts.settings is None else facts.settings.sampling.target_radius
+    if target is not None:
         note += (
-            f" Drawing stopped as soon as it was decided whether a radius reaches {radius_name(facts.settings.target_radius)}: "
+            f" Drawing stopped as soon as it was decided whether a radius reaches {radius_name(target)}: "
             "smoothed accuracy, average certified radius and certified accuracy below that radius are lower bounds, the "
             "abstentions an upper bound, and the curve ends there."
         )
-    if facts.settings is not None and facts.settings.shared_noise:
+    if facts.settings is not None and facts.settings.sampling.shared_noise:
         note += f" {GIVEN_THIS_NOISE}"
     shown = element("div", *tiles, class_="tiles")
     return section_of("numbers", "Headline numbers", shown, refused, element("p", note, class_="note"))
@@ -117,7 +118,7 @@ def certified_section(facts: RunFacts) -> Markup:
         (radius_name(radius), share_text(interval.value), share_range(interval))
         for radius, interval in certified_curve(facts.certificates, table_radii(facts.decided_shown))
     ]
-    given = " given this noise" if facts.settings.shared_noise else ""
+    given = " given this noise" if facts.settings.sampling.shared_noise else ""
     numbers = table((f"{words.norm} radius", words.accuracy.lower(), f"95 % interval{given}"), rows)
     return section_of("certified", title, _unfinished(facts), figure(drawing, legend(marks), caption), numbers)
 

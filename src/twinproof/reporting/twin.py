@@ -14,11 +14,12 @@ from twinproof.reporting.examples import choose_examples, misfit, withheld
 from twinproof.reporting.facts import RunFacts
 from twinproof.reporting.numbers import epsilon_number, radius_number
 from twinproof.reporting.sections import radius_counts
+from twinproof.runs.records import values_of
 
 FORMAT = 2
 _CERTIFICATION = (
-    *("norm", "bound", "law", "place", "sigma", "statistic", "confidence", "runner_up"),
-    *("shared_noise", "form", "arithmetic", "target_radius"),
+    *("method.norm", "method.bound", "noise.law", "noise.place", "noise.sigma", "method.statistic", "method.confidence"),
+    *("method.runner_up", "sampling.shared_noise", "network.form", "network.arithmetic", "sampling.target_radius"),
 )
 
 
@@ -78,7 +79,7 @@ def _certification(facts: RunFacts) -> dict[str, Any] | None:
     """How the certificates were made, as far as it bears on what they say, and whether their radii are only a ``claim``."""
     if facts.settings is None:
         return None
-    return {**{name: getattr(facts.settings, name) for name in _CERTIFICATION}, "claim": facts.words.claim}
+    return {**values_of(facts.settings, *_CERTIFICATION), "claim": facts.words.claim}
 
 
 def _held(facts: RunFacts) -> dict[str, float | None]:

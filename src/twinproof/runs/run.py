@@ -23,7 +23,7 @@ from twinproof.layers.noise_placement import BOTH_PLACES, NoiseForm, Redistribut
 from twinproof.runs.layout import COMPLETE, DATA, FORMAT, GUARANTEES, NETWORK, RunLayout, read_run_json, refuse_missing
 from twinproof.runs.private_files import load_seconds
 from twinproof.runs.reading import broken
-from twinproof.runs.work import CERTIFICATES, evidence
+from twinproof.runs.records import CERTIFICATES, evidence
 
 _OWN = "own:"
 # The variant in which noise at both places is drawn once as well, and kept with the weights.

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from twinproof.certification.record import find_certification
 from twinproof.compute.devices import resolve_device
 from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError, ModelError, RunError
@@ -22,7 +23,7 @@ from twinproof.evaluation.example_metrics.penultimate import penultimate
 from twinproof.evaluation.example_metrics.record import ExampleMetrics, measured_metrics, metric_values
 from twinproof.evaluation.example_metrics.relation import MetricRelation, relate
 from twinproof.progress import Progress, Silent
-from twinproof.runs.certificates import Certificate, read_certificates, read_settings
+from twinproof.runs.certificates import Certificate
 from twinproof.runs.run import Run
 
 _STAGES = 4
@@ -133,18 +134,18 @@ def measure_run(
 
 
 def _certificates(run: Run) -> list[Certificate]:
-    certified = read_settings(run.root)
+    certified = find_certification(run.root)
     if certified is None:
         return []
-    if certified.model_sha256 != run.model_sha256:
+    if not certified.is_of(run):
         raise RunError(
             "the certificates are of other weights",
-            where=str(run.layout.certificates_json),
-            got=certified.model_sha256[:12],
+            where=str(certified.path),
+            got=certified.settings.network.model_sha256[:12],
             wanted=run.model_sha256[:12],
             fix="certify the run again: twinproof certify RUN --overwrite",
         )
-    return read_certificates(run.root)
+    return certified.certificates
 
 
 def _features(model: nn.Module) -> nn.Sequential | None:
