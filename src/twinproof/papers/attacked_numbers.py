@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from twinproof.certification.method import Method, Sampling
 from twinproof.certification.run import CertifiedRun, certify
 from twinproof.data.record import Dataset
+from twinproof.evaluation import under_attack
 from twinproof.evaluation.attack_record import AttackLine
 from twinproof.evaluation.protocols import CLEAN, AttackPlan, Protocol
-from twinproof.evaluation import under_attack
 from twinproof.evaluation.under_attack import AttackedRun
 from twinproof.papers.adaptive import adaptive_accuracy
 from twinproof.papers.measurement import Numbers

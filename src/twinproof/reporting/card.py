@@ -107,8 +107,8 @@ def robustness_sentence(facts: RunFacts) -> str:
     if facts.settings is None or not facts.certificates:
         return "No input has been certified yet, so no radius is promised."
     promise = (
-        f"For each certified input, no change smaller than its radius ({facts.settings.method.norm} norm) can change the answer "
-        "of the smoothed classifier."
+        f"For each certified input, no change smaller than its radius ({facts.settings.method.norm} norm) can change the "
+        "answer of the smoothed classifier."
     )
     return f"{_QUALIFIED.get(status, '')}{promise}"
 
