@@ -44,7 +44,7 @@ def test_train_certify_verify_from_python(tmp_path: Path) -> None:
     assert run.epsilon is not None
     assert run.epsilon <= 3
     dataset = tp.load_run_data(run)
-    result = tp.certify_run(run, dataset, sampling=tp.Sampling(n0=20, n=200), limit=5)
+    result = tp.certify(run, dataset, sampling=tp.Sampling(n0=20, n=200), limit=5)
     assert len(result.certificates) == 5
     assert tp.verify_run(tmp_path / "run").ok
     assert tp.report_run(tmp_path / "run").html.is_file()

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import nn
 
+import twinproof as tp
 from twinproof.auditing.certificate_search import AttackBudget
 from twinproof.certification.method import Sampling
-from twinproof.certification.run import certify_run
 from twinproof.data.record import Dataset
 from twinproof.keys import Key
 from twinproof.recipes.run_data import load_run_data
@@ -38,14 +38,14 @@ def certified_run(root: Path, **sampling: Any) -> tuple[Path, Dataset]:
 
 def certify(root: Path, dataset: Dataset, **sampling: Any) -> None:
     options: dict[str, Any] = {"n0": 50, "n": 2000, "alpha": 0.001, **sampling}
-    certify_run(
+    tp.certify(
         Run.open(root), dataset, sampling=Sampling(**options), limit=LIMIT, device="cpu", key=CERTIFY_KEY, overwrite=True
     )
 
 
 def rewrite_lines(root: Path, change: Callable[[Row], Row | None]) -> None:
     """Changes or drops lines of ``certificates.csv`` and binds the new file, as a consistent liar would."""
-    path = root / "certificates.csv"
+    path = root / "certificates/l2/certificates.csv"
     with open(path, newline="", encoding="utf-8") as handle:
         reader = csv.DictReader(handle)
         names, rows = list(reader.fieldnames or ()), [change(dict(row)) for row in reader]
@@ -57,7 +57,7 @@ def rewrite_lines(root: Path, change: Callable[[Row], Row | None]) -> None:
 
 
 def rewrite_settings(root: Path, **changes: Any) -> None:
-    path = root / "certificates.json"
+    path = root / "certificates/l2/certificates.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
     update_run_json(root, files=(path.name,))
 

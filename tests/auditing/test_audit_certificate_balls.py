@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from twinproof.auditing.certificate_balls import Balls
+from twinproof.auditing.certificate_search import Balls
 from twinproof.errors import ConfigError
 
 NORMS = ("l2", "l1", "linf")

@@ -22,7 +22,7 @@ from twinproof.certification.method import Method, Sampling
 from twinproof.certification.smoothed import SmoothedClassifier, smooth
 from twinproof.layers.noise import FixedSpread, Law, NoiseLayer, Place
 from twinproof.layers.noise_placement import add_noise
-from twinproof.runs.audits import FLIPPED, AttackedCertificate
+from twinproof.auditing.certificate_verdict import FLIPPED, AttackedCertificate
 from twinproof.runs.certificates import Certificate, CertificateSettings
 
 NORMS = ("l1", "l2", "linf")

@@ -15,10 +15,10 @@ import pytest
 import torch
 
 from interruption import StopAfter
+import twinproof as tp
 from twinproof.auditing import run as audit_module
 from twinproof.auditing.certificate_attacks import CertificateAttacker
 from twinproof.auditing.certificate_search import AttackBudget
-from twinproof.auditing.run import audit_run
 from twinproof.auditing.verify import verify_run
 from twinproof.certification.method import Sampling
 from twinproof.certification.promise import certified_promise
@@ -28,7 +28,7 @@ from twinproof.errors import ConfigError, RunError
 from twinproof.files import sha256_file
 from twinproof.guarantee import Status
 from twinproof.keys import Key
-from twinproof.runs.audits import FLIPPED, HELD, CertificateAudit, read_audit
+from twinproof.auditing.certificate_verdict import FLIPPED, HELD, CertificateAudit, read_audit
 from twinproof.runs.certificates import ABSTAIN, Certificate, read_certificates, read_settings
 from twinproof.runs.layout import read_run_json, update_run_json
 from twinproof.runs.run import Run
@@ -51,7 +51,7 @@ def digits(certified: tuple[Path, Dataset]) -> Dataset:
 
 def _audit(root: Path, dataset: Dataset, **options: Any) -> CertificateAudit:
     settings = {"budget": small.QUICK, "device": "cpu", "key": small.AUDIT_KEY, **options}
-    return audit_run(Run.open(root), dataset, **settings)
+    return tp.audit(Run.open(root), dataset, **settings)
 
 
 def _content(root: Path) -> dict[str, bytes]:
@@ -73,7 +73,7 @@ def test_true_certificates_hold_and_the_run_records_it(root: Path, digits: Datas
     assert 1 < audit.verdict.closest < 2, "the search reaches the boundary, which lies beyond the radius"
     assert read_audit(root) == audit
     after = read_run_json(root)
-    assert after["files"]["audit.json"] == {"sha256": sha256_file(root / "audit.json")}
+    assert after["files"]["audit.json"] == {"sha256": sha256_file(root / "audits/l2.json")}
     assert {**after, "files": 0} == {**before, "files": 0}, "nothing else changes"
     assert verify_run(root).ok
 
@@ -117,7 +117,7 @@ def test_a_bound_that_is_known_to_be_false_stays_refuted_whatever_is_found(root:
 def _check_evidence(root: Path, dataset: Dataset, audit: CertificateAudit) -> None:
     """Every contradiction, recomputed from the stored levels: whole numbers in range, near enough, and of another class."""
     run, flipped = Run.open(root), [one for one in audit.attacked if one.verdict == FLIPPED]
-    sigma = json.loads((root / "certificates.json").read_text())["sigma"]
+    sigma = json.loads((root / "certificates/l2/certificates.json").read_text())["sigma"]
     for one in flipped:
         assert one.flip is not None
         assert one.flip.stored is not None
@@ -234,9 +234,9 @@ def test_a_complete_audit_is_not_made_again(root: Path, digits: Dataset, monkeyp
     monkeypatch.setattr(CertificateAttacker, "attack", None)
     assert _audit(root, digits, limit=3, key=None) == audit
     assert _content(root) == before
-    (root / "audit.json").write_bytes(before["audit.json"].replace(b'"held"', b'"Held"'))
+    (root / "audits/l2.json").write_bytes(before["audit.json"].replace(b'"held"', b'"Held"'))
     _audit(root, digits, limit=3, key=None)
-    assert read_run_json(root)["files"]["audit.json"] != {"sha256": sha256_file(root / "audit.json")}, "no lie is bound again"
+    assert read_run_json(root)["files"]["audit.json"] != {"sha256": sha256_file(root / "audits/l2.json")}, "no lie is bound again"
 
 
 def test_an_audit_killed_before_it_is_bound_is_bound_by_the_next_call(
@@ -289,7 +289,7 @@ def test_new_certificates_need_a_new_audit(root: Path, digits: Dataset) -> None:
 
 
 def _no_certificates(root: Path) -> None:
-    (root / "certificates.json").unlink()
+    (root / "certificates/l2/certificates.json").unlink()
 
 
 def _unfinished(root: Path) -> None:
@@ -305,7 +305,7 @@ def _unknown_norm(root: Path) -> None:
 
 
 def _tampered(root: Path) -> None:
-    path = root / "certificates.csv"
+    path = root / "certificates/l2/certificates.csv"
     path.write_text(path.read_text().replace(",0.", ",0.9"))
 
 
@@ -330,11 +330,11 @@ def _unknown_class(root: Path) -> None:
 
 
 def _broken_audit(root: Path) -> None:
-    (root / "audit.json").write_text('{"format": 1, "certificates": {"norm": "l2"}}')
+    (root / "audits/l2.json").write_text('{"format": 1, "certificates": {"norm": "l2"}}')
 
 
 def _strange_audit(root: Path) -> None:
-    (root / "audit.json").write_text("[]")
+    (root / "audits/l2.json").write_text("[]")
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from synthetic_attacks import (
 )
 from synthetic_run import ALPHA, BLOCKS, LEVELS, bind, epsilons, forge_cell, forge_lines, forge_run, forge_settings, radius
 
+import twinproof as tp
 from twinproof.auditing import verify_epsilon
 from twinproof.auditing.verify import verify_run
 from twinproof.auditing.verify_attack_results import reach
@@ -36,7 +37,6 @@ from twinproof.auditing.verify_originals import Originals
 from twinproof.certification.method import Sampling
 from twinproof.data.record import Dataset
 from twinproof.evaluation.protocols import AttackPlan
-from twinproof.evaluation.under_attack import attack_run
 from twinproof.keys import Key
 from twinproof.runs.layout import update_run_json
 from twinproof.runs.run import Run
@@ -353,7 +353,7 @@ def test_what_attack_run_writes_passes_and_its_inputs_moved_do_not(
 ) -> None:
     root = Path(shutil.copytree(trained, tmp_path / "run"))
     plan = AttackPlan(norm, sizes=(0.125, 1.0), attacks=("fgsm", "pgd"), steps=2, draws=1, aim=aim)
-    attack_run(Run.open(root), dataset, plan=plan, sampling=Sampling(10, 50), limit=6, device="cpu", key=Key.from_seed(2))
+    tp.attack(Run.open(root), dataset, plan=plan, sampling=Sampling(10, 50), limit=6, device="cpu", key=Key.from_seed(2))
     originals = Originals(dataset.test.inputs, dataset.test.labels)
     assert verify_run(root).problems == ()
     assert verify_run(root, originals=originals).problems == ()

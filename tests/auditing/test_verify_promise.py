@@ -38,8 +38,8 @@ from twinproof.recipes.guarantees import OWN_NETWORK_ASSUMPTIONS, not_yet_certif
 from twinproof.recipes.noise_layer import Variant
 from twinproof.recipes.registry import RECIPES
 from twinproof.recipes.trainers import TrainersConfig
-from twinproof.runs.audits import Verdict
-from twinproof.runs.certificates import CertificateSettings, Look
+from twinproof.auditing.certificate_verdict import Verdict
+from twinproof.certification.record import CertificateSettings, Look
 
 SPENDINGS = (Spending(0.0, 0.0, 1e-5), Spending(2.999213, 3.2, 1e-4), Spending(8.0, 9.0, 1e-5), Spending(50.25, 60.0, 1e-9))
 

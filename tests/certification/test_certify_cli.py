@@ -57,4 +57,4 @@ def test_mistakes_are_named_and_nothing_is_written(root: Path, call: Any, option
     ended = call("certify", root, *QUICK, *options, "--json")
     assert ended.code == 2
     assert wanted in ended.json()["error"]["wanted"]
-    assert not (root / "certificates.json").exists()
+    assert not (root / "certificates/l2/certificates.json").exists()

@@ -13,8 +13,9 @@ import torch
 from torch import nn
 
 from interruption import StopAfter
+import twinproof as tp
 from twinproof.certification.method import Method, Sampling
-from twinproof.certification.run import CertifiedRun, certify_run, norm_of_run, smoothed_for_run
+from twinproof.certification.run import CertifiedRun, norm_of_run, smoothed_for_run
 from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError, ModelError, RunError
 from twinproof.guarantee import Status
@@ -55,7 +56,7 @@ def _give_noise(
 
 def _certify(root: Path, dataset: Dataset, **options: Any) -> CertifiedRun:
     settings = {"sampling": SAMPLING, "limit": LIMIT, "device": "cpu", "key": KEY, **options}
-    return certify_run(Run.open(root), dataset, **settings)
+    return tp.certify(Run.open(root), dataset, **settings)
 
 
 @pytest.mark.parametrize("law", list(Law))
@@ -66,7 +67,7 @@ def test_noise_behind_the_first_layer_is_recorded(
     first = next(layer for layer in network.modules() if isinstance(layer, nn.Linear))
     _give_noise(monkeypatch, dataset, law, Place.FIRST_LAYER)
     made = _certify(root, dataset, method=Method(norm="linf"))
-    record = json.loads((root / "certificates.json").read_text())
+    record = json.loads((root / "certificates/l2/certificates.json").read_text())
     target, cells = ("l2", 17) if law is Law.GAUSSIAN else ("l1", 72)
     width = first.out_features
     assert (record["law"], record["place"], record["norm"], record["bound"]) == (law, "first-layer", "linf", "tight")
@@ -78,7 +79,7 @@ def test_noise_behind_the_first_layer_is_recorded(
     assert record["operator_norm_method"] == wanted.method
     assert record["slack"] >= record["grid"] * (width**0.5 if law is Law.GAUSSIAN else width)
     assert record["tau"] == pytest.approx(width * (cells * 0.25 / record["grid"] * 2.0**-64 + 2.0**-49) + 2.0**-36)
-    assert (root / "certificates.csv").read_text().splitlines()[0].endswith(",correct,draws")
+    assert (root / "certificates/l2/certificates.csv").read_text().splitlines()[0].endswith(",correct,draws")
     robustness = Run.open(root).robustness
     assert robustness.status is Status.PROVEN
     assert "linf" in robustness.promise
@@ -106,7 +107,7 @@ def test_an_interrupted_certification_goes_on_to_the_same_bytes(
     assert len(read_certificates(root)) == 16
     torch.manual_seed(3)
     made = _certify(root, dataset, method=method, key=None)
-    assert (root / "certificates.csv").read_bytes() == (whole / "certificates.csv").read_bytes()
+    assert (root / "certificates/l2/certificates.csv").read_bytes() == (whole / "certificates/l2/certificates.csv").read_bytes()
     assert made.certificates == read_certificates(whole)
     assert len({one.votes for one in made.certificates}) > 1
 
@@ -114,7 +115,7 @@ def test_an_interrupted_certification_goes_on_to_the_same_bytes(
 @pytest.mark.parametrize("method", METHODS[:2], ids=["scores", "union"])
 def test_more_evidence_is_written_where_it_is_needed(root: Path, dataset: Dataset, method: Method) -> None:
     made = _certify(root, dataset, method=method)
-    header = (root / "certificates.csv").read_text().splitlines()[0]
+    header = (root / "certificates/l2/certificates.csv").read_text().splitlines()[0]
     assert header.endswith(",draws,squares,runner_up,runner_up_squares")
     assert read_certificates(root) == made.certificates
     resolution = made.settings.resolution
@@ -162,7 +163,7 @@ def test_another_method_is_another_certification(root: Path, dataset: Dataset) -
 def test_a_target_with_scores_is_refused_before_anything_is_touched(root: Path, dataset: Dataset) -> None:
     with pytest.raises(ConfigError, match="plain votes only"):
         _certify(root, dataset, method=METHODS[0], sampling=Sampling(20, 200, 0.01, 0.1))
-    assert not (root / "certificates.json").exists()
+    assert not (root / "certificates/l2/certificates.json").exists()
 
 
 def test_the_norm_of_a_run_is_that_of_its_noise_layer(root: Path, dataset: Dataset) -> None:

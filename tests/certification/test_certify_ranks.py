@@ -11,9 +11,9 @@ import pytest
 
 from interruption import StopAfter
 from rank_processes import quick_to_part, run_ranks
+import twinproof as tp
 from twinproof.auditing.verify import verify_run
 from twinproof.certification.method import Sampling
-from twinproof.certification.run import certify_run
 from twinproof.compute.ranks import ALONE, Ranks
 from twinproof.data.record import Dataset, Split
 from twinproof.keys import Key
@@ -36,7 +36,7 @@ def certified(
 ) -> Callable[[Ranks], int]:
     sampling = Sampling(10, 200, 0.01, target)
     named = {"sampling": sampling, "limit": INPUTS, "device": "cpu", "key": key, "progress": progress, "overwrite": overwrite}
-    return lambda ranks: len(certify_run(Run.open(root), dataset, ranks=ranks, **named).certificates)  # type: ignore[arg-type]
+    return lambda ranks: len(tp.certify(Run.open(root), dataset, ranks=ranks, **named).certificates)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("world", "target"), [(2, None), (3, None), (2, 0.05)])
@@ -47,7 +47,7 @@ def test_any_number_of_ranks_makes_the_same_certificates(
     certified(one, dataset, target=target)(ALONE)
     ends = run_ranks(world, certified(many, dataset, target=target))
     assert [ended.value for ended in ends] == [INPUTS] * world
-    assert (many / "certificates.csv").read_bytes() == (one / "certificates.csv").read_bytes()
+    assert (many / "certificates/l2/certificates.csv").read_bytes() == (one / "certificates/l2/certificates.csv").read_bytes()
     assert verify_run(many).problems == ()
 
 
@@ -58,7 +58,7 @@ def test_ranks_go_on_where_one_process_stopped(trained: Path, dataset: Dataset, 
         certified(run, dataset, progress=StopAfter(2))(ALONE)
     # Without a key of its own rank 0 takes the earlier one up, and tells the others.
     assert [ended.value for ended in run_ranks(2, certified(run, dataset, key=None))] == [INPUTS] * 2
-    assert (run / "certificates.csv").read_bytes() == (whole / "certificates.csv").read_bytes()
+    assert (run / "certificates/l2/certificates.csv").read_bytes() == (whole / "certificates/l2/certificates.csv").read_bytes()
     assert [ended.value for ended in run_ranks(2, certified(run, dataset, key=None))] == [INPUTS] * 2
 
 

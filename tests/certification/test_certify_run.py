@@ -16,10 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from interruption import StopAfter
+import twinproof as tp
 from twinproof.certification import run as certify_run_module
 from twinproof.certification import run as earlier_work
 from twinproof.certification.method import Sampling
-from twinproof.certification.run import CertifiedRun, certify_run
+from twinproof.certification.run import CertifiedRun
 from twinproof.certification.smoothed import smooth
 from twinproof.certification.votes import NoisyRows, VoteCounter
 from twinproof.data.record import Dataset, Split
@@ -43,7 +44,7 @@ def root(trained: Path, tmp_path: Path) -> Path:
 
 def _certify(root: Path, dataset: Dataset, **options: Any) -> CertifiedRun:
     settings = {"sampling": SAMPLING, "limit": LIMIT, "device": "cpu", "key": KEY, **options}
-    return certify_run(Run.open(root), dataset, **settings)
+    return tp.certify(Run.open(root), dataset, **settings)
 
 
 def _content(root: Path) -> dict[str, bytes]:
@@ -54,13 +55,13 @@ def _content(root: Path) -> dict[str, bytes]:
 def uninterrupted(trained: Path, dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> bytes:
     root = Path(shutil.copytree(trained, tmp_path_factory.mktemp("whole") / "run"))
     _certify(root, dataset)
-    return (root / "certificates.csv").read_bytes()
+    return (root / "certificates/l2/certificates.csv").read_bytes()
 
 
 def test_a_certified_run_is_recorded(root: Path, dataset: Dataset) -> None:
     before = read_run_json(root)
     made = _certify(root, dataset)
-    record, settings = read_run_json(root), json.loads((root / "certificates.json").read_text())
+    record, settings = read_run_json(root), json.loads((root / "certificates/l2/certificates.json").read_text())
     robustness = Run.open(root).robustness
     assert robustness.status is Status.PROVEN
     largest = made.settings.largest_radius
@@ -102,14 +103,13 @@ def test_an_interrupted_certification_goes_on_to_the_same_bytes(
     made = _certify(root, dataset, key=None, progress=progress)
     assert progress.started == ("certifying", LIMIT, min(8 * batches, 24))
     assert made.settings.key == KEY.secret.hex(), "the key of the earlier work is taken over"
-    assert (root / "certificates.csv").read_bytes() == uninterrupted
+    assert (root / "certificates/l2/certificates.csv").read_bytes() == uninterrupted
     assert Run.open(root).robustness.status is Status.PROVEN
 
 
 _KILLED = """
 import os, signal, sys
 from pathlib import Path
-from twinproof.certification.run import certify_run
 from twinproof.certification.smoothed import Sampling
 from twinproof.progress import Silent
 from twinproof.keys import Key
@@ -125,7 +125,7 @@ class Kill(Silent):
 
 run = Run.open(Path(sys.argv[1]))
 options = {"limit": 30, "device": "cpu", "key": Key.from_seed(21), "progress": Kill()}
-certify_run(run, load_run_data(run), sampling=Sampling(20, 120, 0.01), **options)
+tp.certify(run, load_run_data(run), sampling=Sampling(20, 120, 0.01), **options)
 """
 
 
@@ -134,16 +134,16 @@ def test_a_killed_certification_goes_on_to_the_same_bytes(root: Path, dataset: D
     assert killed.returncode == -signal.SIGKILL
     assert len(read_certificates(root)) == 16
     _certify(root, dataset, key=None)
-    assert (root / "certificates.csv").read_bytes() == uninterrupted
+    assert (root / "certificates/l2/certificates.csv").read_bytes() == uninterrupted
 
 
 def test_a_file_cut_anywhere_is_mended(root: Path, dataset: Dataset, uninterrupted: bytes) -> None:
     with pytest.raises(KeyboardInterrupt):
         _certify(root, dataset, progress=StopAfter(3))
-    path = root / "certificates.csv"
-    settings, whole = (root / "certificates.json").read_bytes(), path.read_bytes()
+    path = root / "certificates/l2/certificates.csv"
+    settings, whole = (root / "certificates/l2/certificates.json").read_bytes(), path.read_bytes()
     for length in (0, 3, 47, 48, 49, 60, len(whole) // 2, len(whole) - 30, len(whole) - 1, len(whole)):
-        (root / "certificates.json").write_bytes(settings)
+        (root / "certificates/l2/certificates.json").write_bytes(settings)
         path.write_bytes(whole[:length])
         _certify(root, dataset)
         assert path.read_bytes() == uninterrupted, f"cut at byte {length}"
@@ -261,19 +261,19 @@ def test_overwriting_killed_at_any_step_never_mixes_old_and_new(
 ) -> None:
     """The worst that a kill could do: old votes at sigma 1 counted as done under the new sigma, and called proven."""
     _certify(root, dataset, sigma=1.0)
-    old = (root / "certificates.csv").read_bytes()
+    old = (root / "certificates/l2/certificates.csv").read_bytes()
     assert old != uninterrupted
     with monkeypatch.context() as patched:
         _interrupt(patched, module, name, call)
         with pytest.raises(Interruption):
             _certify(root, dataset, overwrite=True)
     _certify(root, dataset)
-    assert (root / "certificates.csv").read_bytes() == uninterrupted
+    assert (root / "certificates/l2/certificates.csv").read_bytes() == uninterrupted
     record = read_run_json(root)
     assert record["guarantees"]["robustness"]["status"] == "proven"
     assert record["guarantees"]["robustness"]["values"]["sigma"] == 0.25
-    assert record["files"]["certificates.csv"] == {"sha256": sha256_file(root / "certificates.csv")}
-    assert record["files"]["certificates.json"] == {"sha256": sha256_file(root / "certificates.json")}
+    assert record["files"]["certificates.csv"] == {"sha256": sha256_file(root / "certificates/l2/certificates.csv")}
+    assert record["files"]["certificates.json"] == {"sha256": sha256_file(root / "certificates/l2/certificates.json")}
 
 
 def test_planted_settings_before_the_old_lines_are_gone_is_caught(
@@ -287,13 +287,13 @@ def test_planted_settings_before_the_old_lines_are_gone_is_caught(
         with pytest.raises(Interruption):
             _certify(root, dataset, overwrite=True)
     _certify(root, dataset)
-    assert (root / "certificates.csv").read_bytes() != uninterrupted
+    assert (root / "certificates/l2/certificates.csv").read_bytes() != uninterrupted
 
 
 def test_tampered_lines_are_not_bound_again(root: Path, dataset: Dataset) -> None:
     """A second call must not renew the digest of certificates that somebody changed in between."""
     _certify(root, dataset)
-    path, bound = root / "certificates.csv", read_run_json(root)["files"]["certificates.csv"]
+    path, bound = root / "certificates/l2/certificates.csv", read_run_json(root)["files"]["certificates.csv"]
     path.write_text(path.read_text().replace(",0.0", ",0.9"))
     _certify(root, dataset)
     assert read_run_json(root)["files"]["certificates.csv"] == bound != {"sha256": sha256_file(path)}

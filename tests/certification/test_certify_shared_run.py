@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from interruption import StopAfter
+import twinproof as tp
 from twinproof.auditing.verify import verify_run
 from twinproof.certification import run as certify_run_module
 from twinproof.certification.base_classifier import BaseClassifier, base_classifier
 from twinproof.certification.lowering import AS_GIVEN
 from twinproof.certification.method import Sampling
-from twinproof.certification.run import CertifiedRun, certify_run
+from twinproof.certification.run import CertifiedRun
 from twinproof.certification.shared_noise import SharedNoiseCounter
 from twinproof.certification.smoothed import smooth
 from twinproof.data.record import Dataset
@@ -39,13 +40,13 @@ def root(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
 def _certify(root: Path, dataset: Dataset, sampling: Sampling = SHARED, **options: Any) -> CertifiedRun:
     settings = {"sampling": sampling, "limit": LIMIT, "device": "cpu", "key": KEY, **options}
-    return certify_run(Run.open(root), dataset, **settings)
+    return tp.certify(Run.open(root), dataset, **settings)
 
 
 @pytest.mark.parametrize("sampling", [SHARED, TARGET], ids=["all draws", "target"])
 def test_a_run_with_shared_noise_says_so_and_verifies(root: Path, dataset: Dataset, sampling: Sampling) -> None:
     made = _certify(root, dataset, sampling)
-    record = json.loads((root / "certificates.json").read_text())
+    record = json.loads((root / "certificates/l2/certificates.json").read_text())
     assert record["shared_noise"] is True
     assert record["arithmetic"] == "float32"
     assert any("fail together" in line for line in Run.open(root).robustness.assumptions)
@@ -70,7 +71,7 @@ def test_an_interrupted_certification_goes_on_to_the_same_bytes(
     with pytest.raises(KeyboardInterrupt):
         _certify(root, dataset, progress=StopAfter(batches))
     _certify(root, dataset, key=None)
-    assert (root / "certificates.csv").read_bytes() == (other / "certificates.csv").read_bytes()
+    assert (root / "certificates/l2/certificates.csv").read_bytes() == (other / "certificates/l2/certificates.csv").read_bytes()
 
 
 def test_shared_and_own_noise_are_never_mixed(root: Path, dataset: Dataset) -> None:

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from interruption import StopAfter
+import twinproof as tp
 from twinproof.auditing.verify import verify_run
 from twinproof.certification import run as certify_run_module
 from twinproof.certification.method import Sampling
 from twinproof.certification.radius import RadiusRule
-from twinproof.certification.run import CertifiedRun, certify_run
+from twinproof.certification.run import CertifiedRun
 from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError, RunError
 from twinproof.keys import Key
@@ -33,14 +34,14 @@ def root(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
 
 def _certify(root: Path, dataset: Dataset, sampling: Sampling = TARGET, **options: Any) -> CertifiedRun:
-    return certify_run(
+    return tp.certify(
         Run.open(root), dataset, **{"sampling": sampling, "limit": LIMIT, "device": "cpu", "key": KEY, **options}
     )
 
 
 def test_what_is_recorded_verifies(root: Path, dataset: Dataset) -> None:
     made = _certify(root, dataset)
-    record = json.loads((root / "certificates.json").read_text())
+    record = json.loads((root / "certificates/l2/certificates.json").read_text())
     assert record["target_radius"] == 0.1
     assert [look["draws"] for look in record["looks"]] == [125, 250, 500, 600]
     assert sum(look["alpha"] for look in record["looks"]) == pytest.approx(0.01, rel=1e-12)
@@ -54,7 +55,7 @@ def test_what_is_recorded_verifies(root: Path, dataset: Dataset) -> None:
 def test_a_full_certification_says_that_all_draws_were_made(root: Path, dataset: Dataset) -> None:
     made = _certify(root, dataset, FULL)
     assert {one.draws for one in made.certificates} == {600}
-    record = json.loads((root / "certificates.json").read_text())
+    record = json.loads((root / "certificates/l2/certificates.json").read_text())
     assert (record["target_radius"], record["looks"]) == (None, [{"draws": 600, "alpha": 0.01}])
     assert "union bound" not in Run.open(root).robustness.theorem
     assert verify_run(root).problems == ()
@@ -78,7 +79,7 @@ def test_an_interrupted_certification_goes_on_to_the_same_bytes(
         _certify(root, dataset, progress=StopAfter(batches))
     assert len(read_certificates(root)) == 8 * batches
     _certify(root, dataset, key=None)
-    assert (root / "certificates.csv").read_bytes() == (other / "certificates.csv").read_bytes()
+    assert (root / "certificates/l2/certificates.csv").read_bytes() == (other / "certificates/l2/certificates.csv").read_bytes()
 
 
 @pytest.mark.parametrize(

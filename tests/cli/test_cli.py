@@ -80,7 +80,7 @@ def test_a_target_radius_is_decided_with_fewer_draws(call: Any, trained: Path, t
     root = Path(shutil.copytree(trained, tmp_path / "run"))
     options = ["--n", "2000", "--limit", "40", "--target-radius", "0.3", "--overwrite"]
     answer = call("certify", root, *options, "--json").json()
-    lines = [line.split(",") for line in (root / "certificates.csv").read_text().splitlines()[1:]]
+    lines = [line.split(",") for line in (root / "certificates/l2/certificates.csv").read_text().splitlines()[1:]]
     assert answer["target_radius"] == 0.3
     assert answer["decided"] == sum(float(line[5]) >= 0.3 for line in lines) / 40
     assert answer["mean_draws"] == sum(int(line[7]) for line in lines) / 40 < 2000
@@ -114,7 +114,7 @@ def test_shared_noise_is_asked_for_and_said(call: Any, trained: Path, tmp_path: 
     assert "shared by all inputs" in shared.out
     assert "95 % interval given this noise" in shared.out
     answer = call("certify", root, *options, "--shared-noise", "--json").json()
-    record = json.loads((root / "certificates.json").read_text())
+    record = json.loads((root / "certificates/l2/certificates.json").read_text())
     assert record["shared_noise"] is answer["shared_noise"] is True
     assert (answer["form"], answer["arithmetic"]) == (record["form"], record["arithmetic"])
     assert call("verify", root, "--json").json()["problems"] == []

@@ -90,7 +90,7 @@ def test_radii_of_a_bound_that_is_known_to_be_false_are_called_claims(call: Any,
     """Crossed by an attack, they end with 0: nobody was promised anything."""
     certify = ("certify", root, "--n", "200", "--limit", "20", "--device", "cpu", "--bound", "published", "--overwrite")
     assert call(*certify).code == 0
-    path = root / "certificates.csv"
+    path = root / "certificates/l2/certificates.csv"
     header, *lines = [line.split(",") for line in path.read_text().splitlines()]
     for line in lines:
         line[header.index("prediction")], line[header.index("radius")] = line[header.index("label")], "9.000000"

@@ -47,7 +47,7 @@ def root(certified: Path, tmp_path: Path) -> Path:
 
 
 def _multiply_radii(root: Path, factor: float) -> None:
-    path = root / "certificates.csv"
+    path = root / "certificates/l2/certificates.csv"
     header, *lines = [line.split(",") for line in path.read_text().splitlines()]
     column = header.index("radius")
     for line in lines:
@@ -119,7 +119,7 @@ def test_a_bound_that_is_known_to_be_false_is_refuted_as_expected(call: Any, roo
 
 
 def test_nothing_to_attack_is_said(call: Any, root: Path) -> None:
-    path = root / "certificates.csv"
+    path = root / "certificates/l2/certificates.csv"
     header, *lines = [line.split(",") for line in path.read_text().splitlines()]
     for line in lines:
         line[header.index("prediction")], line[header.index("radius")] = "-1", "0.000000"
@@ -153,4 +153,4 @@ def test_a_mistake_gets_one_clear_message_and_two(
     assert words in answer.err
     assert "Traceback" not in answer.err
     assert set(call(*filled, "--json").json()["error"]) == {"what", "where", "got", "wanted", "fix"}
-    assert not (root / "audit.json").exists()
+    assert not (root / "audits/l2.json").exists()

@@ -111,7 +111,7 @@ def _place(verb: Verb, certified: Path, folder: Path) -> Path:
     if verb.needs_run:
         shutil.copytree(certified, root)
         if verb.name == "certify":
-            (root / "certificates.json").unlink()
+            (root / "certificates/l2/certificates.json").unlink()
     return root
 
 
@@ -135,7 +135,7 @@ def whole(certified: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable
 def _contents(root: Path, verb: Verb) -> dict[str, bytes]:
     found = {name: (root / name).read_bytes() for name in verb.leaves}
     if verb.name == "audit":
-        audit = json.loads((root / "audit.json").read_text())["certificates"]
+        audit = json.loads((root / "audits/l2.json").read_text())["certificates"]
         found["audit.json"] = json.dumps([audit["attacked"], audit["verdict"]]).encode()
     return found
 

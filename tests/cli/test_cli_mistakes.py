@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+import twinproof as tp
 from twinproof.certification.method import Sampling
-from twinproof.certification.run import certify_run
 from twinproof.cli.train import assignments
 from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError
@@ -126,7 +126,7 @@ OPTIONS: list[tuple[tuple[str, ...], str]] = [
 @pytest.fixture(scope="module")
 def certified(trained: Path, dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = Path(shutil.copytree(trained, tmp_path_factory.mktemp("mistakes") / "run"))
-    certify_run(Run.open(root), dataset, sampling=Sampling(10, 100), limit=2, device="cpu")
+    tp.certify(Run.open(root), dataset, sampling=Sampling(10, 100), limit=2, device="cpu")
     return root
 
 

@@ -12,18 +12,19 @@ import numpy as np
 import pytest
 import torch
 
+import twinproof as tp
 from twinproof.attacks.objective import Objective, OwnNoise, Plain
 from twinproof.attacks.resumable import attack_in_folder
 from twinproof.attacks.search import Attack
 from twinproof.auditing.verify import verify_run
 from twinproof.certification.method import Method, Sampling
-from twinproof.certification.run import certify_run, smoothed_for_run
+from twinproof.certification.run import smoothed_for_run
 from twinproof.data.record import Dataset
 from twinproof.errors import RunError
 from twinproof.evaluation import under_attack
-from twinproof.evaluation.attack_work import smoothed_objective
+from twinproof.evaluation.protocols import smoothed_objective
 from twinproof.evaluation.protocols import AttackPlan
-from twinproof.evaluation.under_attack import AttackedRun, attack_run
+from twinproof.evaluation.under_attack import AttackedRun
 from twinproof.keys import Key
 from twinproof.layers.noise import NoiseLayer, silenced
 from twinproof.recipes.run_data import load_run_data
@@ -37,7 +38,7 @@ CPU = torch.device("cpu")
 
 
 def _certify(root: Path, dataset: Dataset, method: Method, sigma: float | None = None) -> None:
-    certify_run(
+    tp.certify(
         Run.open(root),
         dataset,
         sampling=Sampling(20, 500),
@@ -72,7 +73,7 @@ def root(certified: Path, tmp_path: Path) -> Path:
 
 def _attack(root: Path, dataset: Dataset, **options: Any) -> AttackedRun:
     settings = {"plan": PLAN, "sampling": SAMPLING, "limit": LIMIT, "device": "cpu", "key": Key.from_seed(5), **options}
-    return attack_run(Run.open(root), dataset, **settings)
+    return tp.attack(Run.open(root), dataset, **settings)
 
 
 def _draws(target: Objective) -> bool:
@@ -92,7 +93,7 @@ def test_the_record_names_the_noise_the_norm_and_the_bound(
     made = _attack(root, dataset)
     wanted = [("paper", Plain, False), ("adaptive", Plain, False), ("adaptive", OwnNoise, True)]
     assert [(name, type(target), _draws(target)) for name, target in attacked] == wanted * len(PLAN.sizes)
-    settings, certificates = made.settings, json.loads((root / "certificates.json").read_text())
+    settings, certificates = made.settings, json.loads((root / "certificates/l2/certificates.json").read_text())
     for name in ("sigma", "levels", "law", "place", "bound", "operator_norm", "slack", "grid", "tau"):
         assert getattr(settings, name) == certificates[name], name
     assert (settings.certificate_norm, settings.noise_dimension) == (certificates["norm"], certificates["dimension"])
@@ -109,7 +110,7 @@ def test_the_networks_own_answers_are_those_without_noise(root: Path, dataset: D
 
     made = _attack(root, dataset, plan=replace(PLAN, sizes=(0.1875,)))
     model = Run.open(root).model()
-    for name, stored in load_file(root / "attacks.safetensors").items():
+    for name, stored in load_file(root / "attacks/l2/attacks.safetensors").items():
         with torch.no_grad(), silenced(model):
             classes = model(torch.as_tensor(stored.astype(np.float32) / dataset.levels)).argmax(dim=1)
         assert [line.network for line in made.lines if line.entry == name] == classes.tolist()

@@ -11,6 +11,7 @@ import pytest
 
 from interruption import StopAfter
 from rank_processes import run_ranks
+import twinproof as tp
 from twinproof.attacks import resumable
 from twinproof.auditing.verify import verify_run
 from twinproof.certification.method import Sampling
@@ -18,7 +19,6 @@ from twinproof.compute.ranks import ALONE, Ranks
 from twinproof.data.record import Dataset
 from twinproof.evaluation import under_attack
 from twinproof.evaluation.protocols import AttackPlan
-from twinproof.evaluation.under_attack import attack_run
 from twinproof.keys import Key
 from twinproof.progress import Progress
 from twinproof.runs.run import Run
@@ -30,7 +30,7 @@ FILES = ("attacks.csv", "attacks.safetensors")
 
 def attacked(root: Path, dataset: Dataset, progress: Progress | None = None) -> Callable[[Ranks], int]:
     def work(ranks: Ranks) -> int:
-        made = attack_run(
+        made = tp.attack(
             Run.open(root),
             dataset,
             plan=AttackPlan(norm="l2", sizes=(0.5,), attacks=("fgsm", "pgd"), steps=2, draws=2),

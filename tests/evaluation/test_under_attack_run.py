@@ -19,23 +19,23 @@ import torch
 from scipy.stats import beta
 from torch import Tensor, nn
 
+import twinproof as tp
 from twinproof.attacks.objective import Expectation, Objective, Plain, Smoothed
 from twinproof.attacks.resumable import attack_in_folder
 from twinproof.attacks.search import Attack
 from twinproof.auditing.verify import verify_run
 from twinproof.certification.method import Sampling
-from twinproof.certification.run import certify_run
 from twinproof.certification.smoothed import smooth
 from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError, RunError, UserError
 from twinproof.evaluation import attack_results, under_attack
 from twinproof.evaluation.protocols import AttackPlan
-from twinproof.evaluation.under_attack import AttackedRun, attack_run
+from twinproof.evaluation.under_attack import AttackedRun
 from twinproof.keys import Key
 from twinproof.progress import Silent
 from twinproof.recipes.run_data import load_run_data
 from twinproof.recipes.train import train
-from twinproof.runs.attacks import read_attack_lines, read_attacks
+from twinproof.evaluation.attack_record import read_attack_lines, read_attacks
 from twinproof.runs.certificates import CertificateWriter, read_certificates
 from twinproof.runs.layout import update_run_json
 from twinproof.runs.run import Run
@@ -53,7 +53,7 @@ def certified(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("attacked") / "run"
     settings = {"data": {"source": "digits"}, "recipe": "regular", "model": "mlp", "steps": 200, "learning_rate": 0.5}
     run = train({**settings, "sigma": 0.25, "seed": 1, "performance": {"device": "cpu"}}, root)
-    certify_run(run, load_run_data(run), sampling=Sampling(20, 1000), limit=100, device="cpu", key=Key.from_seed(6))
+    tp.certify(run, load_run_data(run), sampling=Sampling(20, 1000), limit=100, device="cpu", key=Key.from_seed(6))
     return root
 
 
@@ -64,7 +64,7 @@ def dataset(certified: Path) -> Dataset:
 
 def _attack(root: Path, dataset: Dataset, **options: Any) -> AttackedRun:
     settings = {"plan": PLAN, "sampling": SAMPLING, "limit": LIMIT, "device": "cpu", "key": KEY, **options}
-    return attack_run(Run.open(root), dataset, **settings)
+    return tp.attack(Run.open(root), dataset, **settings)
 
 
 @pytest.fixture(scope="module")
@@ -85,13 +85,13 @@ def _content(root: Path) -> dict[str, bytes]:
 
 
 def _rows(root: Path) -> list[dict[str, str]]:
-    return list(csv.DictReader((root / "attacks.csv").read_text().splitlines()))
+    return list(csv.DictReader((root / "attacks/l2/attacks.csv").read_text().splitlines()))
 
 
 def _inputs(root: Path) -> dict[str, np.ndarray[Any, Any]]:
     from safetensors.numpy import load_file
 
-    return dict(load_file(root / "attacks.safetensors"))
+    return dict(load_file(root / "attacks/l2/attacks.safetensors"))
 
 
 def test_the_network_and_the_smoothed_classifier_said_what_is_written(attacked: Path, dataset: Dataset) -> None:
@@ -123,8 +123,8 @@ def test_the_network_and_the_smoothed_classifier_said_what_is_written(attacked: 
 def test_the_results_follow_from_the_lines(attacked: Path) -> None:
     """Accuracies, intervals and the certified line counted from the two CSV files with nothing but Python and scipy."""
     rows = _rows(attacked)
-    results = json.loads((attacked / "attacks.json").read_text())["results"]
-    certificates = list(csv.DictReader((attacked / "certificates.csv").read_text().splitlines()))
+    results = json.loads((attacked / "attacks/l2/attacks.json").read_text())["results"]
+    certificates = list(csv.DictReader((attacked / "certificates/l2/certificates.csv").read_text().splitlines()))
 
     def interval(count: int) -> tuple[float, float]:
         low, high = beta.ppf(0.025, count, LIMIT - count + 1), beta.ppf(0.975, count + 1, LIMIT - count)
@@ -174,12 +174,12 @@ def test_the_run_still_verifies_and_nothing_is_left_behind(attacked: Path) -> No
     verification = verify_run(attacked)
     assert verification.ok, verification.problems
     assert not (attacked / "private" / "attacks").exists()
-    lines = (attacked / "attacks.csv").read_bytes()
-    (attacked / "attacks.csv").write_bytes(lines.replace(b",3,", b",4,", 1))
+    lines = (attacked / "attacks/l2/attacks.csv").read_bytes()
+    (attacked / "attacks/l2/attacks.csv").write_bytes(lines.replace(b",3,", b",4,", 1))
     try:
         assert not verify_run(attacked).ok, "the digests are bound"
     finally:
-        (attacked / "attacks.csv").write_bytes(lines)
+        (attacked / "attacks/l2/attacks.csv").write_bytes(lines)
 
 
 def test_the_papers_fgsm_is_the_papers(root: Path, dataset: Dataset) -> None:
@@ -192,7 +192,7 @@ def test_the_papers_fgsm_is_the_papers(root: Path, dataset: Dataset) -> None:
     (gradient,) = torch.autograd.grad(loss, leaf)
     wanted = (stored + 2 * gradient.sign()).clamp(0, dataset.levels)
     assert np.array_equal(_inputs(root)["paper/network/fgsm/0.125"], wanted.numpy().astype(np.uint8))
-    result = json.loads((root / "attacks.json").read_text())["results"]["sizes"][0]
+    result = json.loads((root / "attacks/l2/attacks.json").read_text())["results"]["sizes"][0]
     assert result["reach"] == 1.0, "sqrt(64) * 0.125"
     assert "adaptive" not in result
     assert "difference" not in result
@@ -230,7 +230,7 @@ def test_interrupted_attacks_go_on_to_the_same_bytes(
     assert made.settings.key == KEY.secret.hex(), "the key of the earlier work is taken over"
     for name in LASTING:
         assert (root / name).read_bytes() == (attacked / name).read_bytes()
-    assert made.results == json.loads((attacked / "attacks.json").read_text())["results"]
+    assert made.results == json.loads((attacked / "attacks/l2/attacks.json").read_text())["results"]
     assert verify_run(root).ok
 
 
@@ -239,7 +239,6 @@ import os, signal, sys
 from pathlib import Path
 from twinproof.certification.smoothed import Sampling
 from twinproof.evaluation.protocols import AttackPlan
-from twinproof.evaluation.under_attack import attack_run
 from twinproof.progress import Silent
 from twinproof.keys import Key
 from twinproof.recipes.run_data import load_run_data
@@ -255,7 +254,7 @@ class Kill(Silent):
 run = Run.open(Path(sys.argv[1]))
 options = {"limit": 120, "device": "cpu", "key": Key.from_seed(5), "progress": Kill()}
 plan = AttackPlan(sizes=(0.25, 0.75), steps=8, draws=4)
-attack_run(run, load_run_data(run), plan=plan, sampling=Sampling(20, 200, 0.001), **options)
+tp.attack(run, load_run_data(run), plan=plan, sampling=Sampling(20, 200, 0.001), **options)
 """
 
 
@@ -280,7 +279,7 @@ def test_a_kill_while_the_record_is_written_is_mended(
         with pytest.raises(KeyboardInterrupt):
             _attack(root, dataset)
     _attack(root, dataset)
-    assert (root / "attacks.csv").read_bytes() == (attacked / "attacks.csv").read_bytes()
+    assert (root / "attacks/l2/attacks.csv").read_bytes() == (attacked / "attacks/l2/attacks.csv").read_bytes()
     assert verify_run(root).ok
 
 
@@ -294,7 +293,7 @@ def test_a_second_call_attacks_nothing(attacked: Path, dataset: Dataset, monkeyp
 
 def test_lost_lines_are_noticed_and_changed_ones_not_bound_again(attacked: Path, dataset: Dataset, tmp_path: Path) -> None:
     root = Path(shutil.copytree(attacked, tmp_path / "run"))
-    path, whole = root / "attacks.csv", (attacked / "attacks.csv").read_text()
+    path, whole = root / "attacks/l2/attacks.csv", (attacked / "attacks/l2/attacks.csv").read_text()
     path.write_text(whole.replace(",3,", ",4,", 1))
     _attack(root, dataset)
     assert not verify_run(root).ok, "a second call must not renew the digest of lines that somebody changed"
@@ -339,10 +338,10 @@ def test_unfinished_work_of_other_settings_is_refused_too(root: Path, dataset: D
 
 def test_overwriting_keeps_the_old_record_until_the_new_one_is_whole(attacked: Path, dataset: Dataset, tmp_path: Path) -> None:
     root = Path(shutil.copytree(attacked, tmp_path / "run"))
-    old = (root / "attacks.csv").read_bytes()
+    old = (root / "attacks/l2/attacks.csv").read_bytes()
     with pytest.raises(KeyboardInterrupt):
         _attack(root, dataset, limit=5, overwrite=True, progress=StopAfter("judging", 2))
-    assert (root / "attacks.csv").read_bytes() == old
+    assert (root / "attacks/l2/attacks.csv").read_bytes() == old
     assert verify_run(root).ok
     made = _attack(root, dataset, limit=5)
     assert len(made.lines) == 5 * 13
@@ -365,7 +364,7 @@ def test_a_planted_bug_that_doubles_radii_is_a_crossing(attacked: Path, dataset:
     broken = [result for result in made.results["sizes"] if result["crossing"]]
     assert all(result["flips"] > 0 and result["flips_probability"] < 1e-6 for result in broken)
     assert any("misled inside their certified radius" in warning for warning in made.results["warnings"])
-    assert json.loads((root / "attacks.json").read_text())["results"]["crossing"] is True, "the record is renewed"
+    assert json.loads((root / "attacks/l2/attacks.json").read_text())["results"]["crossing"] is True, "the record is renewed"
     _change_radii(root, lambda radius: radius / 2)
     assert not _attack(root, dataset).results["crossing"]
 
@@ -412,7 +411,7 @@ def test_a_run_without_certificates_draws_its_own_line(trained: Path, tmp_path: 
     plan = AttackPlan(sizes=(0.1,), attacks=("fgsm",), protocols=("paper",))
     made = _attack(root, data, plan=plan, limit=20)
     assert made.results["certified_by"] == {"source": "attacks.csv", "inputs": 20, "alpha": 0.001}
-    certify_run(Run.open(root), data, sampling=Sampling(20, 300), limit=15, device="cpu")
+    tp.certify(Run.open(root), data, sampling=Sampling(20, 300), limit=15, device="cpu")
     again = _attack(root, data, plan=plan, limit=20)
     assert again.results["certified_by"] == {"source": "certificates.csv", "inputs": 15, "alpha": 0.001}
     assert again.results["sizes"][0]["certified"]["inputs"] == 15
@@ -498,7 +497,7 @@ def test_a_network_with_noise_of_its_own_is_attacked_in_expectation(
     settings = {"recipe": "regular", "steps": 30, "learning_rate": 0.5, "seed": 1, "performance": {"device": "cpu"}}
     run = train(settings, tmp_path / "run", dataset=dataset, network=NoisyAtInference())
     plan = AttackPlan(sizes=(0.5,), attacks=("fgsm",), draws=3)
-    made = attack_run(run, dataset, plan=plan, sampling=SAMPLING, limit=20, device="cpu", key=KEY)
+    made = tp.attack(run, dataset, plan=plan, sampling=SAMPLING, limit=20, device="cpu", key=KEY)
     assert made.settings.random_network
     assert [(protocol, type(target), getattr(target, "draws", None)) for protocol, target in attacked] == [
         ("paper", Plain, None),

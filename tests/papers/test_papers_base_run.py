@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from twinproof.certification.run import certify_run
+import twinproof as tp
 from twinproof.data.record import Dataset
 from twinproof.errors import RunError
 from twinproof.papers import measure as measuring
@@ -167,12 +167,12 @@ def test_what_is_left_of_another_model_is_not_mixed_in(store: CellStore) -> None
 
 
 def test_a_copy_that_is_gone_is_certified_again_and_nothing_trained(store: CellStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    before, certificates = kept(store), (folders(store)[0.25] / "certificates.csv").read_bytes()
+    before, certificates = kept(store), (folders(store)[0.25] / "certificates/l2/certificates.csv").read_bytes()
     lose(store, CELL, 0.5)
     monkeypatch.setattr("twinproof.recipes.train.run_loop", None)  # a step would end in an error
     done, lines = made(store)
     check_one_model(store, done)
-    assert (kept(store), (folders(store)[0.25] / "certificates.csv").read_bytes()) == (before, certificates)
+    assert (kept(store), (folders(store)[0.25] / "certificates/l2/certificates.csv").read_bytes()) == (before, certificates)
     assert lines == []
 
 
@@ -197,7 +197,7 @@ def stopped_at_the_second_sigma(monkeypatch: pytest.MonkeyPatch) -> None:
     def stopped(run: Run, *given: Any, **named: Any) -> Any:
         if run.root.name == FOLDERS[0.5]:
             raise KeyboardInterrupt
-        return certify_run(run, *given, **named)
+        return tp.certify(run, *given, **named)
 
     monkeypatch.setattr(smoothing_numbers, "certify_run", stopped)
 

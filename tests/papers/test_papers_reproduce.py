@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import twinproof as tp
 from twinproof.certification.method import Method, Sampling
-from twinproof.certification.run import certify_run
 from twinproof.data.load import load
 from twinproof.errors import ConfigError, DataError, RunError
 from twinproof.keys import Key
@@ -75,8 +75,8 @@ def test_cells_are_runs_that_anyone_can_open(made: Made) -> None:
         run = Run.open(folder)
         assert run.record["config"]["seed"] is None
         assert run.record["config"]["noise_layer"]["norm"] == "linf"
-        assert (folder / "attacks.json").is_file()
-        assert json.loads((folder / "certificates.json").read_text())["norm"] == "linf"
+        assert (folder / "attacks/l2/attacks.json").is_file()
+        assert json.loads((folder / "certificates/l2/certificates.json").read_text())["norm"] == "linf"
 
 
 def test_numbers_are_shares_and_fall_as_they_must(made: Made) -> None:
@@ -100,7 +100,7 @@ def test_reading_votes_again_is_certifying_with_another_bound(made: Made, tmp_pa
     assert before is not None
     votes = np.array([one.votes for one in read_certificates(root)])
     read = Rereading.of(Run.open(root), digits, before).read(bound, votes, before.n, before.alpha).radii
-    again = certify_run(
+    again = tp.certify(
         Run.open(root),
         digits,
         sampling=Sampling(before.n0, before.n, before.alpha),

@@ -11,7 +11,7 @@ from scipy.special import betaincinv, ndtri
 from twinproof.errors import CheckFailed
 from twinproof.layers.noise_placement import BOTH_PLACES
 from twinproof.papers.rereading import COMPOSITION, HGM, PIXELDP, PUBLISHED, TIGHT, Rereading, bounds_for, recorded_rule
-from twinproof.runs.certificates import CertificateSettings
+from twinproof.certification.record import CertificateSettings
 
 DRAWS, ALPHA, SIGMA, NORM = 10_000, 0.001, 0.5, 4.0
 VOTES = np.array([0, 4000, 5001, 5200, 6000, 9000, 9900, 9990, 9999, 10_000], dtype=np.int64)

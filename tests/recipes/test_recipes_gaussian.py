@@ -11,9 +11,9 @@ import torch
 from recipe_fixtures import on_one_thread as on_one_thread
 from small_runs import ledger_lines
 
+import twinproof as tp
 from twinproof.auditing.verify import verify_run
 from twinproof.certification.method import Sampling
-from twinproof.certification.run import certify_run
 from twinproof.data.config import DataConfig
 from twinproof.data.load import load
 from twinproof.data.record import Dataset
@@ -107,7 +107,7 @@ def test_it_trains_and_certifies(tmp_path: Path) -> None:
     assert run.record["privacy"] is None
     assert run.record["config"]["epsilon"] is None, "a budget that nothing keeps is not written down"
     assert [line["kind"] for line in ledger_lines(run.root)] == ["open", "close"]
-    certified = certify_run(run, _digits(), sampling=Sampling(20, 200, 0.001), limit=60, key=Key.from_seed(3))
+    certified = tp.certify(run, _digits(), sampling=Sampling(20, 200, 0.001), limit=60, key=Key.from_seed(3))
     assert certified.settings.sigma == 0.25
     summary = summarize(certified.certificates, certified.settings, radii=(0.0, 0.25)).as_dict()
     assert summary["certified_accuracy"]["0"] > 0.7
@@ -121,6 +121,6 @@ def test_noise_in_training_is_what_makes_radii(tmp_path: Path) -> None:
     for recipe in ("gaussian", "regular"):
         settings = SETTINGS | {"recipe": recipe, "sigma": 1.0, "epochs": 15, "schedule": "cosine"}
         run = train(settings, tmp_path / recipe)
-        certified = certify_run(run, _digits(), sampling=sampling, limit=80, key=Key.from_seed(3))
+        certified = tp.certify(run, _digits(), sampling=sampling, limit=80, key=Key.from_seed(3))
         radii.append(summarize(certified.certificates, certified.settings, radii=(0.0,)).as_dict()["acr"])
     assert radii[0] > 1.05 * radii[1]

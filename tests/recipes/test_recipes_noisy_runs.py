@@ -16,9 +16,9 @@ from safetensors.torch import load_file
 from small_runs import tiny
 from torch import Tensor, nn
 
+import twinproof as tp
 from twinproof.auditing.verify import verify_run
 from twinproof.certification.method import Sampling
-from twinproof.certification.run import certify_run
 from twinproof.data.load import load
 from twinproof.guarantee import Status
 from twinproof.keys import Key
@@ -60,7 +60,7 @@ def test_a_recipe_learns_the_digits_and_is_certified_in_its_norm(
 ) -> None:
     run = train(DIGITS | {"recipe": recipe} | changes, tmp_path / "run")
     assert run.record["accuracy"]["value"] >= least
-    made = certify_run(run, load("digits"), sampling=Sampling(20, 200), limit=24)
+    made = tp.certify(run, load("digits"), sampling=Sampling(20, 200), limit=24)
     assert made.settings.norm == norm
     assert sum(certificate.correct and certificate.radius > 0 for certificate in made.certificates) >= 8
     assert Run.open(run.root).robustness.status is Status.PROVEN
@@ -185,7 +185,7 @@ def test_an_own_network_gets_its_noise_on_a_copy(source: Path, tmp_path: Path) -
     assert [name for name, _ in network.named_children()] == ["0", "1", "2"], "the caller's network has no noise"
     model = Run.open(run.root, own_network()).model()
     assert [name for name, _ in model.named_children()] == ["0", "noise", "1", "2"]
-    made = certify_run(Run.open(run.root, own_network()), load_run_data(run), sampling=Sampling(10, 50), limit=3)
+    made = tp.certify(Run.open(run.root, own_network()), load_run_data(run), sampling=Sampling(10, 50), limit=3)
     assert made.settings.norm == "linf"
     assert verify_run(run.root, network=own_network()).ok
 

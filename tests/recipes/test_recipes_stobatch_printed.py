@@ -14,10 +14,10 @@ from safetensors.torch import load_file
 from small_runs import ledger_lines, model_bytes, one_thread
 
 from rank_processes import run_ranks
+import twinproof as tp
 from twinproof.auditing.verify import verify_run
 from twinproof.auditing.verify_redistribution import PRINTED
 from twinproof.certification.method import Method, Sampling
-from twinproof.certification.run import certify_run
 from twinproof.data.load import load
 from twinproof.errors import ConfigError, RunError
 from twinproof.guarantee import Status
@@ -64,7 +64,7 @@ def test_it_is_certified_for_the_noise_that_is_drawn_and_not_for_psi_times_that(
     assert float(two.hidden.noise.deviation) == pytest.approx(2 * float(two.input_noise.deviation))
     assert draws.offset.abs().sum() > 0
     for bound in ("tight", "composition"):
-        made = certify_run(
+        made = tp.certify(
             printed_run,
             load("digits"),
             sampling=Sampling(20, 200),

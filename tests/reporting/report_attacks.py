@@ -17,8 +17,8 @@ from twinproof.evaluation.attack_results import attack_results
 from twinproof.evaluation.certified import CertifiedLine
 from twinproof.evaluation.protocols import CLEAN, AttackPlan, Entry
 from twinproof.files import sha256_file
-from twinproof.runs.attacks import AttackLine, AttackRecord, AttackSettings, read_attacks, write_attacks, write_record
-from twinproof.runs.audits import (
+from twinproof.evaluation.attack_record import AttackLine, AttackRecord, AttackSettings, read_attacks, write_attacks, write_record
+from twinproof.auditing.certificate_verdict import (
     FLIPPED,
     HELD,
     UNDECIDED,
@@ -125,8 +125,8 @@ def change_results(root: Path, change: Callable[[dict[str, Any]], None]) -> None
 
 def audit_settings(root: Path, **changes: Any) -> AuditSettings:
     values: dict[str, Any] = {
-        "certificates_sha256": sha256_file(root / "certificates.csv"),
-        "settings_sha256": sha256_file(root / "certificates.json"),
+        "certificates_sha256": sha256_file(root / "certificates/l2/certificates.csv"),
+        "settings_sha256": sha256_file(root / "certificates/l2/certificates.json"),
         "model_sha256": "ab" * 32, "norm": "l2", "inputs": len(LABELS), "attackable": 50, "within": 0.99, "outward": 3.0,
         "steps": 100, "draws": 32, "restarts": 3, "directions": 8, "rounds": 20, "screen": 200, "votes": 10_000,
         "false_flips": 1e-6, "key": "22" * 32, "form": "as given", "arithmetic": "float32", "device": "cpu",

@@ -21,7 +21,7 @@ from twinproof.evaluation.protocols import CLEAN, Entry
 from twinproof.reporting.attack_examples import SHOWN, choose_attacked, contradicting, with_inputs
 from twinproof.reporting.attack_gallery import amplification, attacked_gallery
 from twinproof.reporting.facts import RunFacts, load_facts
-from twinproof.runs.attacks import AttackLine
+from twinproof.evaluation.attack_record import AttackLine
 from twinproof.runs.certificates import ABSTAIN, Certificate
 
 IMAGES = image_data(LABELS)
@@ -137,7 +137,7 @@ def test_what_cannot_be_shown_is_said(tmp_path: Path, dataset: Any, words: str) 
 
 def test_lost_tensors_are_said(tmp_path: Path) -> None:
     root = attacked_run(tmp_path / "run", IMAGES)
-    (root / "attacks.safetensors").unlink()
+    (root / "attacks/l2/attacks.safetensors").unlink()
     facts = load_facts(root)
     assert facts.attacks is not None
     assert "does not hold them" in attacked_gallery(facts, facts.attacks, IMAGES)

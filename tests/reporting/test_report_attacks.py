@@ -16,12 +16,11 @@ from report_attacks import SIZES, add_attacks, attacked_run, change_results, cro
 from report_page import check_page
 from report_runs import LABELS, feature_data, image_data, make_certificates, make_metrics, run_record, write_run
 
+import twinproof as tp
 from twinproof.certification.method import Sampling
-from twinproof.certification.run import certify_run
 from twinproof.data.record import Dataset, Split
 from twinproof.errors import RunError
 from twinproof.evaluation.protocols import AttackPlan
-from twinproof.evaluation.under_attack import attack_run
 from twinproof.keys import Key
 from twinproof.reporting import write_report
 from twinproof.reporting.attack_section import attack_section
@@ -67,7 +66,7 @@ def up(share: float) -> str:
 
 
 def results_of(root: Path) -> dict[str, Any]:
-    return dict(json.loads((root / "attacks.json").read_text())["results"])
+    return dict(json.loads((root / "attacks/l2/attacks.json").read_text())["results"])
 
 
 def test_the_page_shows_the_numbers_of_the_record(tmp_path: Path) -> None:
@@ -131,7 +130,7 @@ def test_a_new_certification_makes_the_results_stale(tmp_path: Path) -> None:
 
 def test_lost_lines_are_noticed(tmp_path: Path) -> None:
     root = attacked_run(tmp_path / "run", IMAGES)
-    (root / "attacks.csv").unlink()
+    (root / "attacks/l2/attacks.csv").unlink()
     page = shown(root)
     assert "do not follow" in page
     assert "No attack misled" in page
@@ -339,9 +338,9 @@ def test_shared_noise_is_said_wherever_certificates_speak(tmp_path: Path) -> Non
 
 def test_a_real_run_end_to_end(trained: Path, dataset: Dataset, tmp_path: Path) -> None:
     root = Path(shutil.copytree(trained, tmp_path / "run"))
-    certify_run(Run.open(root), dataset, sampling=Sampling(20, 200), limit=30, device="cpu", key=Key.from_seed(1))
+    tp.certify(Run.open(root), dataset, sampling=Sampling(20, 200), limit=30, device="cpu", key=Key.from_seed(1))
     plan = AttackPlan(sizes=(0.25, 0.5), steps=3, draws=2)
-    made = attack_run(
+    made = tp.attack(
         Run.open(root), dataset, plan=plan, sampling=Sampling(20, 100), limit=30, device="cpu", key=Key.from_seed(2)
     )
     files = write_report(root, dataset=dataset)

@@ -18,7 +18,7 @@ from twinproof.reporting.audit_facts import BINS_PER_RADIUS
 from twinproof.reporting.audit_section import audit_section
 from twinproof.reporting.card import robustness_sentence
 from twinproof.reporting.facts import load_facts
-from twinproof.runs.audits import HELD, AttackedCertificate, CertificateAudit
+from twinproof.auditing.certificate_verdict import HELD, AttackedCertificate, CertificateAudit
 
 SOUND = [
     *(attacked_certificate(index, ratio) for index, ratio in enumerate((1.0, 1.199999, 1.25, 2.9))),
@@ -153,7 +153,7 @@ def test_nothing_to_attack(tmp_path: Path) -> None:
 
 def test_a_broken_audit_writes_nothing(tmp_path: Path) -> None:
     root, _ = audited(tmp_path, SOUND)
-    (root / "audit.json").write_text('{"format": 9}')
+    (root / "audits/l2.json").write_text('{"format": 9}')
     with pytest.raises(RunError, match=r"audit.json was made by a newer version"):
         write_report(root)
     assert not (root / "report.html").exists()

@@ -235,7 +235,7 @@ def test_training_inputs_never_reach_the_report(tmp_path: Path) -> None:
 
 def test_a_broken_run_writes_nothing(tmp_path: Path) -> None:
     root = full_run(tmp_path)
-    (root / "certificates.csv").write_text("index,label\n1,x\n")
+    (root / "certificates/l2/certificates.csv").write_text("index,label\n1,x\n")
     with pytest.raises(RunError, match=r"certificates.csv is broken"):
         write_report(root)
     assert not (root / "report.html").exists()

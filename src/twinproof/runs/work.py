@@ -254,7 +254,7 @@ def _earlier(place: Place, kind: type[S], finished: Callable[[Path], S], records
         return done
     found = read_json(path, fix="--overwrite starts again")
     settings = found.typed(kind)
-    if done is not None and (done.key, done.made.created) == (settings.key, settings.made.created):
+    if done is not None and not _different(done, settings, {"state", "made.seconds", *settings.FREE}):
         _remove(place.aside)  # a kill came between the last two steps
         return done
     if found.record.get("records") != _of_records(settings, records):
@@ -284,18 +284,23 @@ def _refuse_differences(place: Place, earlier: WorkSettings, wanted: WorkSetting
         free |= {"made.device", "made.versions", "network.form", "network.arithmetic"}
     elif earlier.made.kind == wanted.made.kind:
         free |= {"made.device"}
-    old, new = (dict(_flat(settings)) for settings in (earlier, wanted))
-    different = [name for name in new if name not in free and old[name] != new[name]]
+    different = _different(earlier, wanted, free)
     # The looks follow from the other settings: named only where nothing else explains them.
-    if different := [name for name in different if name != "looks"] or different:
-        last = {name: name.rpartition(".")[2] for name in different}
+    if different := {name: values for name, values in different.items() if name != "looks"} or different:
         raise RunError(
             f"this run has {place.kind} {place.name!r} with other settings",
             where=str(place.settings),
-            got=", ".join(f"{last[name]} {old[name]}" for name in different),
-            wanted=", ".join(f"{last[name]} {new[name]}" for name in different),
+            got=", ".join(f"{name} {old}" for name, (old, _) in different.items()),
+            wanted=", ".join(f"{name} {new}" for name, (_, new) in different.items()),
             fix="--overwrite replaces them; --name keeps both",
         )
+
+
+def _different(one: WorkSettings, other: WorkSettings, free: set[str]) -> dict[str, tuple[Any, Any]]:
+    """Both values of each setting that differs and is not ``free``, which are named by their place in the record."""
+    flat = dict(_flat(one))
+    pairs = {name: (flat[name], value) for name, value in _flat(other) if name not in free}
+    return {name: values for name, values in pairs.items() if values[0] != values[1]}
 
 
 def _flat(record: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+import twinproof as tp
 from twinproof.attacks.threat import Threat
 from twinproof.auditing.verify import verify_run
-from twinproof.certification.run import certify_run
 from twinproof.data.load import load
 from twinproof.errors import ConfigError, RunError
 from twinproof.papers import smoothing_numbers as counting
@@ -44,7 +44,7 @@ def done(store: CellStore) -> Measured:
     def killed(run: Run, *given: Any, **named: Any) -> Any:
         if run.root.name == FOLDERS[0.5]:
             raise KeyboardInterrupt
-        return certify_run(run, *given, **named)
+        return tp.certify(run, *given, **named)
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(counting, "certify_run", killed)
@@ -109,7 +109,7 @@ def test_a_copy_made_after_certifying_is_refused(store: CellStore, done: Measure
     shutil.copytree(store.run_folder(CELL), tmp_path / "late")
     late = Run.open(tmp_path / "late")
     with pytest.raises(RunError, match="other settings"):
-        certify_run(late, load("digits"), sigma=0.5, limit=10, device="cpu")
+        tp.certify(late, load("digits"), sigma=0.5, limit=10, device="cpu")
 
 
 @pytest.mark.parametrize("sigmas", [(), (0.5, 0.5), (0.25, 0.5, 0.25)])
