@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
+import twinproof as tp
 from interruption import StopAfter
 from rank_processes import quick_to_part, run_ranks
-import twinproof as tp
-from twinproof.auditing.verify import verify_run
 from twinproof.certification.method import Sampling
 from twinproof.compute.ranks import ALONE, Ranks
 from twinproof.data.record import Dataset, Split
@@ -48,7 +47,7 @@ def test_any_number_of_ranks_makes_the_same_certificates(
     ends = run_ranks(world, certified(many, dataset, target=target))
     assert [ended.value for ended in ends] == [INPUTS] * world
     assert (many / "certificates/l2/certificates.csv").read_bytes() == (one / "certificates/l2/certificates.csv").read_bytes()
-    assert verify_run(many).problems == ()
+    assert tp.verify(many).problems == ()
 
 
 def test_ranks_go_on_where_one_process_stopped(trained: Path, dataset: Dataset, tmp_path: Path) -> None:
@@ -65,7 +64,10 @@ def test_ranks_go_on_where_one_process_stopped(trained: Path, dataset: Dataset, 
 def test_a_rank_with_other_inputs_stops_everybody(trained: Path, dataset: Dataset, tmp_path: Path) -> None:
     run = Path(shutil.copytree(trained, tmp_path / "run"))
     certified(run, dataset)(ALONE)
-    before = {name: (run / name).read_bytes() for name in ("certificates.csv", "certificates.json", "run.json")}
+    before = {
+        name: (run / name).read_bytes()
+        for name in ("certificates/l2/certificates.csv", "certificates/l2/certificates.json", "run.json")
+    }
     test = dataset.test
     changed = test.inputs.copy()
     changed[-1] = dataset.levels - changed[-1]

@@ -181,7 +181,8 @@ def test_a_certification_is_found_by_name_norm_or_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "more"), [({}, False), ({"statistic": "scores"}, True), ({"runner_up": "union"}, True), ({"norm": "linf"}, False)]
+    ("changes", "more"),
+    [({}, False), ({"statistic": "scores"}, True), ({"runner_up": "union"}, True), ({"norm": "linf"}, False)],
 )
 def test_more_columns_are_needed_where_votes_are_not_all(changes: dict[str, str], more: bool) -> None:
     scores = {"confidence": "hoeffding"} if "statistic" in changes else {}

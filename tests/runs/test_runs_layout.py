@@ -14,7 +14,15 @@ from twinproof.runs.reading import read_lines
 
 def test_the_names_stand_in_the_description(tmp_path: Path) -> None:
     layout = RunLayout(tmp_path)
-    paths = [layout.run_json, layout.model, layout.ledger, layout.metrics, layout.report_html, layout.report_json, layout.private]
+    paths = [
+        layout.run_json,
+        layout.model,
+        layout.ledger,
+        layout.metrics,
+        layout.report_html,
+        layout.report_json,
+        layout.private,
+    ]
     description = (Path(__file__).parents[2] / "docs" / "formats" / "run.md").read_text()
     assert all(path.parent == tmp_path and path.name in description for path in paths)
     assert list(tmp_path.iterdir()) == [], "naming makes nothing"

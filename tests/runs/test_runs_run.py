@@ -59,7 +59,11 @@ def test_a_run_is_shown_in_a_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize("section", ["privacy", "robustness"])
 def test_a_promise_without_a_theorem_is_named(tmp_path: Path, section: str) -> None:
     promise = {name: value for name, value in PRIVACY.as_dict().items() if name != "theorem"}
-    _make(tmp_path, guarantees={"privacy": PRIVACY.as_dict(), "robustness": {}} | {section: promise if section == "privacy" else {"l2": promise}})
+    _make(
+        tmp_path,
+        guarantees={"privacy": PRIVACY.as_dict(), "robustness": {}}
+        | {section: promise if section == "privacy" else {"l2": promise}},
+    )
     run = Run.open(tmp_path)
     with pytest.raises(RunError, match=r"run\.json is broken"):
         _ = run.guarantee, run.robustness
