@@ -15,7 +15,6 @@ import torch
 from pydantic import TypeAdapter
 from torch import Tensor
 
-from twinproof.attacks.threat import BALLS
 from twinproof.auditing.certificate_attacks import OUTWARD, WITHIN, CertificateAttacker
 from twinproof.auditing.certificate_judge import FALSE_FLIPS, judging_method
 from twinproof.auditing.certificate_search import AttackBudget
@@ -162,9 +161,6 @@ def certificates_of(run: Run, dataset: Dataset, limit: int | None, name: str | N
             wanted="a complete certification",
             fix=f"twinproof certify {run.root}",
         )
-    if found.settings.method.norm not in BALLS:
-        norm = found.settings.method.norm
-        raise RunError("the certificates are in an unknown norm", where=str(found.path), got=norm, wanted=", ".join(BALLS))
     digests = [_bound_digest(run, path) for path in (found.path, found.csv)]
     if not found.is_of(run):
         raise RunError(
