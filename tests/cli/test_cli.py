@@ -115,8 +115,8 @@ def test_shared_noise_is_asked_for_and_said(call: Any, trained: Path, tmp_path: 
     assert "95 % interval given this noise" in shared.out
     answer = call("certify", root, *options, "--shared-noise", "--json").json()
     record = json.loads((root / "certificates/l2/certificates.json").read_text())
-    assert record["shared_noise"] is answer["shared_noise"] is True
-    assert (answer["form"], answer["arithmetic"]) == (record["form"], record["arithmetic"])
+    assert record["sampling"]["shared_noise"] is answer["shared_noise"] is True
+    assert (answer["form"], answer["arithmetic"]) == (record["network"]["form"], record["network"]["arithmetic"])
     assert call("verify", root, "--json").json()["problems"] == []
     page = Path(call("report", root, "--json").json()["html"]).read_text()
     assert "certificates may fail together" in page
@@ -482,7 +482,8 @@ def test_demo_runs_the_main_job(tmp_path: Path) -> None:
     for size, certified in attacked["certified_accuracy"].items():
         # An answer under attack rests on fewer draws than a certificate, and an abstention is not correct.
         assert certified - 0.1 < attacked["accuracy"][size] <= attacked["clean_accuracy"]
-    assert {"attacks.json", "attacks.csv", "attacks.safetensors"} <= {path.name for path in (tmp_path / "demo").iterdir()}
+    attacks = {path.name for path in (tmp_path / "demo/attacks/l2").iterdir()}
+    assert attacks == {"attacks.json", "attacks.csv", "attacks.safetensors"}
     assert "Under attack" in (tmp_path / "demo" / "report.html").read_text()
     assert (tmp_path / "demo" / "report.html").stat().st_size > 10_000
     assert "Traceback" not in done.stderr

@@ -59,20 +59,18 @@ VERBS = {
         Verb(
             "certify",
             _of_run("certify", "--n", "40", "--n0", "10", "--limit", "20", "--device", "cpu"),
-            ("certificates.csv",),
+            ("certificates/l2/certificates.csv",),
             needs_run=True,
         ),
         Verb(
             "attack",
             _of_run("attack", "--limit", "8", "--steps", "2", "--n", "40", "--size", "0.5", "--seed", "1", "--device", "cpu"),
-            ("attacks.csv", "attacks.safetensors"),
+            ("attacks/l2/attacks.csv", "attacks/l2/attacks.safetensors"),
             needs_run=True,
         ),
         Verb(
             "audit",
-            _of_run(
-                "audit", "--certificates", "--steps", "2", "--draws", "2", "--restarts", "1", "--votes", "100", "--seed", "7"
-            ),
+            _of_run("audit", "--steps", "2", "--draws", "2", "--restarts", "1", "--votes", "100", "--seed", "7"),
             (),
             needs_run=True,
         ),

@@ -21,7 +21,7 @@ DEEP = "/".join(["a" * 200] * 40)
 TRAIN = ("train", "--data", "digits", "--set", "model=mlp", "--out", "{tmp}/x")
 CERTIFY = ("certify", "{run}", "--overwrite", "--limit", "2", "--n", "100")
 ATTACK = ("attack", "{run}", "--overwrite", "--limit", "2", "--n", "50")
-AUDIT = ("audit", "{run}", "--certificates", "--overwrite", "--limit", "1")
+AUDIT = ("audit", "{run}", "--overwrite", "--limit", "1")
 EPSILON = ("epsilon", "--noise-multiplier", "1", "--delta", "1e-5", "--sample-rate", "0.01")
 SIGMA = ("sigma", "--epsilon", "1", "--delta", "1e-5")
 REPRODUCE = ("reproduce", "hgm-fig3", "--quick", "--out", "{tmp}/x")
@@ -85,7 +85,9 @@ OPTIONS: list[tuple[tuple[str, ...], str]] = [
     *(((*AUDIT, option, value), "") for option, value in (
         ("--steps", "0"), ("--draws", "0"), ("--restarts", "-1"), ("--votes", "0"), ("--limit", "0"), ("--device", "tpu"),
     )),
-    (("audit", "{run}"), "--certificates"),
+    ((*AUDIT, "--certificates", "mine"), "mine"),
+    ((*AUDIT, "--name", "../x"), "name"),
+    ((*CERTIFY, "--name", LONG), "name"),
     (("verify", LONG), ""),
     (("verify", "{run}", "--data", LONG), ""),
     (("report", LONG), ""),

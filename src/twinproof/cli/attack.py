@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from twinproof.cli.output import DataRoot, Device, Json, RunPath, print_json, print_rows
+from twinproof.cli.output import Certificates, DataRoot, Device, Json, Name, Overwrite, RunPath, print_json, print_rows
 from twinproof.cli.ranks import bars_of, launched_ranks
 from twinproof.errors import ConfigError
 
@@ -194,15 +194,9 @@ def attack(
     alpha: Annotated[float, typer.Option(help="Failure probability of each answer.")] = 0.001,
     limit: Annotated[int, typer.Option(help="Only the first inputs of the test set.")] = 500,
     seed: Annotated[int | None, typer.Option(help="Makes the attacks repeatable.")] = None,
-    certificates: Annotated[
-        str | None, typer.Option(help="Name of the certification to compare with; default: that in the norm of the attacks.")
-    ] = None,
-    name: Annotated[
-        str | None, typer.Option(help="Name of these attacks; default: their norm, and the bound where it is not tight.")
-    ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the attacks of this name with ones of other settings.")
-    ] = False,
+    certificates: Certificates = None,
+    name: Name = None,
+    overwrite: Overwrite = False,
     data: Annotated[str | None, typer.Option(help="Where the data lie, if they moved.")] = None,
     device: Device = None,
     data_root: DataRoot = None,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from twinproof.cli.output import DataRoot, Device, Json, RunPath
+from twinproof.cli.output import Certificates, DataRoot, Device, Json, Name, Overwrite, RunPath
 
 if TYPE_CHECKING:
     from twinproof.auditing.certificate_verdict import CertificateAudit, Verdict
@@ -14,19 +14,15 @@ if TYPE_CHECKING:
 
 def audit(
     run: RunPath,
-    certificates: Annotated[
-        str | None, typer.Option(help="Name of the certification to attack; default: that in the run's norm, or the only one.")
-    ] = None,
+    certificates: Certificates = None,
     limit: Annotated[int | None, typer.Option(help="Only the first inputs of the test set.")] = None,
     steps: Annotated[int, typer.Option(help="Steps of each gradient ascent.")] = 100,
     draws: Annotated[int, typer.Option(help="Noise draws for each gradient.")] = 32,
     restarts: Annotated[int, typer.Option(help="Gradient ascents from random starts.")] = 3,
     votes: Annotated[int, typer.Option(help="Fresh draws that confirm a flip.")] = 10_000,
     seed: Annotated[int | None, typer.Option(help="Makes the audit repeatable; default: the system's entropy.")] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the audit; default: that of the certification.")] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the audit of this name with one of other settings.")
-    ] = False,
+    name: Name = None,
+    overwrite: Overwrite = False,
     data: Annotated[str | None, typer.Option(help="Where the data lie, if they moved.")] = None,
     device: Device = None,
     data_root: DataRoot = None,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from twinproof.cli.output import DataRoot, Device, Json, RunPath
+from twinproof.cli.output import DataRoot, Device, Json, Name, Overwrite, RunPath
 from twinproof.cli.ranks import bars_of, launched_ranks
 
 if TYPE_CHECKING:
@@ -45,12 +45,8 @@ def certify(
         typer.Option("--shared-noise", help="Faster: the inputs share their noise, so their certificates may fail together."),
     ] = False,
     limit: Annotated[int | None, typer.Option(help="Only the first inputs of the test set.")] = None,
-    name: Annotated[
-        str | None, typer.Option(help="Name of the certification; default: the norm, and the bound where it is not tight.")
-    ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the certificates of this name with ones of other settings.")
-    ] = False,
+    name: Name = None,
+    overwrite: Overwrite = False,
     data: Annotated[str | None, typer.Option(help="Where the data lie, if they moved.")] = None,
     device: Device = None,
     data_root: DataRoot = None,
@@ -110,7 +106,9 @@ def _tell(run: Path, result: CertifiedRun, *, as_json: bool, overwrite: bool) ->
         return
     show_certified(result)
     # What is about other certificates is a problem for verify, so say how it is renewed.
-    if overwrite and (evaluated := [one.name for one in attacks_of(run).values() if one.settings.certificates == result.name]):
+    if overwrite and (
+        evaluated := [one.name for one in attacks_of(run).values() if one.settings.certificates in (None, result.name)]
+    ):
         typer.echo(f"note: attacks {', '.join(evaluated)} were compared with earlier certificates; attack again to renew them")
     if overwrite and (audited := [one.name for one in audits_of(run).values() if one.settings.of == result.name]):
         typer.echo(f"note: audits {', '.join(audited)} are about earlier certificates; renew them with --overwrite")

@@ -64,6 +64,16 @@ def print_rows(rows: Sequence[tuple[str, str]]) -> None:
         typer.echo(f"{name:<{width}}  {value}")
 
 
+Name = Annotated[
+    str | None, typer.Option("--name", help="Name of the result; default: the norm, and the bound where it is not tight.")
+]
+Certificates = Annotated[
+    str | None,
+    typer.Option("--certificates", help="Name of the certification; default: that in the same norm, or the only one."),
+]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Replace what has this name and other settings; other names are not touched.")
+]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, nothing else there.")]
 Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda.")]
 DataRoot = Annotated[Path | None, typer.Option(help="Where standard data sets lie; default: the variable TWINPROOF_DATA.")]
