@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import twinproof as tp
+from twinproof.certification.record import find_certification
 from twinproof.data.record import Dataset
 from twinproof.errors import RunError
 from twinproof.papers import measure as measuring
@@ -25,7 +26,6 @@ from twinproof.papers.making import make_cells
 from twinproof.papers.measure import measure
 from twinproof.papers.smoothing import Smoothing, sigma_name
 from twinproof.progress import Silent
-from twinproof.runs.certificates import read_certificates, read_settings
 from twinproof.runs.layout import read_run_json
 from twinproof.runs.run import Run
 
@@ -102,10 +102,11 @@ def check_one_model(store: CellStore, done: Measured) -> None:
     runs = {sigma: Run.open(folder) for sigma, folder in folders(store, done.cell).items()}
     assert len({run.model_sha256 for run in runs.values()}) == 1
     for sigma, run in runs.items():
-        settings = read_settings(run.root)
-        assert settings is not None
-        assert (settings.sigma, settings.model_sha256) == (sigma, run.model_sha256)
-        radii = [one.radius if one.correct else 0.0 for one in read_certificates(run.root)]
+        certification = find_certification(run.root)
+        assert certification is not None
+        settings = certification.settings
+        assert (settings.noise.sigma, settings.network.model_sha256) == (sigma, run.model_sha256)
+        radii = [one.radius if one.correct else 0.0 for one in certification.certificates]
         wanted = np.unique(np.floor(np.round(np.array(radii) / 0.1, 9)), return_counts=True)[1]
         groups = done.numbers["radius"][sigma_name(sigma)]["gradient_norm"]["groups"]
         assert [group["count"] for group in groups] == wanted.tolist()
@@ -199,7 +200,7 @@ def stopped_at_the_second_sigma(monkeypatch: pytest.MonkeyPatch) -> None:
             raise KeyboardInterrupt
         return tp.certify(run, *given, **named)
 
-    monkeypatch.setattr(smoothing_numbers, "certify_run", stopped)
+    monkeypatch.setattr(smoothing_numbers, "certify", stopped)
 
 
 @pytest.mark.parametrize("stop", [stopped_in_training, stopped_at_the_second_sigma])

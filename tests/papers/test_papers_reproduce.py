@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 import twinproof as tp
-from twinproof.certification.method import Method, Sampling
+from twinproof.certification.method import Method
+from twinproof.certification.record import find_certification
 from twinproof.data.load import load
 from twinproof.errors import ConfigError, DataError, RunError
 from twinproof.keys import Key
@@ -26,7 +27,6 @@ from twinproof.papers.methods import MNIST, cells_of
 from twinproof.papers.reproduce import PAGE, PICTURE, Reproduced, reproduce
 from twinproof.papers.rereading import Rereading
 from twinproof.papers.results_file import FILE as RESULTS
-from twinproof.runs.certificates import read_certificates, read_settings
 from twinproof.runs.run import Run
 
 EFFORT = Effort(seeds=1, limit=12, epochs=1, quick=True, device="cpu")
@@ -96,19 +96,19 @@ def test_reading_votes_again_is_certifying_with_another_bound(made: Made, tmp_pa
     """Certified anew from the same key, and so the same draws, with the bound itself."""
     (cell,) = cells_of("hgm-pixeldp", MNIST, EFFORT)
     root = Path(shutil.copytree(CellStore(made.out / CELLS).run_folder(cell), tmp_path / "run"))
-    before, digits = read_settings(root), load("digits")
-    assert before is not None
-    votes = np.array([one.votes for one in read_certificates(root)])
-    read = Rereading.of(Run.open(root), digits, before).read(bound, votes, before.n, before.alpha).radii
+    found, digits = find_certification(root), load("digits")
+    assert found is not None
+    before, votes = found.settings, np.array([one.votes for one in found.certificates])
+    read = Rereading.of(Run.open(root), digits, before).read(bound, votes, before.sampling.n, before.sampling.alpha).radii
     again = tp.certify(
         Run.open(root),
         digits,
-        sampling=Sampling(before.n0, before.n, before.alpha),
+        sampling=before.sampling,
         method=Method(norm="linf", bound=bound),
         limit=before.inputs,
         device="cpu",
         key=Key(bytes.fromhex(before.key)),
-        overwrite=True,
+        name="again",
     )
     assert [one.votes for one in again.certificates] == votes.tolist()
     recorded = np.array([one.radius for one in again.certificates])
@@ -130,7 +130,7 @@ def test_an_interrupted_cell_goes_on_with_its_run(tmp_path: Path, monkeypatch: p
     (cell,) = cells_of("dpsgd", MNIST, EFFORT, epsilon=4.0)
     store = CellStore(tmp_path)
     with monkeypatch.context() as patched:
-        patched.setattr(attacked_numbers, "attack_run", interrupt)
+        patched.setattr(attacked_numbers.under_attack, "attack", interrupt)
         with pytest.raises(KeyboardInterrupt):
             make_cells([cell], store, EFFORT)
     assert store.finished(cell) is None

@@ -13,6 +13,7 @@ import torch
 from twinproof.certification.appendix_n import appendix_n_radius
 from twinproof.certification.confidence import Evidence, after_tau
 from twinproof.certification.method import Method
+from twinproof.certification.record import find_certification
 from twinproof.certification.run import smoothed_for_run
 from twinproof.certification.two_noise_bounds import composition_radius, single_pass_radius
 from twinproof.certification.two_noises import TwoNoisesSite
@@ -24,7 +25,6 @@ from twinproof.papers.making import make_cells
 from twinproof.papers.methods import MNIST, cells_of
 from twinproof.papers.reproduce import reproduce
 from twinproof.papers.rereading import COMPOSITION, PUBLISHED, TIGHT, Rereading
-from twinproof.runs.certificates import read_settings
 from twinproof.runs.run import Run
 
 EFFORT = Effort(seeds=1, limit=6, epochs=0.4, quick=True, device="cpu")
@@ -39,9 +39,9 @@ class Made:
 
     @property
     def reading(self) -> Rereading:
-        settings = read_settings(self.run.root)
-        assert settings is not None
-        return Rereading.of(self.run, self.digits, settings)
+        found = find_certification(self.run.root)
+        assert found is not None
+        return Rereading.of(self.run, self.digits, found.settings)
 
 
 @pytest.fixture(scope="module")

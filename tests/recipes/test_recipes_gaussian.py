@@ -108,7 +108,7 @@ def test_it_trains_and_certifies(tmp_path: Path) -> None:
     assert run.record["config"]["epsilon"] is None, "a budget that nothing keeps is not written down"
     assert [line["kind"] for line in ledger_lines(run.root)] == ["open", "close"]
     certified = tp.certify(run, _digits(), sampling=Sampling(20, 200, 0.001), limit=60, key=Key.from_seed(3))
-    assert certified.settings.sigma == 0.25
+    assert certified.settings.noise.sigma == 0.25
     summary = summarize(certified.certificates, certified.settings, radii=(0.0, 0.25)).as_dict()
     assert summary["certified_accuracy"]["0"] > 0.7
     assert summary["certified_accuracy"]["0.25"] > 0.4

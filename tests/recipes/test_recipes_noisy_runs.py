@@ -61,9 +61,9 @@ def test_a_recipe_learns_the_digits_and_is_certified_in_its_norm(
     run = train(DIGITS | {"recipe": recipe} | changes, tmp_path / "run")
     assert run.record["accuracy"]["value"] >= least
     made = tp.certify(run, load("digits"), sampling=Sampling(20, 200), limit=24)
-    assert made.settings.norm == norm
+    assert made.settings.method.norm == norm
     assert sum(certificate.correct and certificate.radius > 0 for certificate in made.certificates) >= 8
-    assert Run.open(run.root).robustness.status is Status.PROVEN
+    assert [one.status for one in Run.open(run.root).robustness.values()] == [Status.PROVEN]
     verification = verify_run(run.root)
     assert verification.ok, [str(problem) for problem in verification.problems]
 
@@ -186,7 +186,7 @@ def test_an_own_network_gets_its_noise_on_a_copy(source: Path, tmp_path: Path) -
     model = Run.open(run.root, own_network()).model()
     assert [name for name, _ in model.named_children()] == ["0", "noise", "1", "2"]
     made = tp.certify(Run.open(run.root, own_network()), load_run_data(run), sampling=Sampling(10, 50), limit=3)
-    assert made.settings.norm == "linf"
+    assert made.settings.method.norm == "linf"
     assert verify_run(run.root, network=own_network()).ok
 
 

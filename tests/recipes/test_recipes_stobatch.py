@@ -65,10 +65,10 @@ def test_it_learns_and_both_bounds_certify_it(digits_run: Run) -> None:
         made = tp.certify(
             digits_run, load("digits"), sampling=Sampling(20, 200), limit=20, method=method, overwrite=True, key=KEY
         )
-        assert made.settings.place == "input-and-first-layer"
+        assert made.settings.noise.place == "input-and-first-layer"
         radii[bound] = [certificate.radius for certificate in made.certificates]
         assert sum(certificate.correct and certificate.radius > 0 for certificate in made.certificates) >= 8
-        assert Run.open(digits_run.root).robustness.status is Status.PROVEN
+        assert [one.status for one in Run.open(digits_run.root).robustness.values()] == [Status.PROVEN]
         verification = verify_run(digits_run.root)
         assert verification.ok, [str(problem) for problem in verification.problems]
     assert all(single >= composed for single, composed in zip(radii["tight"], radii["composition"], strict=True))
@@ -94,7 +94,7 @@ def test_the_papers_network_is_trained_certified_and_verified(tmp_path: Path, va
     run = train(DIGITS | changes, tmp_path / "run")
     assert run.record["config"]["model"] == "stobatch-cnn"
     made = tp.certify(run, load("digits"), sampling=Sampling(20, 100), limit=4, key=KEY)
-    assert made.settings.norm == "linf"
+    assert made.settings.method.norm == "linf"
     verification = verify_run(run.root)
     assert verification.ok, [str(problem) for problem in verification.problems]
 

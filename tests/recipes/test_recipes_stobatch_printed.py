@@ -13,8 +13,8 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import load_file
 from small_runs import ledger_lines, model_bytes, one_thread
 
-from rank_processes import run_ranks
 import twinproof as tp
+from rank_processes import run_ranks
 from twinproof.auditing.verify import verify_run
 from twinproof.auditing.verify_redistribution import PRINTED
 from twinproof.certification.method import Method, Sampling
@@ -73,7 +73,7 @@ def test_it_is_certified_for_the_noise_that_is_drawn_and_not_for_psi_times_that(
             overwrite=True,
             key=Key.from_seed(1),
         )
-        assert made.settings.sigma == float(two.input_noise.deviation)
+        assert made.settings.noise.sigma == float(two.input_noise.deviation)
         verification = verify_run(printed_run.root)
         assert verification.ok, [str(problem) for problem in verification.problems]
     assert Run.open(printed_run.root).guarantee.status is Status.REFUTED, "certificates change nothing about privacy"

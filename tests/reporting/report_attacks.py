@@ -10,14 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from report_runs import LABELS, certificate_settings, make_certificates, make_metrics, run_record, write_run
+from safetensors.numpy import save
 
-from twinproof.auditing.certificate_verdict import verdict_of
-from twinproof.data.record import Dataset
-from twinproof.evaluation.attack_results import attack_results
-from twinproof.evaluation.certified import CertifiedLine
-from twinproof.evaluation.protocols import CLEAN, AttackPlan, Entry
-from twinproof.files import sha256_file
-from twinproof.evaluation.attack_record import AttackLine, AttackRecord, AttackSettings, read_attacks, write_attacks, write_record
+from twinproof.auditing.certificate_search import AttackBudget
 from twinproof.auditing.certificate_verdict import (
     FLIPPED,
     HELD,
@@ -26,25 +21,43 @@ from twinproof.auditing.certificate_verdict import (
     AuditSettings,
     CertificateAudit,
     Flip,
-    write_audit,
+    verdict_of,
 )
+from twinproof.data.record import Dataset
+from twinproof.evaluation.attack_record import AttackLine, AttackSettings, format_lines, read_attacks
+from twinproof.evaluation.attack_results import attack_results
+from twinproof.evaluation.certified import CertifiedLine
+from twinproof.evaluation.protocols import CLEAN, AttackPlan, Entry
+from twinproof.files import sha256_file
 from twinproof.runs.certificates import ABSTAIN, Certificate
+from twinproof.runs.records import json_file
+from work_settings import changed
 
 SIZES = (0.25, 0.5, 1.0)
 Answer = Callable[[Certificate, Entry], int]
 
 
 def attack_settings(dataset: Dataset, **changes: Any) -> AttackSettings:
-    values: dict[str, Any] = {
-        "model_sha256": "ab" * 32, "norm": "l2", "sizes": SIZES, "attacks": ("fgsm", "pgd"), "protocols": ("paper", "adaptive"),
-        "steps": 20, "step_size": None, "paper_steps": 10, "restarts": 1, "draws": 8, "aim": None, "inputs": len(LABELS),
-        "certificate_norm": "l2", "sigma": 0.5, "levels": dataset.levels, "law": "gaussian", "place": "input", "bound": "tight",
-        "operator_norm": 1.0, "slack": 0.0, "grid": 1.0, "tau": 1e-9, "dimension": int(np.prod(dataset.shape)),
-        "noise_dimension": int(np.prod(dataset.shape)), "n0": 100, "n": 1000, "alpha": 0.001,
-        "key": "11" * 32, "random_network": False, "form": "as given", "device": "cpu", "versions": {"torch": "2.13.0"},
-        "created": "2025-01-01T12:00:00Z", "seconds": 12.5, "state": "complete",
-    }  # fmt: skip
-    return AttackSettings(**{**values, **changes})
+    certified = certificate_settings(levels=dataset.levels, grid=1.0, dimension=int(np.prod(dataset.shape)), n=1000)
+    plan = AttackPlan("l2", SIZES, ("fgsm", "pgd"))
+    settings = AttackSettings(
+        network=certified.network,
+        inputs=len(LABELS),
+        key="11" * 32,
+        made=replace(certified.made, created="2025-01-01T12:00:00Z", seconds=12.5),
+        state="complete",
+        plan=plan,
+        method=certified.method,
+        sampling=certified.sampling,
+        noise=certified.noise,
+        certificates="l2",
+        dimension=certified.noise.dimension,
+        random_network=False,
+    )
+    planned = {name: changes.pop(name) for name in list(changes) if hasattr(plan, name)}
+    method = {"norm": changes.pop("certificate_norm", "l2")}
+    settings = replace(settings, plan=replace(plan, **planned), method=replace(certified.method, **method))
+    return changed(settings, **changes)
 
 
 def plausible(certificate: Certificate, entry: Entry) -> int:
@@ -97,12 +110,16 @@ def add_attacks(
     """Attacks the run on paper; ``factor`` is the share of each size that attacked inputs really moved."""
     factor = changes.pop("factor", 0.9)
     settings = attack_settings(dataset, **changes)
-    plan = AttackPlan(norm=settings.norm, sizes=settings.sizes, attacks=settings.attacks, protocols=settings.protocols)
+    plan = settings.plan
     entries = (CLEAN, *plan.entries)
     lines = [attack_line(one, entry, answer(one, entry)) for entry in entries for one in certificates]
     results = attack_results(settings, lines, CertifiedLine(certificates, 0.001, "certificates.csv"))
     inputs = {entry.name: moved(dataset, entry, factor=factor) for entry in plan.entries}
-    write_attacks(root, AttackRecord(settings, results), lines, inputs)
+    folder = root / "attacks" / "l2"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "attacks.safetensors").write_bytes(save({name: np.ascontiguousarray(one) for name, one in inputs.items()}))
+    (folder / "attacks.csv").write_bytes(format_lines(lines))
+    (folder / "attacks.json").write_bytes(json_file({**settings.as_dict(), "results": results}))
     return lines
 
 
@@ -116,23 +133,31 @@ def attacked_run(root: Path, dataset: Dataset, answer: Answer = plausible, **cha
 
 def change_results(root: Path, change: Callable[[dict[str, Any]], None]) -> None:
     """Rewrites the results of ``attacks.json`` alone."""
-    record = read_attacks(root)
-    if record is None:
-        raise ValueError("the run was not attacked")
+    path = root / "attacks" / "l2" / "attacks.json"
+    record = read_attacks(path, "l2")
     change(record.results)
-    write_record(root, record)
+    path.write_bytes(json_file({**record.settings.as_dict(), "results": record.results}))
 
 
 def audit_settings(root: Path, **changes: Any) -> AuditSettings:
-    values: dict[str, Any] = {
-        "certificates_sha256": sha256_file(root / "certificates/l2/certificates.csv"),
-        "settings_sha256": sha256_file(root / "certificates/l2/certificates.json"),
-        "model_sha256": "ab" * 32, "norm": "l2", "inputs": len(LABELS), "attackable": 50, "within": 0.99, "outward": 3.0,
-        "steps": 100, "draws": 32, "restarts": 3, "directions": 8, "rounds": 20, "screen": 200, "votes": 10_000,
-        "false_flips": 1e-6, "key": "22" * 32, "form": "as given", "arithmetic": "float32", "device": "cpu",
-        "versions": {"torch": "2.13.0"}, "created": "2025-01-01T13:00:00Z", "seconds": 33.0, "state": "complete",
-    }  # fmt: skip
-    return AuditSettings(**{**values, **changes})
+    certified = certificate_settings()
+    settings = AuditSettings(
+        network=certified.network,
+        inputs=len(LABELS),
+        key="22" * 32,
+        made=replace(certified.made, created="2025-01-01T13:00:00Z", seconds=33.0),
+        state="complete",
+        of="l2",
+        certificates_sha256=sha256_file(root / "certificates/l2/certificates.csv"),
+        settings_sha256=sha256_file(root / "certificates/l2/certificates.json"),
+        norm="l2",
+        attackable=50,
+        within=0.99,
+        outward=3.0,
+        budget=AttackBudget(directions=8, rounds=20),
+        false_flips=1e-6,
+    )
+    return changed(settings, **changes)
 
 
 def attacked_certificate(index: int, ratio: float | None, *, inside: bool = False, doubt: bool = False) -> AttackedCertificate:
@@ -145,10 +170,11 @@ def add_audit(
 ) -> CertificateAudit:
     """Writes an audit with these findings; the verdict is the one that the audit itself would give."""
     settings = audit_settings(root, attackable=len(attacked) if complete else 50, **changes)
-    audit = CertificateAudit(settings, tuple(attacked))
+    audit = CertificateAudit("l2", settings, tuple(attacked))
     if complete:
         audit = replace(audit, verdict=verdict_of(attacked, len(LABELS), 0.001, shared_noise=shared_noise))
-    write_audit(root, audit)
+    (root / "audits").mkdir(exist_ok=True)
+    (root / "audits" / "l2.json").write_bytes(audit.content())
     return audit
 
 

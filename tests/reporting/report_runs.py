@@ -9,11 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from twinproof.certification.record import CertificateSettings
 from twinproof.data.record import Dataset, InputKind, Scaling, Split
 from twinproof.files import sha256_file, write_json
 from twinproof.guarantee import Guarantee, Kind, Status
-from twinproof.runs.certificates import ABSTAIN, Certificate, CertificateSettings, CertificateWriter, write_settings
+from twinproof.runs.certificates import ABSTAIN, Certificate, format_certificates
 from twinproof.runs.layout import RunLayout
+from twinproof.runs.records import json_file
+from work_settings import CERTIFICATES, changed
 
 LARGEST_RADIUS = 1.599289
 CLASSES = ("zero", "one", "two", "three")
@@ -44,7 +47,7 @@ def robustness_promise(status: Status = Status.PROVEN) -> Guarantee:
 def run_record(**changes: Any) -> dict[str, Any]:
     """A complete run.json; keyword arguments replace entries."""
     record: dict[str, Any] = {
-        "format": 2,
+        "format": 3,
         "state": "complete",
         "created": "2025-01-01T10:00:00Z",
         "config": {"recipe": "dp-cert-gaussian"},
@@ -60,7 +63,7 @@ def run_record(**changes: Any) -> dict[str, Any]:
             "feature_names": [],
             "scaling": None,
         },
-        "guarantees": {"privacy": privacy_promise().as_dict(), "robustness": robustness_promise().as_dict()},
+        "guarantees": {"privacy": privacy_promise().as_dict(), "robustness": {"l2": robustness_promise().as_dict()}},
         "privacy": {
             "epsilon": 2.9999,
             "epsilon_rdp": 3.210001,
@@ -80,38 +83,9 @@ def run_record(**changes: Any) -> dict[str, Any]:
 
 
 def certificate_settings(**changes: Any) -> CertificateSettings:
-    values: dict[str, Any] = {
-        "model_sha256": "ab" * 32,
-        "norm": "l2",
-        "sigma": 0.5,
-        "grid": 0.25,
-        "levels": 255,
-        "dimension": 64,
-        "tau": 1e-9,
-        "n0": 100,
-        "n": 10_000,
-        "alpha": 0.001,
-        "key": "00" * 32,
-        "largest_radius": LARGEST_RADIUS,
-        "inputs": 360,
-        "state": "complete",
-        "device": "cpu",
-        "versions": {"torch": "2.13.0"},
-        "created": "2025-01-01T11:00:00Z",
-        "seconds": 61.0,
-        "law": "gaussian",
-        "place": "input",
-        "bound": "tight",
-        "statistic": "votes",
-        "confidence": "clopper-pearson",
-        "runner_up": "complement",
-        "classes": 4,
-        "resolution": 1,
-        "operator_norm": 1.0,
-        "operator_norm_method": "identity",
-        "slack": 0.0,
-    }
-    return CertificateSettings(**{**values, **changes})
+    values: dict[str, Any] = {"model_sha256": "ab" * 32, "sigma": 0.5, "grid": 0.25, "dimension": 64, "n0": 100, "n": 10_000}
+    made = {"key": "00" * 32, "largest_radius": LARGEST_RADIUS, "inputs": 360, "classes": 4, "seconds": 61.0}
+    return changed(CERTIFICATES, **{**values, **made, "created": "2025-01-01T11:00:00Z", "device": "cpu", **changes})
 
 
 def make_certificates(labels: Sequence[int], seed: int = 1, classes: int = 4, strength: float = 0.9) -> list[Certificate]:
@@ -144,14 +118,15 @@ def write_run(
     if metrics is not None:
         layout.metrics.write_text("".join(json.dumps(line) + "\n" for line in metrics), encoding="utf-8")
     if certificates is not None:
-        write_settings(root, settings or certificate_settings(inputs=len(certificates)))
-        writer = CertificateWriter(root)
-        writer.append(list(certificates))
-        writer.close()
+        folder = root / "certificates" / "l2"
+        folder.mkdir(parents=True)
+        asked = settings or certificate_settings(inputs=len(certificates))
+        (folder / "certificates.json").write_bytes(json_file(asked.as_dict()))
+        (folder / "certificates.csv").write_bytes(format_certificates(certificates))
     record = run_record() if record is None else record
-    for path in (layout.metrics, layout.certificates_json, layout.certificates_csv):
+    for path in (layout.metrics, *root.glob("certificates/l2/*")):
         if path.is_file():
-            record["files"] = {**record["files"], path.name: {"sha256": sha256_file(path)}}
+            record["files"] = {**record["files"], path.relative_to(root).as_posix(): {"sha256": sha256_file(path)}}
     write_json(layout.run_json, record)
     return root
 

@@ -17,11 +17,11 @@ from PIL import Image
 from report_attacks import attack_line, attacked_run, moved
 from report_runs import LABELS, feature_data, image_data
 
+from twinproof.evaluation.attack_record import AttackLine
 from twinproof.evaluation.protocols import CLEAN, Entry
 from twinproof.reporting.attack_examples import SHOWN, choose_attacked, contradicting, with_inputs
 from twinproof.reporting.attack_gallery import amplification, attacked_gallery
 from twinproof.reporting.facts import RunFacts, load_facts
-from twinproof.evaluation.attack_record import AttackLine
 from twinproof.runs.certificates import ABSTAIN, Certificate
 
 IMAGES = image_data(LABELS)

@@ -157,7 +157,7 @@ def test_without_attacks_the_page_is_what_it_was(tmp_path: Path) -> None:
     """The section is all that attacks add: taken away, every byte is that of the run before it was attacked."""
     root = attacked_run(tmp_path / "run", IMAGES)
     attacked = load_facts(root)
-    for name in ("attacks.json", "attacks.csv", "attacks.safetensors"):
+    for name in ("attacks/l2/attacks.json", "attacks/l2/attacks.csv", "attacks/l2/attacks.safetensors"):
         (root / name).unlink()
     plain = load_facts(root)
     page = run_page(plain, IMAGES)

@@ -11,6 +11,7 @@ from report_attacks import add_audit, attacked_certificate
 from report_page import check_page
 from report_runs import LABELS, make_certificates, make_metrics, run_record, write_run
 
+from twinproof.auditing.certificate_verdict import HELD, AttackedCertificate, CertificateAudit
 from twinproof.errors import RunError
 from twinproof.reporting import write_report
 from twinproof.reporting.attack_twin import audit_twin
@@ -18,7 +19,6 @@ from twinproof.reporting.audit_facts import BINS_PER_RADIUS
 from twinproof.reporting.audit_section import audit_section
 from twinproof.reporting.card import robustness_sentence
 from twinproof.reporting.facts import load_facts
-from twinproof.auditing.certificate_verdict import HELD, AttackedCertificate, CertificateAudit
 
 SOUND = [
     *(attacked_certificate(index, ratio) for index, ratio in enumerate((1.0, 1.199999, 1.25, 2.9))),

@@ -21,12 +21,13 @@ from report_runs import (
     write_run,
 )
 
+from twinproof.certification.record import find_certification
 from twinproof.data.record import Split
 from twinproof.errors import RunError
 from twinproof.evaluation.certified import certified_accuracy, radius_at_accuracy, summarize
 from twinproof.guarantee import Status
 from twinproof.reporting import write_report
-from twinproof.runs.certificates import Certificate, read_certificates, read_settings
+from twinproof.runs.certificates import Certificate
 
 CHECKED = {"ok": True, "problems": [], "checks": ["chain", {"name": "radii", "detail": "60 of 60"}]}
 ORDER = ("guarantee", "numbers", "certified", "radii", "progress", "examples", "check")
@@ -94,7 +95,9 @@ def test_the_same_run_gives_the_same_bytes(tmp_path: Path) -> None:
 def test_the_twin_agrees_with_evaluate(tmp_path: Path) -> None:
     root = full_run(tmp_path)
     record = json.loads(write_report(root, dataset=image_data(LABELS), verification=CHECKED).json.read_text())
-    certificates, settings = read_certificates(root), read_settings(root)
+    found = find_certification(root)
+    assert found is not None
+    certificates, settings = found.certificates, found.settings
     assert settings is not None
     assert record["certified"] == summarize(certificates, settings).as_dict()
     assert record["certified_inputs"] == len(LABELS)

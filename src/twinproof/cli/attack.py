@@ -212,9 +212,8 @@ def attack(
     """
     from twinproof.attacks.search import METHODS
     from twinproof.certification.method import Sampling
+    from twinproof.evaluation import under_attack
     from twinproof.evaluation.protocols import AttackPlan, Protocol
-    from twinproof.evaluation.under_attack import attack as attack_run
-    from twinproof.evaluation.under_attack import default_norm
     from twinproof.keys import Key
     from twinproof.recipes.run_data import load_run_data
     from twinproof.runs.run import Run
@@ -222,7 +221,7 @@ def attack(
     with launched_ranks(as_json=as_json) as ranks:
         opened = Run.open(run)
         plan = AttackPlan(
-            norm=norm or default_norm(opened, certificates),
+            norm=norm or under_attack.default_norm(opened, certificates),
             sizes=tuple(size or ()),
             attacks=_named(attacks, tuple(METHODS)) or AttackPlan.attacks,
             protocols=tuple(Protocol) if protocol == _BOTH else (protocol,),
@@ -234,10 +233,9 @@ def attack(
             aim=_aim(targeted, target_class, target_rule),
         )
         with bars_of(ranks) as bars:
-            dataset = load_run_data(opened, source=data, data_root=data_root)
-            result = attack_run(
+            result = under_attack.attack(
                 opened,
-                dataset,
+                load_run_data(opened, source=data, data_root=data_root),
                 plan=plan,
                 sampling=Sampling(n0, n, alpha),
                 limit=limit,

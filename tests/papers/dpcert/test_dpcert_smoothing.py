@@ -13,6 +13,7 @@ import pytest
 import twinproof as tp
 from twinproof.attacks.threat import Threat
 from twinproof.auditing.verify import verify_run
+from twinproof.certification.record import find_certification
 from twinproof.data.load import load
 from twinproof.errors import ConfigError, RunError
 from twinproof.papers import smoothing_numbers as counting
@@ -23,7 +24,6 @@ from twinproof.papers.effort import Effort
 from twinproof.papers.making import make_cells
 from twinproof.papers.smoothing import Smoothing, radii_of
 from twinproof.recipes.train import train
-from twinproof.runs.certificates import read_certificates, read_settings
 from twinproof.runs.run import Run
 
 EFFORT = Effort(seeds=1, limit=10, epochs=2, quick=True, device="cpu")
@@ -47,7 +47,7 @@ def done(store: CellStore) -> Measured:
         return tp.certify(run, *given, **named)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(counting, "certify_run", killed)
+        patched.setattr(counting, "certify", killed)
         with pytest.raises(KeyboardInterrupt):
             make_cells([CELL], store, EFFORT)
     assert store.finished(CELL) is None
@@ -59,16 +59,18 @@ def test_each_sigma_has_a_complete_run_of_the_same_model(store: CellStore, done:
     runs = {sigma: Run.open(store.run_folder(CELL).with_name(name)) for sigma, name in FOLDERS.items()}
     assert len({run.model_sha256 for run in runs.values()}) == 1
     for sigma, run in runs.items():
-        settings = read_settings(run.root)
-        assert settings is not None
-        assert (settings.sigma, settings.norm, settings.state, settings.n0, settings.n) == (sigma, "l2", "complete", 20, 200)
-        assert settings.bound == "tight"
+        found = find_certification(run.root, name="l2")
+        assert found is not None
+        settings, asked = found.settings, found.settings.sampling
+        assert (settings.noise.sigma, settings.state, asked.n0, asked.n) == (sigma, "complete", 20, 200)
     assert verify_run(runs[1.0].root).ok
 
 
 def test_numbers_follow_from_the_certificates(store: CellStore, done: Measured) -> None:
     for sigma, name in FOLDERS.items():
-        certificates = read_certificates(store.run_folder(CELL).with_name(name))
+        found = find_certification(store.run_folder(CELL).with_name(name))
+        assert found is not None
+        certificates = found.certificates
         numbers = done.numbers["smoothed"][f"{sigma:g}"]
         radii = [one.radius for one in certificates if one.prediction == one.label]
         assert numbers["acr"] == pytest.approx(sum(radii) / 10, abs=2e-6)
