@@ -32,10 +32,12 @@ CERTIFICATES = CertificateSettings(
 
 def changed(settings: Settings, **changes: Any) -> Settings:
     """``settings`` with other values; a name may stand in one of its sections (the first that has it)."""
+    sections: dict[str, dict[str, Any]] = {}
     for name, value in changes.items():
-        section = None
-        if not hasattr(settings, name):
-            section = next(part for part, inner in vars(settings).items() if is_dataclass(inner) and hasattr(inner, name))
-        new = {name: value} if section is None else {section: replace(getattr(settings, section), **{name: value})}
-        settings = replace(settings, **new)  # type: ignore[type-var]
-    return settings
+        if hasattr(settings, name):
+            settings = replace(settings, **{name: value})  # type: ignore[type-var]
+            continue
+        section = next(part for part, inner in vars(settings).items() if is_dataclass(inner) and hasattr(inner, name))
+        sections.setdefault(section, {})[name] = value
+    new = {section: replace(getattr(settings, section), **values) for section, values in sections.items()}
+    return replace(settings, **new)  # type: ignore[type-var]

@@ -28,7 +28,7 @@ def reading(paper_norm: float, **changes: object) -> Rereading:
     """All bounds for Gaussian noise, the published one with the papers' sensitivity."""
     made = settings(**changes)
     rules = {bound: recorded_rule(made, bound) for bound in bounds_for(made.noise.place, made.noise.law, fixed_draws=False)}
-    return Rereading(made.bound, {**rules, PUBLISHED: replace(rules[PUBLISHED], operator_norm=paper_norm)})
+    return Rereading(made.method.bound, {**rules, PUBLISHED: replace(rules[PUBLISHED], operator_norm=paper_norm)})
 
 
 READING = reading(2.0)

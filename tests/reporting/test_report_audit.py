@@ -154,7 +154,7 @@ def test_nothing_to_attack(tmp_path: Path) -> None:
 def test_a_broken_audit_writes_nothing(tmp_path: Path) -> None:
     root, _ = audited(tmp_path, SOUND)
     (root / "audits/l2.json").write_text('{"format": 9}')
-    with pytest.raises(RunError, match=r"audit.json was made by a newer version"):
+    with pytest.raises(RunError, match=r"l2.json was made by a newer version"):
         write_report(root)
     assert not (root / "report.html").exists()
 

@@ -22,7 +22,7 @@ FAILED = {"ok": False, "problems": ["a radius is too large"], "checks": ["chain"
 def facts(
     root: Path, privacy: Status, robustness: Status = Status.PROVEN, verification: dict[str, Any] | None = None
 ) -> RunFacts:
-    promises = {"privacy": privacy_promise(privacy).as_dict(), "robustness": robustness_promise(robustness).as_dict()}
+    promises = {"privacy": privacy_promise(privacy).as_dict(), "robustness": {"l2": robustness_promise(robustness).as_dict()}}
     return load_facts(write_run(root / "run", run_record(guarantees=promises), make_certificates(LABELS)), verification)
 
 
@@ -86,7 +86,9 @@ def test_words_that_nobody_compared_are_called_that(tmp_path: Path, number: int)
 
 
 def with_epsilon(root: Path, epsilon: float, status: Status) -> RunFacts:
-    record = run_record(guarantees={"privacy": privacy_promise(status).as_dict(), "robustness": robustness_promise().as_dict()})
+    record = run_record(
+        guarantees={"privacy": privacy_promise(status).as_dict(), "robustness": {"l2": robustness_promise().as_dict()}}
+    )
     record["privacy"] = {**record["privacy"], "epsilon": epsilon}
     return load_facts(write_run(root / "run", record, make_certificates(LABELS)))
 
@@ -131,7 +133,7 @@ def test_both_limits_are_stated(tmp_path: Path) -> None:
 
 def test_no_certificates_no_radius(tmp_path: Path) -> None:
     run = load_facts(write_run(tmp_path / "run"))
-    assert "No input has been certified yet" in robustness_sentence(run)
+    assert "No robustness is promised" in robustness_sentence(run)
     assert "radius held" not in guarantee_card(run)
 
 

@@ -28,12 +28,19 @@ from twinproof.reporting.facts import load_facts
 from twinproof.reporting.write import write_report
 
 IMAGES = image_data(LABELS)
-LAYER: dict[str, Any] = {"norm": "linf", "law": "laplace", "place": "first-layer", "dimension": 500, "statistic": "scores"}
+LAYER: dict[str, Any] = {
+    "statistic": "scores",
+    "confidence": "empirical-bernstein",
+    "norm": "linf",
+    "law": "laplace",
+    "place": "first-layer",
+    "dimension": 500,
+}
 
 
 def claimed_run(root: Path, status: Status = Status.REFUTED, config: dict[str, Any] | None = None, **settings: Any) -> Path:
     """A run whose promise of robustness has that status, with certificates."""
-    promises = {"privacy": privacy_promise().as_dict(), "robustness": robustness_promise(status).as_dict()}
+    promises = {"privacy": privacy_promise().as_dict(), "robustness": {"l2": robustness_promise(status).as_dict()}}
     record = run_record(guarantees=promises, config={"recipe": "x", **(config or {})})
     return write_run(root, record, make_certificates(LABELS), certificate_settings(inputs=len(LABELS), **settings))
 
@@ -90,7 +97,7 @@ def test_a_refuted_promise_is_said_in_plain_words(tmp_path: Path) -> None:
 
 
 def test_the_card_and_the_twin_name_norm_bound_law_and_place(tmp_path: Path) -> None:
-    root = claimed_run(tmp_path / "run", Status.PROVEN, confidence="empirical-bernstein", runner_up="union", **LAYER)
+    root = claimed_run(tmp_path / "run", Status.PROVEN, runner_up="union", **LAYER)
     page, twin = pages(root)
     shown = text_of(page)
     for words in (
@@ -102,7 +109,7 @@ def test_the_card_and_the_twin_name_norm_bound_law_and_place(tmp_path: Path) -> 
     ):
         assert words in shown, words
     assert "l2" not in re.sub(r"Cohen.*?grid|within the certified l2 radius", "", shown), "nothing is left of the usual norm"
-    wanted = {**LAYER, "bound": "tight", "confidence": "empirical-bernstein", "runner_up": "union"}
+    wanted = {**LAYER, "bound": "tight", "runner_up": "union"}
     del wanted["dimension"]
     assert {name: twin["certification"][name] for name in wanted} == wanted
 

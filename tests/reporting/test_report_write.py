@@ -141,7 +141,7 @@ def test_everything_a_user_controls_is_escaped(tmp_path: Path) -> None:
         "reason": HOSTILE,
     }
     record["guarantees"]["privacy"] = promise
-    settings = certificate_settings(device=HOSTILE, created=HOSTILE, norm=HOSTILE, inputs=len(LABELS))
+    settings = certificate_settings(device=HOSTILE, created=HOSTILE, inputs=len(LABELS))
     root = write_run(tmp_path / "<b>run", record, make_certificates(LABELS), settings, make_metrics())
     verification = {"ok": False, "problems": [HOSTILE], "checks": [HOSTILE]}
     for data in (image_data(LABELS), feature_data(LABELS)):

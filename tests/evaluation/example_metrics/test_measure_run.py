@@ -93,9 +93,8 @@ def test_certificates_of_other_weights_are_refused(certified: Path, dataset: Dat
     root = tmp_path / "run"
     shutil.copytree(certified, root)
     record = json.loads((root / "certificates/l2/certificates.json").read_text())
-    (root / "certificates/l2/certificates.json").write_text(
-        json.dumps({**record, "network": {**record["network"], "model_sha256": "0" * 64}})
-    )
+    record["network"]["model_sha256"] = "0" * 64
+    (root / "certificates/l2/certificates.json").write_text(json.dumps(record))
     with pytest.raises(RunError, match="other weights"):
         measure_run(Run.open(root), dataset, limit=2, device="cpu")
 
