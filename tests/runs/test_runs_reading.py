@@ -31,7 +31,7 @@ KEPT = Path(__file__).parents[1] / "fixtures" / "format-1"
 
 def in_format_3(root: Path) -> Path:
     """The same run, with its certificates, attacks and audit under the name ``linf``."""
-    (certified,), (attacked,), (audit,) = (tuple(found(root).values()) for found in (certifications, attacks_of, audits_of))
+    (certified,), (attacked,), (audit,) = certifications(root).values(), attacks_of(root).values(), audits_of(root).values()
     record = read_run_json(root)
     for kind, content in (
         ("certificates", certified.settings.as_dict()),
