@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from twinproof.certification.record import certifications
 from twinproof.data.record import Dataset
 from twinproof.evaluation.example_metrics import MetricSettings, measure_run, relate
 from twinproof.papers.certified_copies import certified_copies
 from twinproof.papers.example_metrics import ExampleMeasurement
 from twinproof.papers.measurement import Numbers
 from twinproof.papers.smoothing import sigma_name
-from twinproof.runs.certificates import read_certificates
+from twinproof.runs.certificates import Certificate
 from twinproof.runs.run import Run
 
 
@@ -24,8 +25,13 @@ def example_numbers(measurement: ExampleMeasurement, run: Run, dataset: Dataset,
         "metrics": summary["metrics"],
         "radius": {
             sigma_name(sigma): {
-                relation.metric: relation.as_dict() for relation in relate(measured.examples, read_certificates(copy.root))
+                relation.metric: relation.as_dict() for relation in relate(measured.examples, certificates_of(copy))
             }
             for sigma, copy in copies.items()
         },
     }
+
+
+def certificates_of(run: Run) -> list[Certificate]:
+    """The lines of the one certification of a copy."""
+    return [one for found in certifications(run.root).values() for one in found.certificates]
