@@ -25,9 +25,9 @@ from twinproof.layers.noise import Law
 from twinproof.recipes.dpsgd import DPSGD
 from twinproof.recipes.recipe import Recipe
 from twinproof.recipes.registry import all_recipes, find_recipe, privacy_status, recipe_names
-from twinproof.recipes.run_data import load_run_data
 from twinproof.recipes.train import train
 from twinproof.recipes.variant import Variant, find_variant, variants_of
+from twinproof.runs.dataset import load_run_data
 from twinproof.runs.run import Run
 from twinproof.training.per_example.fast import handler_of, handles, rule_plugins
 

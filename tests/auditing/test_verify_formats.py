@@ -10,15 +10,14 @@ import pytest
 
 import twinproof as tp
 from synthetic_run import CORE_FILES, write_run
-from twinproof.auditing.audit import audit_run
 from twinproof.auditing.certificate_search import AttackBudget
 from twinproof.auditing.verify import verify_run
 from twinproof.certification.method import Sampling
 from twinproof.cli.main import run
 from twinproof.errors import RunError
+from twinproof.evaluation.attack_record import ATTACK_FILES
 from twinproof.privacy import ledger
 from twinproof.runs import layout
-from twinproof.runs.attacks import ATTACK_FILES
 from twinproof.runs.layout import update_run_json
 from twinproof.runs.run import Run
 from twinproof_verify.ledger import NEIGHBOURS
@@ -58,13 +57,13 @@ def test_an_old_run_can_be_certified_attacked_and_audited_by_this_version(tmp_pa
     root = tmp_path / "run"
     shutil.copytree(FIXTURES / "demo", root)
     digits = tp.data.load("digits")
-    tp.certify_run(Run.open(root), digits, sampling=Sampling(n0=20, n=100), limit=3, device="cpu", overwrite=True)
+    tp.certify(Run.open(root), digits, sampling=Sampling(n0=20, n=100), limit=3, device="cpu", overwrite=True)
     assert verify_run(root).ok is False, "the attacks are those of the certificates before"
     for name in ATTACK_FILES:
         (root / name).unlink()
     update_run_json(root, files=ATTACK_FILES)
     budget = AttackBudget(steps=1, draws=2, restarts=1, directions=1, rounds=1, screen=20, votes=100)
-    audit_run(Run.open(root), digits, budget=budget, device="cpu")
+    tp.audit(Run.open(root), digits, budget=budget, device="cpu")
     formats = {
         name: json.loads((root / name).read_text())["format"] for name in ("run.json", "certificates.json", "audit.json")
     }

@@ -16,11 +16,13 @@ from planted_lies import Lie
 from synthetic_promise import in_format_2
 from synthetic_run import certificate_settings, forge_ledger, forge_lines, forge_run, forge_settings, write_run
 from twinproof.auditing.audit import refuted_promise
+from twinproof.auditing.certificate_verdict import Verdict
 from twinproof.auditing.verify import verify_run
 from twinproof.certification.catalogue import _BOUNDS, find_bound
 from twinproof.certification.confidence import CONFIDENCE_NAMES, RunnerUp
 from twinproof.certification.method import Statistic
 from twinproof.certification.promise import certified_promise
+from twinproof.certification.record import CertificateSettings, Look
 from twinproof.cli.main import run
 from twinproof.data.record import Dataset
 from twinproof.errors import RunError
@@ -34,8 +36,6 @@ from twinproof.recipes.config import TrainConfig, parse_train_config
 from twinproof.recipes.guarantees import OWN_NETWORK_ASSUMPTIONS, not_yet_certified, privacy_guarantee
 from twinproof.recipes.registry import RECIPES
 from twinproof.recipes.variant import variants_of
-from twinproof.runs.audits import Verdict
-from twinproof.runs.certificates import CertificateSettings, Look
 from twinproof_papers.published.stobatch import TrainersConfig
 from twinproof_verify import sentences
 from twinproof_verify.inspection import TRAINING

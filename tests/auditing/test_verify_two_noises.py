@@ -13,17 +13,15 @@ import pytest
 import torch
 from torch import nn
 
+import twinproof as tp
 from twinproof.attacks.objective import without_noise
-from twinproof.auditing.audit import audit_run
 from twinproof.auditing.verify import verify_run
 from twinproof.certification import run as certify_module
 from twinproof.certification.method import Method, Sampling
-from twinproof.certification.run import certify_run
 from twinproof.certification.smoothed import SmoothedClassifier, smooth
 from twinproof.certification.two_noise_bounds import outgoing_sums, rates
 from twinproof.data import Dataset, from_arrays
 from twinproof.evaluation.protocols import AttackPlan
-from twinproof.evaluation.under_attack import attack_run
 from twinproof.guarantee import Status
 from twinproof.keys import Key
 from twinproof.layers.noise import Law, NoiseLayer, UniformSpread
@@ -62,9 +60,7 @@ def trained(dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def _certified(trained: Run, dataset: Dataset, method: Method) -> Run:
-    certify_run(
-        trained, dataset, sampling=SAMPLING, method=method, limit=12, overwrite=True, device="cpu", key=Key.from_seed(1)
-    )
+    tp.certify(trained, dataset, sampling=SAMPLING, method=method, limit=12, overwrite=True, device="cpu", key=Key.from_seed(1))
     return Run.open(trained.root, trained.network)
 
 
@@ -86,11 +82,11 @@ def test_a_run_with_two_noises_is_certified_and_verified(trained: Run, dataset: 
 
 def test_the_run_can_be_attacked_and_audited(trained: Run, dataset: Dataset) -> None:
     run = _certified(trained, dataset, Method(norm="linf"))
-    verdict = audit_run(run, dataset, limit=2, device="cpu", key=Key.from_seed(6)).verdict
+    verdict = tp.audit(run, dataset, limit=2, device="cpu", key=Key.from_seed(6)).verdict
     assert verdict is not None
     assert not verdict.refuted
     plan = AttackPlan(norm="linf", sizes=(0.01,), attacks=("pgd",), steps=2, draws=2)
-    attack_run(run, dataset, plan=plan, sampling=SAMPLING, limit=4, device="cpu", key=Key.from_seed(4), overwrite=True)
+    tp.attack(run, dataset, plan=plan, sampling=SAMPLING, limit=4, device="cpu", key=Key.from_seed(4), overwrite=True)
     assert json.loads((run.root / "attacks.json").read_text())["slackless_norm"] > 0
     found = verify_run(run.root, network=run.network)
     assert found.ok, found.problems

@@ -8,17 +8,16 @@ from typing import Any
 
 import pytest
 
+import twinproof as tp
 from twinproof.auditing.verify import verify_run
 from twinproof.certification.method import Method, Sampling
-from twinproof.certification.run import certify_run
+from twinproof.certification.record import CertificateSettings, read_certificates, read_settings
 from twinproof.data.load import load
 from twinproof.evaluation.protocols import AttackPlan
-from twinproof.evaluation.under_attack import attack_run
 from twinproof.guarantee import Status
 from twinproof.keys import Key
 from twinproof.recipes.train import train
 from twinproof.reporting.run import report_run
-from twinproof.runs.certificates import CertificateSettings, read_certificates, read_settings
 from twinproof.runs.run import Run
 
 SETTINGS: dict[str, Any] = {
@@ -43,7 +42,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 def _certified(run: Run, bound: str) -> tuple[CertificateSettings, list[float]]:
     method = Method(norm="l1", bound=bound)
-    certify_run(run, load("digits"), sampling=SAMPLING, limit=LIMIT, method=method, overwrite=True, key=Key.from_seed(1))
+    tp.certify(run, load("digits"), sampling=SAMPLING, limit=LIMIT, method=method, overwrite=True, key=Key.from_seed(1))
     settings = read_settings(run.root)
     assert settings is not None
     return settings, [one.radius for one in read_certificates(run.root)]
@@ -124,7 +123,7 @@ def test_a_radius_above_the_claim_is_found(claiming: Run) -> None:
 
 def test_attacks_and_the_report_call_it_claimed_and_refuted(claiming: Run) -> None:
     plan = AttackPlan(norm="l1", sizes=(0.01,), attacks=("pgd",), steps=2, draws=2)
-    attack_run(claiming, load("digits"), plan=plan, sampling=SAMPLING, limit=2, device="cpu", key=Key.from_seed(4))
+    tp.attack(claiming, load("digits"), plan=plan, sampling=SAMPLING, limit=2, device="cpu", key=Key.from_seed(4))
     found = verify_run(claiming.root)
     assert found.ok, found.problems
     made = report_run(claiming.root)

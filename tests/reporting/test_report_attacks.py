@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import io
+import json
 import math
 import re
 import shutil
@@ -38,13 +39,13 @@ from report_runs import (
     text_of,
     write_run,
 )
+from twinproof.runs.attacks import AttackLine
 
+import twinproof as tp
 from twinproof.certification.method import Sampling
-from twinproof.certification.run import certify_run
 from twinproof.data.record import Dataset, Split
 from twinproof.errors import RunError
 from twinproof.evaluation.protocols import CLEAN, AttackPlan, Entry
-from twinproof.evaluation.under_attack import attack_run
 from twinproof.guarantee import Status
 from twinproof.keys import Key
 from twinproof.reporting import write_report
@@ -52,7 +53,6 @@ from twinproof.reporting.attacks import SHOWN, AttackFacts, Culprit, choose_atta
 from twinproof.reporting.examples import amplification
 from twinproof.reporting.facts import load_facts
 from twinproof.reporting.page import run_page
-from twinproof.runs.attacks import AttackLine, read_attacks
 from twinproof.runs.certificates import ABSTAIN, Certificate
 from twinproof.runs.run import Run
 
@@ -94,9 +94,7 @@ def up(share: float) -> str:
 
 
 def results_of(root: Path) -> dict[str, Any]:
-    record = read_attacks(root)
-    assert record is not None
-    return record.results
+    return dict(json.loads((root / "attacks/l2/attacks.json").read_text())["results"])
 
 
 def test_page_and_json_copy_have_the_numbers_of_the_record(tmp_path: Path) -> None:
@@ -161,7 +159,7 @@ def test_without_attacks_there_is_no_section(tmp_path: Path) -> None:
     """Taken away, every byte is that of the run before it was attacked."""
     root = attacked_run(tmp_path / "run", IMAGES)
     attacked = load_facts(root)
-    for name in ("attacks.json", "attacks.csv", "attacks.safetensors"):
+    for name in ("attacks/l2/attacks.json", "attacks/l2/attacks.csv", "attacks/l2/attacks.safetensors"):
         (root / name).unlink()
     page = run_page(load_facts(root), IMAGES)
     assert page == run_page(replace(attacked, attacks=()), IMAGES)
@@ -311,9 +309,9 @@ def test_a_broken_record_writes_nothing(tmp_path: Path, lost: str) -> None:
 
 def test_a_real_run_end_to_end(trained: Path, dataset: Dataset, tmp_path: Path) -> None:
     root = Path(shutil.copytree(trained, tmp_path / "run"))
-    certify_run(Run.open(root), dataset, sampling=Sampling(20, 200), limit=30, device="cpu", key=Key.from_seed(1))
+    tp.certify(Run.open(root), dataset, sampling=Sampling(20, 200), limit=30, device="cpu", key=Key.from_seed(1))
     plan = AttackPlan(sizes=(0.25, 0.5), steps=3, draws=2)
-    made = attack_run(
+    made = tp.attack(
         Run.open(root), dataset, plan=plan, sampling=Sampling(20, 100), limit=30, device="cpu", key=Key.from_seed(2)
     )
     page, copy = report(root, dataset)

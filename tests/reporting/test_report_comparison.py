@@ -51,7 +51,8 @@ def test_runs_stand_side_by_side(tmp_path: Path) -> None:
     assert page.count("run (2)") == 4, "three tables and the legend"
     assert "&lt;script&gt;" in page
     assert page.count("<td>3.000</td>") == 1, "a refuted epsilon is not printed"
-    wanted = [summarize(read_certificates(root), certificate_settings()).as_dict() for root in roots]
+    files = [root / "certificates/l2/certificates.csv" for root in roots]
+    wanted = [summarize(read_certificates(file), certificate_settings()).as_dict() for file in files]
     assert [run["certifications"][0]["certified"] for run in record["runs"]] == wanted
     assert [run["run"] for run in record["runs"]] == ["run", "run (2)"]
 

@@ -27,13 +27,14 @@ from typing import Any
 from scipy.special import bdtrc
 
 from twinproof.certification.catalogue import find_bound, status_of
+from twinproof.certification.record import CertificateSettings
 from twinproof.errors import ConfigError, DataError
 from twinproof.evaluation.accuracy import Interval, binomial_interval, mean_interval
+from twinproof.evaluation.attack_record import AttackLine, AttackSettings
 from twinproof.guarantee import Status
 from twinproof.layers.noise import Law
 from twinproof.rounding import RADIUS_DIGITS, round_down
-from twinproof.runs.attacks import AttackLine, AttackSettings
-from twinproof.runs.certificates import ABSTAIN, Certificate, CertificateSettings
+from twinproof.runs.certificates import ABSTAIN, Certificate
 from twinproof.runs.layout import COMPLETE
 
 # Twice the inverse of each norm's order: the longest change of one norm, seen in another, differs by sqrt(d) for each step.
@@ -74,9 +75,9 @@ def already_refuted(settings: CertificateSettings | AttackSettings) -> bool:
     It is the bound that decides, and not the status in ``run.json``: that may be refuted by an audit, which is a surprise.
     """
     try:
-        return status_of(find_bound(settings.bound, Law(settings.law))) is Status.REFUTED
+        return status_of(find_bound(settings.method.bound, Law(settings.noise.law))) is Status.REFUTED
     except (ConfigError, ValueError):
-        return False  # a bound or a law that nobody knows: `verify` names it, and nothing is expected of it
+        return False  # a law that nobody knows: `verify` names it, and nothing is expected of it
 
 
 RADIUS_STEP = 0.25
@@ -211,10 +212,10 @@ def summarize(
         certified=tuple(certified_curve(certificates, wanted, confidence)),
         smoothed=smoothed_accuracy(certificates, confidence),
         abstained=abstained(certificates, confidence),
-        n=settings.n,
-        alpha=settings.alpha,
-        norm=settings.norm,
-        shared_noise=settings.shared_noise,
+        n=settings.sampling.n,
+        alpha=settings.sampling.alpha,
+        norm=settings.method.norm,
+        shared_noise=settings.sampling.shared_noise,
     )
 
 
@@ -252,10 +253,11 @@ def line_of(settings: CertificateSettings, certificates: Sequence[Certificate], 
     That needs a complete certification of these weights, and by votes: the class of the highest mean score may be another
     one than that of most votes, and then both are right.
     """
-    usable = settings.state == COMPLETE and settings.model_sha256 == model_sha256 and settings.statistic == VOTES
-    if not usable:
+    same = settings.state == COMPLETE and settings.network.model_sha256 == model_sha256
+    if not (same and settings.method.statistic == VOTES):
         return None
-    return CertifiedLine(certificates, settings.alpha, "certificates.csv", independent=not settings.shared_noise)
+    sampling = settings.sampling
+    return CertifiedLine(certificates, sampling.alpha, "certificates.csv", independent=not sampling.shared_noise)
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ from twinproof.auditing.verify import verify_run
 from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError, UserError, system_faults
 from twinproof.files import make_folder, write_atomic, write_json
-from twinproof.recipes.run_data import load_run_data
 from twinproof.reporting.comparison import comparison_page, differences, distinct_names
 from twinproof.reporting.facts import load_facts
 from twinproof.reporting.json_copy import FORMAT, json_copy
 from twinproof.reporting.page import run_page
+from twinproof.runs.dataset import load_run_data
 from twinproof.runs.layout import COMPLETE, RunLayout, read_run_json
 from twinproof.runs.run import Run
 from twinproof_verify import Originals
