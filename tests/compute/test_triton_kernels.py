@@ -76,7 +76,7 @@ def test_kernels_are_launched_on_the_gpu_of_their_tensors(name: str, monkeypatch
     """A kernel without its device would run on the current GPU: here the tensors lie on a device that is not that one."""
     kernels = Launches()
     monkeypatch.setattr(torch.cuda, "device", kernels.device)
-    for module in ("certify.pool_kernel", "training.per_example.sum_kernels", "stream_cipher_kernel"):
+    for module in ("certification.layer_kernels", "training.per_example.sum_kernels", "compute.cipher_kernel"):
         monkeypatch.setitem(sys.modules, f"twinproof.{module}", kernels)
         parent, _, last = f"twinproof.{module}".rpartition(".")
         monkeypatch.setattr(sys.modules[parent], last, kernels, raising=False)
