@@ -11,7 +11,16 @@ from twinproof_verify.evidence import shown
 from twinproof_verify.files import RUN_JSON
 from twinproof_verify.findings import Problem
 from twinproof_verify.models import block, number
-from twinproof_verify.run_json import as_printed, is_own, is_published, known_seed, plugin_names, privacy_block, takes_unpaid
+from twinproof_verify.run_json import (
+    as_printed,
+    foreign_training,
+    is_own,
+    is_published,
+    known_seed,
+    plugin_names,
+    privacy_block,
+    takes_unpaid,
+)
 from twinproof_verify.sentences import OWN_NETWORK_CODES, own_network_codes
 
 PRIOR_SHA256 = "d67589bc92a269ea452aca5a1d9c88cc736ea792f79b45443b5df1f25caff108"
@@ -46,7 +55,7 @@ def privacy_problems(run: dict[str, Any], spent: Spent | None) -> Iterator[Probl
 
 def _status_problems(run: dict[str, Any], status: object, spent: Spent | None) -> Iterator[Problem]:
     stated, what = privacy_block(run), f"guarantees.privacy.status is {shown(status)}"
-    if plugin_names(run, "recipe") and status == "proven":
+    if foreign_training(run) and status == "proven":
         yield Problem(RUN_JSON, f"{what}, but the recipe is of another package", shown(status), "any other status")
     if as_printed(run):
         if status != "refuted" or stated is not None:

@@ -143,9 +143,9 @@ class Federation(Record):
 
 
 class Plugin(Record):
-    """A recipe, bound or attack of another package."""
+    """Something of another package that the run uses."""
 
-    kind: Literal["recipe", "bound", "attack"]
+    kind: Literal["recipe", "variant", "bound", "attack", "layer_rule"]
     name: models.Text
     package: models.Text
     version: models.Text
@@ -230,17 +230,23 @@ def takes_unpaid(run: dict[str, Any]) -> bool:
 
 
 def plugin_names(run: dict[str, Any], kind: str) -> tuple[str, ...]:
-    """The recipes, bounds or attacks of other packages that the run names."""
+    """What the run uses of other packages, of one kind, by name."""
     stated = run.get("plugins")
     found = [sound(Plugin, one) for one in stated] if isinstance(stated, list) else []
     return tuple(one.name for one in found if one is not None and one.kind == kind)
+
+
+def foreign_training(run: dict[str, Any]) -> tuple[str, ...]:
+    """Recipes, variants and layer rules of other packages by name; ``published`` variants are known here."""
+    variants = tuple(name for name in plugin_names(run, "variant") if not name.endswith(".published"))
+    return (*plugin_names(run, "recipe"), *variants, *plugin_names(run, "layer_rule"))
 
 
 def top_problems(run: dict[str, Any]) -> Iterator[Problem]:
     """The form of run.json; settings of a recipe from another package are its own."""
     yield from read(RunJson, run, RUN_JSON)[1]
     config = block(run, "config")
-    for section, names in () if config.get("recipe") in plugin_names(run, "recipe") else CONFIG.items():
+    for section, names in () if foreign_training(run) else CONFIG.items():
         for name in sorted(set(block(config, section) if section else config) - set(names.split())):
             where = f"config.{section}" if section else "config"
             yield Problem(RUN_JSON, f"{where} has a setting that does not exist", shown(name), names)
