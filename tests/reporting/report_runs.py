@@ -13,7 +13,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors.numpy import save
 
+from twinproof.auditing.certificate_search import AttackBudget
 from twinproof.auditing.certificate_verdict import (
     FLIPPED,
     HELD,
@@ -26,7 +28,7 @@ from twinproof.auditing.certificate_verdict import (
 )
 from twinproof.certification.record import CertificateSettings
 from twinproof.data.record import Dataset, InputKind, Scaling, Split
-from twinproof.evaluation.attack_record import AttackLine, AttackSettings, read_attacks
+from twinproof.evaluation.attack_record import AttackLine, AttackSettings, format_lines, read_attacks
 from twinproof.evaluation.attack_results import attack_results
 from twinproof.evaluation.certified import CertifiedLine
 from twinproof.evaluation.protocols import CLEAN, AttackPlan, Entry
