@@ -198,9 +198,8 @@ def begun(
     ``prepare`` checks everything and gives the settings, in the form of the earlier work where there is any; ``finished``
     reads those of complete work. All ranks call this alike.
 
-    Guarantees
-        Batches of other settings or other test records are never taken for this work's, and what is refused is refused before
-        anything in the run is touched.
+    Batches of other settings or other test records are never taken for this work's, and what is refused is refused before
+    anything in the run is touched.
     """
     ranks = how.ranks
     if not ranks.is_first:
