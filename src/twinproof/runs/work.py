@@ -106,8 +106,10 @@ class Place:
         files = read_run_json(self.root).get("files", {})
         return {name: entry for name, entry in files.items() if name.startswith(prefix)}
 
-    def rebind(self, files: Mapping[str, bytes], promises: Mapping[str, Guarantee | None]) -> None:
-        """Replaces in one step what ``run.json`` says of this work; a promise that is None is taken back."""
+    def rebind(
+        self, files: Mapping[str, bytes], promises: Mapping[str, Guarantee | None], entries: Mapping[str, Any] | None = None
+    ) -> None:
+        """Replaces in one step what ``run.json`` says of this work, and other ``entries``; a promise of None is taken back."""
         record, old = read_run_json(self.root, GUARANTEES), self.bound()
         robustness = {**record["guarantees"]["robustness"]}
         for name, promise in promises.items():
@@ -117,7 +119,7 @@ class Place:
         kept = {name: entry for name, entry in record.get("files", {}).items() if name not in old}
         digests = file_digests(self.root, [self.relative(self.path(file)) for file in files])
         guarantees = {**record["guarantees"], "robustness": robustness}
-        write_run_json(self.root, {**record, "guarantees": guarantees, "files": {**kept, **digests}})
+        write_run_json(self.root, {**record, **(entries or {}), "guarantees": guarantees, "files": {**kept, **digests}})
 
 
 @dataclass
@@ -164,11 +166,16 @@ class Work(Generic[S]):
         """The settings as they are released."""
         return replace(settings, state=COMPLETE, made=replace(settings.made, seconds=round(seconds, 3)))
 
-    def finish(self, files: Mapping[str, bytes], promises: Mapping[str, Guarantee | None] | None = None) -> None:
+    def finish(
+        self,
+        files: Mapping[str, bytes],
+        promises: Mapping[str, Guarantee | None] | None = None,
+        entries: Mapping[str, Any] | None = None,
+    ) -> None:
         """Writes the released ``files``, the one with the settings last, and binds them and what they promise in ``run.json``.
 
-        Rank 0 writes; the others do nothing. A run never binds files of two certifications under one name: earlier ones are
-        unbound first.
+        ``entries`` of ``run.json`` are changed in the same step. Rank 0 writes; the others do nothing. A run never binds files
+        of two certifications under one name: earlier ones are unbound first.
         """
         if not self.ranks.is_first:
             return
@@ -179,7 +186,7 @@ class Work(Generic[S]):
             path = self.place.path(file)
             make_folder_below(self.place.root, path.parent)
             write_atomic(path, content)
-        self.place.rebind(files, promises)
+        self.place.rebind(files, promises, entries)
         _remove(self.place.aside)
 
 
