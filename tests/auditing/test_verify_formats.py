@@ -17,9 +17,9 @@ from twinproof.auditing.verify_ledger import NEIGHBOURS
 from twinproof.certification.method import Sampling
 from twinproof.cli.main import run
 from twinproof.errors import RunError
+from twinproof.evaluation.attack_record import ATTACK_FILES
 from twinproof.privacy import ledger
 from twinproof.runs import layout
-from twinproof.evaluation.attack_record import ATTACK_FILES
 from twinproof.runs.layout import update_run_json
 from twinproof.runs.run import Run
 

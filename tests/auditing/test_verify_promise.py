@@ -16,6 +16,7 @@ from synthetic_promise import in_format_2
 from synthetic_run import certificate_settings, forge_ledger, forge_lines, forge_run, forge_settings, write_run
 
 from twinproof.auditing import verify_promise
+from twinproof.auditing.certificate_verdict import Verdict
 from twinproof.auditing.run import refuted_promise
 from twinproof.auditing.verify import TRAINING, verify_run
 from twinproof.auditing.verify_promise import OWN_NETWORK_CODES, privacy_promise, promise_problems, robustness_promise
@@ -24,6 +25,7 @@ from twinproof.certification.catalogue import _BOUNDS
 from twinproof.certification.confidence import CONFIDENCE_NAMES, RunnerUp
 from twinproof.certification.method import Statistic
 from twinproof.certification.promise import certified_promise
+from twinproof.certification.record import CertificateSettings, Look
 from twinproof.cli.main import run
 from twinproof.data.record import Dataset
 from twinproof.errors import RunError
@@ -38,8 +40,6 @@ from twinproof.recipes.guarantees import OWN_NETWORK_ASSUMPTIONS, not_yet_certif
 from twinproof.recipes.noise_layer import Variant
 from twinproof.recipes.registry import RECIPES
 from twinproof.recipes.trainers import TrainersConfig
-from twinproof.auditing.certificate_verdict import Verdict
-from twinproof.certification.record import CertificateSettings, Look
 
 SPENDINGS = (Spending(0.0, 0.0, 1e-5), Spending(2.999213, 3.2, 1e-4), Spending(8.0, 9.0, 1e-5), Spending(50.25, 60.0, 1e-9))
 

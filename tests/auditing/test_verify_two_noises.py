@@ -60,9 +60,7 @@ def trained(dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def _certified(trained: Run, dataset: Dataset, method: Method) -> Run:
-    tp.certify(
-        trained, dataset, sampling=SAMPLING, method=method, limit=12, overwrite=True, device="cpu", key=Key.from_seed(1)
-    )
+    tp.certify(trained, dataset, sampling=SAMPLING, method=method, limit=12, overwrite=True, device="cpu", key=Key.from_seed(1))
     return Run.open(trained.root, trained.network)
 
 

@@ -11,13 +11,13 @@ import pytest
 import twinproof as tp
 from twinproof.auditing.verify import verify_run
 from twinproof.certification.method import Method, Sampling
+from twinproof.certification.record import CertificateSettings, read_certificates, read_settings
 from twinproof.data.load import load
 from twinproof.evaluation.protocols import AttackPlan
 from twinproof.guarantee import Status
 from twinproof.keys import Key
 from twinproof.recipes.train import train
 from twinproof.reporting.run import report_run
-from twinproof.certification.record import CertificateSettings, read_certificates, read_settings
 from twinproof.runs.run import Run
 
 SETTINGS: dict[str, Any] = {

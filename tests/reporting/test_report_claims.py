@@ -108,7 +108,9 @@ def test_the_card_and_the_twin_name_norm_bound_law_and_place(tmp_path: Path) -> 
         "averages its scores over noisy copies",
     ):
         assert words in shown, words
-    assert "l2" not in re.sub(r"Cohen.*?grid|within the certified l2 radius|certificates/l2/", "", shown), "nothing is left of the usual norm"
+    assert "l2" not in re.sub(r"Cohen.*?grid|within the certified l2 radius|certificates/l2/", "", shown), (
+        "nothing is left of the usual norm"
+    )
     wanted = {**LAYER, "bound": "tight", "runner_up": "union"}
     del wanted["dimension"]
     assert {name: twin["certification"][name] for name in wanted} == wanted

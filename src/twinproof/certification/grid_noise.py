@@ -15,7 +15,7 @@ sampler, so that whatever it does is post-processing.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -26,14 +26,14 @@ from torch import Tensor, nn
 
 from twinproof.certification.noise_tables import (
     BLOCK_WORDS,
-    CUTS,
     GUIDE_BITS,
+    LAPLACE,
+    NORMAL,
     NoiseTable,
     Stream,
+    TableFamily,
     generator_at,
-    noise_table,
     padded,
-    table_distance,
     word_at,
     words_from,
 )
@@ -119,6 +119,7 @@ _HALF = 0.5
 _SMALLEST_SIGMA = 1e-6  # below it no grid fits float32, and its step would underflow long before sigma does
 # Far above what the float64 functions err that turn votes into a radius, far below what a vote is worth.
 _ARITHMETIC = 2.0**-36
+_TABLES: Mapping[Law, TableFamily] = {Law.GAUSSIAN: NORMAL, Law.LAPLACE: LAPLACE}
 
 
 @dataclass(frozen=True)
@@ -162,11 +163,11 @@ class GridNoise:
     @property
     def table(self) -> NoiseTable:
         """Which multiple of the grid each 64-bit word stands for."""
-        return noise_table(self.law, self.steps)
+        return _TABLES[self.law].table(self.steps)
 
     def tau(self, dimension: int) -> float:
         """Bound on the total variation distance per draw of a vector of ``dimension`` coordinates, and on the arithmetic."""
-        return dimension * table_distance(self.law, self.steps) + _ARITHMETIC
+        return dimension * _TABLES[self.law].distance(self.steps) + _ARITHMETIC
 
     def draws(self, key: Key, purpose: str, index: int, first: int, count: int, dimension: int, device: torch.device) -> Tensor:
         """Draws from number ``first`` on for input ``index``: (count, dimension) float32 multiples of the grid, in levels."""
@@ -229,7 +230,7 @@ def joint_noise(scale: float, levels: int, dimension: int) -> GridNoise:
 
 def _largest_joint(levels: int) -> float:
     """A scale, in input units, whose draws still fit half of float32's whole numbers in steps of one level."""
-    return (_HALF * _FLOAT32_EXACT - levels - 1) / (CUTS[Law.LAPLACE] * levels)
+    return (_HALF * _FLOAT32_EXACT - levels - 1) / (_TABLES[Law.LAPLACE].cut * levels)
 
 
 def _fine_grid(sigma: float, law: Law, cost: float, largest: float, room: float = 1.0) -> float:
@@ -246,7 +247,7 @@ def _fine_grid(sigma: float, law: Law, cost: float, largest: float, room: float 
 
 def _is_exact(law: Law, steps: float, largest: float, room: float = 1.0) -> bool:
     """Whether numbers of up to ``largest`` steps plus any draw are whole numbers of steps in a share of those of float32."""
-    return largest + CUTS[law] * steps + 1 < room * _FLOAT32_EXACT
+    return largest + _TABLES[law].cut * steps + 1 < room * _FLOAT32_EXACT
 
 
 def _check_sigma(sigma: float) -> None:

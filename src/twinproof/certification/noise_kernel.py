@@ -1,8 +1,8 @@
 """Input plus noise on a GPU in one Triton kernel: random words, table look-up and the sum, written once.
 
-The same integer operations as on the CPU (``grid_noise.py``), so the same bits. A value is guessed by a single-precision inverse
+The same integer operations as on the CPU (``table_noise``), so the same bits. A value is guessed by a single-precision inverse
 of the law's distribution function and then checked against the two boundaries next to it. On a fine grid a guess is often off
-by one: the neighbour is tried. A guess that is wrong after that costs a search in the table.
+by one: the neighbour is tried. Whatever is wrong then only costs a search in the table.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class WhitenedLayer:
     Guarantees
         ``points`` is a fixed function of the stored input, whatever stands beside it. For two inputs x and x' its values are at
         most |A (x - x')| + ``slack`` apart, A = S^-1 W, in l2 (Gaussian) or l1 (Laplace). Proof: A is applied as the matrix
-        whose norm is bounded, in float64; by the usual model of its arithmetic (``linear_maps.relative_error``) a coordinate errs
+        whose norm is bounded, in float64; by the usual model of its arithmetic (``sensitivity.float_error``) a coordinate errs
         by at most a share ``error`` of sum_j |A_kj|, since 0 <= x <= 1. Rounding to the grid moves a coordinate by half a
         step. Twice the sum of both, for two inputs: sqrt(K) steps in l2 or K steps in l1, and 2 * error times that norm of the
         row sums.

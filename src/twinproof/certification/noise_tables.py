@@ -1,7 +1,7 @@
 """Noise laws as tables of 64-bit boundaries, and the random words that are looked up in them.
 
 A draw is then an integer operation on random bits: the same on every device, to the bit, and its law is known exactly, because
-the probability of a cell is the distance of two integers divided by 2^64.
+the probability of a cell is the distance of two integers divided by 2^64. ``normal_table`` and ``laplace_table`` make them.
 
 The generator is Philox4x64-10 (Salmon et al. 2011) as numpy has it: a block cipher on a counter. One block is 4 words of 64
 bits, taken here as 8 of 32 bits, the lower half first. Block b of a stream is the cipher of counter b + 1.
@@ -10,7 +10,7 @@ bits, taken here as 8 of 32 bits, the lower half first. Block b of a stream is t
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinproof.keys import Key
-from twinproof.layers.noise import Law
 
 GUIDE_BITS = 16
 _WORD = 2.0**64
@@ -77,44 +76,94 @@ class NoiseTable:
         return np.searchsorted(self.boundaries, words, side="right").astype(np.int64) - self.reach
 
 
-CUTS: Mapping[Law, float] = {Law.GAUSSIAN: 8.5, Law.LAPLACE: 36.0}
-"""No draw goes beyond so many deviations (rounded up to a whole cell); true ones do with probability 2e-17 and 2.4e-16."""
+@dataclass(frozen=True)
+class TableFamily:
+    """The tables of one law, by steps of the grid for one deviation.
+
+    ``cut`` deviations hold all draws; ``distance`` bounds the total variation between a ``table`` and the rounded law.
+    """
+
+    cut: float
+    table: Callable[[float], NoiseTable]
+    distance: Callable[[float], float]
 
 
-def table_distance(law: Law, steps: float) -> float:
-    """A bound on the total variation distance between ``noise_table(law, steps)`` and the rounded law.
+# No draw goes beyond this many standard deviations (rounded up to a whole cell); a normal number does with probability 2e-17.
+NORMAL_CUT = 8.5
+# A table of a fine grid on 65,536 levels takes tens of megabytes; a process certifies with one or two of them.
+_KEPT = 4
+
+
+def normal_distance(steps: float) -> float:
+    """The bound on the total variation distance of ``normal_table(steps)``."""
+    return 2.0**-49 + 2 * NORMAL_CUT * steps * 2.0**-64
+
+
+@lru_cache(maxsize=_KEPT)
+def normal_table(steps: float) -> NoiseTable:
+    """round(steps * Z) for standard normal Z, cut at 8.5 deviations; ``steps`` is at least 64.
 
     Guarantees
-        It is 2^-49 plus 2^-64 for each cell. Proof: a distance is half the sum of the cells' errors. The middle cell takes what
-        the others leave, so that its error is at most the sum of theirs, and that sum is the bound. Let u = 2^-53 and c the
-        middle of a cell of width d = 1/steps, in deviations. In float64 d carries a relative error of 2u (with the product that
-        makes ``steps``) and c one of 3u.
-        Gaussian, d <= 1/64: the probability d phi(c) (1 + He2 d^2/24 + He4 d^4/1920 + He6 d^6/322560), He the Hermite
-        polynomials at c, lacks terms of d^8, whose sum over all cells is below 1e-20. The exponent c^2/2 errs by 3.5 c^2 u; the
-        exponential adds at most 3u, the constant, the products and the factor in brackets 8u. Weighted with the cells'
-        probabilities, c^2 counts as 1: 14.5u. Beyond the cut lie 0.2u.
-        Laplace, d <= 1: the probability is exactly e^-c sinh(d/2). e^-c has a relative error of 3cu; the exponential adds at
-        most 3u, the hyperbolic sine 3u and what d brings to it (its slope times d, over itself, is at most 1.1) 2.2u, the
-        product 1u. Weighted, c counts as at most 1: 12.2u. Beyond the cut lie e^-36 < 2.1u.
-        Together both are below 16u = 2^-49. Rounding a cell to a multiple of 2^-64 adds at most 2^-65, and the same for the
-        cells that are empty.
+        The total variation distance to the law of round(steps * Z) is at most ``distance(steps)``: 2^-49 plus 2^-64 for each
+        of the 17 * steps cells. Proof: a distance is half the sum of the cells' errors. The middle cell takes what the others
+        leave, so that its error is at most the sum of theirs, and that sum is the bound. Let u = 2^-53 and c the middle of a
+        cell of width d = 1/steps, d <= 1/64, in standard deviations. Its probability d phi(c) (1 + He2 d^2/24 + He4 d^4/1920
+        + He6 d^6/322560), He the Hermite polynomials at c, lacks terms of d^8, whose sum over all cells is below 1e-20. In
+        float64 d carries a relative error of 2u (with the product that makes ``steps``), c 3u, the exponent c^2/2 an absolute
+        one of 3.5 c^2 u; the exponential adds at most 3u, the constant, the products and the factor in brackets 8u. Weighted
+        with the cells' probabilities, c^2 counts as 1: 14.5u. Beyond the cut lie 0.2u. Together that is below 16u = 2^-49.
+        Rounding a cell to a multiple of 2^-64 adds at most 2^-65, and the same for the cells that are empty.
+        Test: against 60-digit arithmetic, with shifted, widened and coarse tables as planted bugs.
     """
-    return 2.0**-49 + 2 * CUTS[law] * steps * 2.0**-64
-
-
-# A table of a fine grid on 65,536 levels takes tens of megabytes; a process certifies with one or two of them.
-@lru_cache(maxsize=4)
-def noise_table(law: Law, steps: float) -> NoiseTable:
-    """round(steps * xi) for standard noise xi of ``law``; ``steps`` is at least 64 for Gaussian and 1 for Laplace noise."""
     width = 1.0 / steps
-    middles = np.arange(math.ceil(CUTS[law] * steps), 0, -1, dtype=np.float64) * width
-    if law is Law.LAPLACE:
-        return NoiseTable.of_cells(np.exp(-middles) * math.sinh(width / 2))
-    c, d = middles * middles, width * width
+    middles = np.arange(math.ceil(NORMAL_CUT * steps), 0, -1, dtype=np.float64) * width
+    return NoiseTable.of_cells(_cells(middles, width))
+
+
+def _cells(middle: NDArray[np.float64], width: float) -> NDArray[np.float64]:
+    """The probability that a standard normal number lies within half a width of each middle."""
+    c, d = middle * middle, width * width
     he2, he4, he6 = c - 1, (c - 6) * c + 3, ((c - 15) * c + 45) * c - 15
     correction = d * (he2 / 24 + d * (he4 / 1920 + d * he6 / 322560))
     density = np.exp(-c / 2) * (width / math.sqrt(2 * math.pi))
-    return NoiseTable.of_cells(density * (1 + correction))
+    return density * (1 + correction)
+
+
+NORMAL = TableFamily(NORMAL_CUT, normal_table, normal_distance)
+
+
+# No draw goes beyond this many scales (rounded up to a whole cell); a Laplace number does with probability 2.4e-16.
+LAPLACE_CUT = 36.0
+# The table of the finest grid takes 38 megabytes.
+_KEPT_LAPLACE_TABLES = 2
+
+
+def laplace_distance(steps: float) -> float:
+    """The bound on the total variation distance of ``laplace_table(steps)``."""
+    return 2.0**-49 + 2 * LAPLACE_CUT * steps * 2.0**-64
+
+
+@lru_cache(maxsize=_KEPT_LAPLACE_TABLES)
+def laplace_table(steps: float) -> NoiseTable:
+    """round(steps * L) for a Laplace number L of scale 1, cut at 36 scales; ``steps`` is at least 1.
+
+    Guarantees
+        The total variation distance to the law of round(steps * L) is at most ``distance(steps)``: 2^-49 plus 2^-64 for each
+        of the 72 * steps cells. Proof: as for the normal table, the sum of the errors of all cells but the middle one bounds
+        it. Let u = 2^-53 and c = k d the middle of the k-th cell, of width d = 1/steps. Its probability is exactly
+        e^-c sinh(d/2). In float64 d carries a relative error of 2u (with the product that makes ``steps``), c 3u, so e^-c one
+        of 3cu; the exponential adds at most 3u, the hyperbolic sine 3u and what d brings to it (its slope times d, over
+        itself, is at most 1.1 for d <= 1) 2.2u, the product 1u. Weighted with the cells' probabilities, c counts as at most
+        1: 12.2u. Beyond the cut lie e^-36 < 2.1u. Together that is below 16u = 2^-49. Rounding a cell to a multiple of 2^-64
+        adds at most 2^-65, and the same for the cells that are empty.
+        Test: against 60-digit arithmetic, with shifted, widened and coarse tables as planted bugs.
+    """
+    width = 1.0 / steps
+    middles = np.arange(math.ceil(LAPLACE_CUT * steps), 0, -1, dtype=np.float64) * width
+    return NoiseTable.of_cells(np.exp(-middles) * math.sinh(width / 2))
+
+
+LAPLACE = TableFamily(LAPLACE_CUT, laplace_table, laplace_distance)
 
 
 BLOCK_WORDS = 8
