@@ -162,6 +162,11 @@ def checked_labels(
     return labels
 
 
+def may_capture(model: nn.Module, device: torch.device) -> bool:
+    """Whether a step may be recorded as a CUDA graph, which freezes what the network's Python code decides."""
+    return device.type == "cuda" and is_known(model)
+
+
 def default_batch(device: torch.device) -> int:
     """Inputs attacked together where the caller does not say."""
     return 1024 if device.type == "cuda" else 128
@@ -202,7 +207,7 @@ def _attack_batch(
         best = Best(inputs, start, labels, targeted=targeted)
         if threat.size > 0 and len(inputs):
             tracked = None if objective.sampled or attack.keep == Keep.LAST else best
-            capture = device.type == "cuda" and is_known(objective.model)
+            capture = may_capture(objective.model, device)
             search = Search(attack, looker, inputs, labels, threat, generator, targeted=targeted, best=tracked, capture=capture)
             for _ in range(attack.restarts):
                 search.run()

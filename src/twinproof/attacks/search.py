@@ -402,10 +402,8 @@ class Search:
 class Best:
     """The strongest point seen of each row, beginning with the original.
 
-    Guarantees
-        The kept loss is never below the starting one (above, with a target), and a NaN is never kept. Among such points one
-        that succeeds beats one that does not, and then the higher loss wins: with more than two classes a point of higher
-        loss may still be classified right.
+    The kept loss is never below the starting one (above, with a target), and a NaN is never kept. A point that succeeds beats
+    one that does not; then the higher loss wins.
     """
 
     def __init__(self, original: Tensor, look: Look, labels: Tensor, *, targeted: bool) -> None:

@@ -56,8 +56,7 @@ def reach(attack_norm: str, size: float, certificate_norm: str, dimension: int) 
     nothing about all linf changes of size r, most of which are longer than r. ``dimension`` is that of the inputs, wherever
     the noise is added.
 
-    Guarantees
-        Never below the true value: the size is the decimal that it prints as, and the root is taken in integers, rounded up.
+    Never below the true value: the size is the decimal that it prints as, and the root is taken in integers, rounded up.
     """
     for name, norm in (("attack_norm", attack_norm), ("certificate_norm", certificate_norm)):
         if norm not in _STEPS:
@@ -102,10 +101,6 @@ def certified_accuracy(certificates: Sequence[Certificate], radius: float, confi
 
     Cohen et al.'s theorem speaks of perturbations strictly smaller than the certified radius, so this is a statement about
     all changes of l2 size below ``radius``, not of exactly that size.
-
-    Guarantees
-        Never grows with ``radius``; abstentions and wrong answers never count. The interval is the second layer of
-        confidence (over test inputs, at this one radius); each counted certificate fails with probability at most its alpha.
     """
     return certified_curve(certificates, [radius], confidence)[0][1]
 
@@ -123,9 +118,7 @@ def certified_curve(
 def average_certified_radius(certificates: Sequence[Certificate], largest_radius: float, confidence: float = 0.95) -> Interval:
     """Mean of radius times correctness (ACR); abstentions and wrong answers count as 0. ``value`` is rounded down.
 
-    Guarantees
-        At least ``confidence`` over the draw of the test inputs, as no radius exceeds ``largest_radius`` (the radius that
-        unanimous votes give); a certificate that claims more is refused.
+    No radius may exceed ``largest_radius``, which unanimous votes give; a certificate that claims more is refused.
     """
     _count(certificates)
     radii = [certificate.radius if answered_correctly(certificate) else 0.0 for certificate in certificates]

@@ -32,8 +32,7 @@ _ROWS = 1024
 def aimed_classes(aim: str, model: nn.Module, inputs: Tensor, labels: Tensor, classes: int) -> Tensor:
     """The class that each input is to be taken for; ``aim`` is one that ``AttackPlan`` accepts.
 
-    Guarantees
-        No input aims at its true class, so that reaching the aim is always an error of the classifier.
+    No input aims at its true class.
     """
     following = (labels + 1) % classes
     if aim == "next":

@@ -300,10 +300,8 @@ def update_run_json(root: Path, *, files: Iterable[str] = (), **changes: Any) ->
 def exclusive(root: Path, *, waits: bool = False) -> Iterator[None]:
     """Holds the run directory for this process; the system lets go of it when the process ends, however it ends.
 
-    Guarantees
-        While one process is inside, another one that asks gets a ``RunError`` at once and touches nothing, or ``waits`` until
-        it may go in. The lock lies on the directory itself, so that no file is left behind. A directory that vanishes while
-        it is held ends the work as a fault of the system, whatever else it broke.
+    While one process is inside, another one gets a ``RunError`` at once, or ``waits``. The lock lies on the directory itself,
+    so that no file is left behind; a directory that vanishes ends the work as a fault of the system.
     """
     handle = os.open(root, os.O_RDONLY)
     try:

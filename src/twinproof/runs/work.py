@@ -180,9 +180,8 @@ class Work(Generic[S]):
     ) -> None:
         """Writes the released ``files``, the one with the settings last, and binds them and what they promise in ``run.json``.
 
-        ``plugins`` says what this work used from outside of this package.
-        Rank 0 writes; the others do nothing. A run never binds files of two certifications under one name: earlier ones are
-        unbound first.
+        ``plugins`` is what the work used of other packages. Rank 0 writes; the others do nothing. A run never binds files of
+        two certifications under one name: earlier ones are unbound first.
         """
         if not self.ranks.is_first:
             return
@@ -212,9 +211,8 @@ def begun(
     ``prepare`` checks everything and gives the settings, in the form of the earlier work where there is any; ``finished``
     reads those of complete work. All ranks call this alike.
 
-    Guarantees
-        Batches of other settings or other test records are never taken for this work's, and what is refused is refused before
-        anything in the run is touched.
+    Batches of other settings or other test records are never taken for this work's, and what is refused is refused before
+    anything in the run is touched.
     """
     ranks = how.ranks
     if not ranks.is_first:
