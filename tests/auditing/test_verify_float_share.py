@@ -184,16 +184,16 @@ def test_certificates_that_leave_the_share_out_are_refused(
 ) -> None:
     """Radii, largest radius and promise all follow from the understated slack: nothing else tells."""
     slacks: list[float] = []
-    for name, wanted in (("honest", []), ("unpaid", [("certificates.json", FLOAT_SHARE)])):
+    for name, wanted in (("honest", []), ("unpaid", [("certificates/linf/certificates.json", FLOAT_SHARE)])):
         if name == "unpaid":
             monkeypatch.setattr(noise_site, "WhitenedLayer", Unpaid)
         run = _copy(noisy, tmp_path / name)
         method = Method(norm="linf", bound=bound)
         made = tp.certify(run, images, sampling=SAMPLING, method=method, limit=12, device="cpu", key=Key.from_seed(1))
-        assert made.settings.place == "first-layer"
+        assert made.settings.noise.place == "first-layer"
         assert any(certificate.radius > 0 for certificate in made.certificates)
         assert _problems(Run.open(run.root, noisy.network)) == wanted
-        slacks.append(made.settings.slack)
+        slacks.append(made.settings.noise.slack)
     assert slacks[1] < slacks[0] < slacks[1] * (1 + 1e-8), "the share is a small one"
 
 

@@ -39,12 +39,12 @@ from report_runs import (
     text_of,
     write_run,
 )
-from twinproof.runs.attacks import AttackLine
 
 import twinproof as tp
 from twinproof.certification.method import Sampling
 from twinproof.data.record import Dataset, Split
 from twinproof.errors import RunError
+from twinproof.evaluation.attack_record import AttackLine
 from twinproof.evaluation.protocols import CLEAN, AttackPlan, Entry
 from twinproof.guarantee import Status
 from twinproof.keys import Key
@@ -405,7 +405,7 @@ def test_what_cannot_be_shown_is_said(tmp_path: Path, dataset: Any, words: str) 
 @pytest.mark.parametrize(("lost", "words"), [("attacks.csv", "do not follow"), ("attacks.safetensors", "does not hold them")])
 def test_lost_files_are_said(tmp_path: Path, lost: str, words: str) -> None:
     root = attacked_run(tmp_path / "run", IMAGES)
-    (root / lost).unlink()
+    (root / "attacks/l2" / lost).unlink()
     assert words in shown(root)
 
 

@@ -61,7 +61,7 @@ def test_a_badge_is_that_of_the_runs_own_report(tmp_path: Path) -> None:
     """No green for certificates that an attack contradicts or that are gone."""
     roots = [certified_run(tmp_path / "sound"), attacked_run(tmp_path / "attacked", IMAGES, crossing)]
     gone = certified_run(tmp_path / "gone")
-    (gone / "certificates.csv").unlink()
+    (gone / "certificates/l2/certificates.csv").unlink()
     page, record = compared([*roots, gone], tmp_path / "out.html")
     rows = section(page, "guarantees").split("<tbody>")[1].split("</tr>")
     badges = [re.findall(r'class="badge (\w+)".*?</span>\s*([\w ]+)</span>', row, flags=re.DOTALL) for row in rows[:3]]

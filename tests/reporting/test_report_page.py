@@ -106,11 +106,11 @@ def test_everything_from_a_run_is_escaped(tmp_path: Path, data: Dataset) -> None
         tmp_path / "<b>run", record, certificates, certificate_settings(inputs=len(LABELS), **hostile), make_metrics()
     )
     add_attacks(root, data, certificates, crossing, device=HOSTILE, aim=HOSTILE, created=HOSTILE)
-    attacks = json.loads((root / "attacks.json").read_text())
+    attacks = json.loads((root / "attacks/l2/attacks.json").read_text())
     attacks["results"]["warnings"] = [HOSTILE]
     for size in attacks["results"]["sizes"]:
         size["paper"]["attacks"] = {f"{name}{HOSTILE}": one for name, one in size["paper"]["attacks"].items()}
-    (root / "attacks.json").write_text(json.dumps(attacks))
+    (root / "attacks/l2/attacks.json").write_text(json.dumps(attacks))
     flipped = [attacked_certificate(index, 0.5, inside=True) for index in range(12)]
     flipped = [replace(one, flip=one.flip and replace(one.flip, found_by=HOSTILE)) for one in flipped]
     add_audit(root, flipped, device=HOSTILE, norm=HOSTILE)
@@ -177,7 +177,7 @@ def test_a_broken_run_writes_nothing(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="Infinity is not a JSON number"):
         write_report(root)
     (root / "run.json").write_text(run_json)
-    (root / "certificates.csv").write_text("index,label\n1,x\n")
+    (root / "certificates/l2/certificates.csv").write_text("index,label\n1,x\n")
     with pytest.raises(RunError, match=r"certificates.csv is broken"):
         write_report(root)
     assert not list(root.glob("report.*"))
@@ -288,8 +288,6 @@ def test_several_certifications_and_attacks_are_shown_by_name(tmp_path: Path, mo
             yield from evidence.certifications(one, run)
 
     monkeypatch.setattr(facts, "certifications", certifications)
-    monkeypatch.setattr(facts, "attack_files", lambda root: (f for one in folders.values() for f in evidence.attack_files(one)))
-    monkeypatch.setattr(facts, "audit_files", lambda root: (f for one in folders.values() for f in evidence.audit_files(one)))
     page, copy = report(folders["l2"])
     both = [f"{name}{end}" for end in ("", "-2") for name in ("certified", "radii")]
     parts = [f"{name}{end}" for name in ("attacks", "audit") for end in ("", "-2")]
