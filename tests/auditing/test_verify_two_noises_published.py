@@ -94,6 +94,10 @@ def test_verify_refuses_every_other_status(claiming: Run, status: str) -> None:
     )
 
 
+def _with_noise(**factors: float) -> Callable[[dict[str, Any]], object]:
+    return lambda said: said["noise"].update({name: said["noise"][name] * factor for name, factor in factors.items()})
+
+
 LIES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "more noise": (
         lambda said: said["noise"].update(operator_norm=said["noise"]["operator_norm"] / 5),

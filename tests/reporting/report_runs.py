@@ -70,7 +70,7 @@ def robustness_promise(status: Status = Status.PROVEN) -> Guarantee:
     )
 
 
-def run_record(private: Status = Status.PROVEN, robust: Status = Status.PROVEN, **changes: Any) -> dict[str, Any]:
+def run_record(private: Status = Status.PROVEN, robust: Status | None = Status.PROVEN, **changes: Any) -> dict[str, Any]:
     """A complete run.json; keyword arguments replace entries."""
     record: dict[str, Any] = {
         "format": 3, "state": "complete", "created": "2025-01-01T10:00:00Z", "recipe": "dp-cert-gaussian", "device": "cpu",
@@ -80,7 +80,8 @@ def run_record(private: Status = Status.PROVEN, robust: Status = Status.PROVEN, 
             "test_records": 360, "records": 1437, "feature_names": [], "scaling": None,
         },
         "guarantees": {
-            "privacy": privacy_promise(private).as_dict(), "robustness": {"l2": robustness_promise(robust).as_dict()},
+            "privacy": privacy_promise(private).as_dict(),
+            "robustness": {} if robust is None else {"l2": robustness_promise(robust).as_dict()},
         },
         "privacy": {
             "epsilon": 2.9999, "epsilon_rdp": 3.210001, "delta": 1e-5, "noise_multiplier": 1.234567, "sample_rate": 0.0625,
@@ -130,18 +131,30 @@ def write_run(
     layout = RunLayout(root)
     if metrics is not None:
         layout.metrics.write_text("".join(json.dumps(line) + "\n" for line in metrics), encoding="utf-8")
-    if certificates is not None:
-        folder = root / "certificates" / "l2"
-        folder.mkdir(parents=True)
-        asked = settings or certificate_settings(inputs=len(certificates))
-        (folder / "certificates.json").write_bytes(json_file(asked.as_dict()))
-        (folder / "certificates.csv").write_bytes(format_certificates(certificates))
     record = run_record() if record is None else record
-    for path in (layout.metrics, *root.glob("certificates/l2/*")):
-        if path.is_file():
-            record["files"] = {**record["files"], path.relative_to(root).as_posix(): {"sha256": sha256_file(path)}}
+    if metrics is not None:
+        record["files"] = {**record["files"], layout.metrics.name: {"sha256": sha256_file(layout.metrics)}}
     write_json(layout.run_json, record)
+    if certificates is not None:
+        add_certificates(root, certificates, settings or certificate_settings(inputs=len(certificates)))
     return root
+
+
+def add_certificates(root: Path, certificates: Sequence[Certificate], settings: CertificateSettings) -> None:
+    """Writes a certification under its norm; the promise is that of the one before."""
+    name = settings.method.norm
+    folder = root / "certificates" / name
+    folder.mkdir(parents=True)
+    (folder / "certificates.json").write_bytes(json_file(settings.as_dict()))
+    (folder / "certificates.csv").write_bytes(format_certificates(certificates))
+    record = json.loads((root / "run.json").read_text())
+    files = {f"certificates/{name}/{path.name}": {"sha256": sha256_file(path)} for path in folder.iterdir()}
+    promises = record["guarantees"]["robustness"]
+    if record["format"] == 3:
+        first = next(iter(promises.values()))
+        kept = {} if len(list(folder.parent.iterdir())) == 1 else promises
+        record["guarantees"]["robustness"] = {**kept, name: first}
+    write_json(root / "run.json", {**record, "files": {**record["files"], **files}})
 
 
 def certified_run(root: Path, robust: Status = Status.PROVEN, config: dict[str, Any] | None = None, **settings: Any) -> Path:
@@ -185,6 +198,7 @@ IMAGES = image_data(LABELS)
 def attack_settings(dataset: Dataset, **changes: Any) -> AttackSettings:
     certified = certificate_settings(levels=dataset.levels, grid=1.0, dimension=int(np.prod(dataset.shape)), n=1000)
     plan = AttackPlan("l2", SIZES, ("fgsm", "pgd"))
+    norm = changes.pop("certificate_norm", "l2")
     planned = {name: changes.pop(name) for name in list(changes) if hasattr(plan, name)}
     settings = AttackSettings(
         network=certified.network,
@@ -193,10 +207,10 @@ def attack_settings(dataset: Dataset, **changes: Any) -> AttackSettings:
         made=replace(certified.made, created="2025-01-01T12:00:00Z", seconds=12.5),
         state="complete",
         plan=replace(plan, **planned),
-        method=replace(certified.method, norm=changes.pop("certificate_norm", "l2")),
+        method=replace(certified.method, norm=norm),
         sampling=certified.sampling,
         noise=certified.noise,
-        certificates="l2",
+        certificates=norm,
         dimension=certified.noise.dimension,
         random_network=False,
     )
@@ -246,7 +260,7 @@ def add_attacks(
     lines = [attack_line(one, entry, answer(one, entry)) for entry in (CLEAN, *plan.entries) for one in certificates]
     results = attack_results(settings, lines, CertifiedLine(certificates, 0.001, "certificates.csv"))
     inputs = {entry.name: moved(dataset, entry, factor=factor) for entry in plan.entries}
-    folder = root / "attacks" / "l2"
+    folder = root / "attacks" / plan.norm
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "attacks.safetensors").write_bytes(save({name: np.ascontiguousarray(one) for name, one in inputs.items()}))
     (folder / "attacks.csv").write_bytes(format_lines(lines))
@@ -276,7 +290,13 @@ def attacked_certificate(index: int, ratio: float | None, *, inside: bool = Fals
 
 
 def add_audit(
-    root: Path, attacked: Sequence[AttackedCertificate], *, complete: bool = True, shared_noise: bool = False, **changes: Any
+    root: Path,
+    attacked: Sequence[AttackedCertificate],
+    *,
+    complete: bool = True,
+    shared_noise: bool = False,
+    of: str = "l2",
+    **changes: Any,
 ) -> CertificateAudit:
     """Writes an audit with these findings; the verdict is the one that the audit itself would give."""
     certified = certificate_settings()
@@ -286,10 +306,10 @@ def add_audit(
         key="22" * 32,
         made=replace(certified.made, created="2025-01-01T13:00:00Z", seconds=33.0),
         state="complete",
-        of="l2",
-        certificates_sha256=sha256_file(root / "certificates/l2/certificates.csv"),
-        settings_sha256=sha256_file(root / "certificates/l2/certificates.json"),
-        norm="l2",
+        of=of,
+        certificates_sha256=sha256_file(root / f"certificates/{of}/certificates.csv"),
+        settings_sha256=sha256_file(root / f"certificates/{of}/certificates.json"),
+        norm=of,
         attackable=len(attacked) if complete else 50,
         within=0.99,
         outward=3.0,
@@ -297,9 +317,9 @@ def add_audit(
         false_flips=1e-6,
     )
     verdict = verdict_of(attacked, len(LABELS), 0.001, shared_noise=shared_noise) if complete else None
-    audit = CertificateAudit("l2", changed(settings, **changes), tuple(attacked), verdict)
+    audit = CertificateAudit(of, changed(settings, **changes), tuple(attacked), verdict)
     (root / "audits").mkdir(exist_ok=True)
-    (root / "audits" / "l2.json").write_bytes(audit.content())
+    (root / "audits" / f"{of}.json").write_bytes(audit.content())
     return audit
 
 

@@ -93,8 +93,8 @@ def up(share: float) -> str:
     return f"{math.ceil(1000 * share - 1e-6) / 10:.1f} %"
 
 
-def results_of(root: Path) -> dict[str, Any]:
-    return dict(json.loads((root / "attacks/l2/attacks.json").read_text())["results"])
+def results_of(root: Path, name: str = "l2") -> dict[str, Any]:
+    return dict(json.loads((root / f"attacks/{name}/attacks.json").read_text())["results"])
 
 
 def test_page_and_json_copy_have_the_numbers_of_the_record(tmp_path: Path) -> None:
@@ -273,7 +273,7 @@ def test_other_norms(tmp_path: Path, norm: str) -> None:
 def test_attacks_in_another_norm_say_what_a_radius_must_cover(tmp_path: Path) -> None:
     root = certified_run(tmp_path / "run", config={"noise_layer": {"place": "first-layer"}}, norm="l1")
     add_attacks(root, IMAGES, make_certificates(LABELS), norm="linf", certificate_norm="l1")
-    assert [one["reach"] for one in results_of(root)["sizes"]] == [16.0, 32.0, 64.0], "64 coordinates"
+    assert [one["reach"] for one in results_of(root, "linf")["sizes"]] == [16.0, 32.0, 64.0], "64 coordinates"
     same = certified_run(tmp_path / "same")
     add_attacks(same, IMAGES, make_certificates(LABELS))
     for words in ("Radii are in l1: an attack of linf size 1 can be 64.000 long there", "This network has a noise layer"):

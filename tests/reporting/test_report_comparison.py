@@ -92,7 +92,7 @@ def test_runs_without_certificates_are_named(tmp_path: Path) -> None:
 def test_runs_are_compared_within_one_norm_only(tmp_path: Path) -> None:
     roots = [
         certified_run(tmp_path / "sound"),
-        certified_run(tmp_path / "layered", norm="linf", law="laplace", place="first-layer", statistic="scores"),
+        certified_run(tmp_path / "layered", norm="linf", law="laplace", place="first-layer"),
         certified_run(tmp_path / "printed", Status.REFUTED, bound="published"),
         write_run(tmp_path / "bare"),
     ]

@@ -132,7 +132,7 @@ def test_a_promise_whose_certificates_are_gone_is_not_shown(tmp_path: Path) -> N
 
 
 def test_before_certification_nothing_is_missing(tmp_path: Path) -> None:
-    page, copy = report(write_run(tmp_path / "run", run_record(robust=Status.NONE)))
+    page, copy = report(write_run(tmp_path / "run", run_record(robust=None)))
     assert copy["guarantees"]["robustness"]["uncertified"]["shown"] == "none"
     assert "No test input has been certified yet" in section(page, "certified")
     assert copy["certifications"] == []

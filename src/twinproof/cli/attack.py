@@ -169,9 +169,8 @@ def attack(
 ) -> None:
     """Attacks the test set of a run.
 
-    Shows the accuracy under attack by the papers' protocol and by ours (adaptive, in expectation over the noise), beside the
-    certified accuracy. The same command continues interrupted attacks. Exits with 1 if an attack contradicts a certificate
-    whose bound is not known to be false.
+    Shows the accuracy under the papers' attacks and under adaptive ones, beside the certified accuracy. The same command
+    continues interrupted attacks. Exits with 1 if an attack contradicts a certificate whose bound is not known to be false.
 
     Example: twinproof attack runs/mnist --norm l2 --size 0.5 --size 1 --restarts 5 --draws 32
     """

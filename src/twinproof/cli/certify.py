@@ -34,8 +34,7 @@ def certify(
         ),
     ] = None,
     runner_up: Annotated[
-        str,
-        typer.Option(help="How the other classes are bounded: complement (of the first class) or union (a bound for each)."),
+        str, typer.Option(help="Bound of the other classes: complement (of the first) or union.")
     ] = "complement",
     n: Annotated[int, typer.Option(help="Noise draws that bound the probability of the class.")] = 10_000,
     n0: Annotated[int, typer.Option(help="Noise draws that choose the class.")] = 100,
@@ -68,26 +67,24 @@ def certify(
 
     Example: twinproof certify runs/securesgd --norm linf --bound hgm
 
-    Example: twinproof certify runs/stobatch --bound composition
-
     Example: twinproof certify runs/mnist --statistic scores --confidence empirical-bernstein --runner-up union
     """
+    from twinproof.certification import run as certification
     from twinproof.certification.method import Method, Sampling, default_confidence
-    from twinproof.certification.run import certify as certify_run
-    from twinproof.certification.run import norm_of_run
     from twinproof.runs.dataset import load_run_data
     from twinproof.runs.run import Run
 
     with launched_ranks(as_json=as_json) as ranks:
         opened = Run.open(run)
-        method = Method(norm or norm_of_run(opened), bound, statistic, confidence or default_confidence(statistic), runner_up)
+        method = Method(
+            norm or certification.norm_of_run(opened), bound, statistic, confidence or default_confidence(statistic), runner_up
+        )
         with bars_of(ranks) as bars:
-            dataset = load_run_data(opened, source=data, data_root=data_root)
-            result = certify_run(
+            result = certification.certify(
                 opened,
-                dataset,
+                load_run_data(opened, source=data, data_root=data_root),
                 sampling=Sampling(n0, n, alpha, target_radius, shared_noise),
-                method=method,
+                method=Method(chosen, bound, statistic, confidence, runner_up),
                 sigma=sigma,
                 limit=limit,
                 device=device or "auto",
