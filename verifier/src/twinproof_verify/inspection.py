@@ -428,7 +428,8 @@ def _check_weights(seen: Inspection) -> None:
         seen.findings.check("weights", weights.weight_problems(content), "loads, all finite")
     closing = None if seen.ledger is None else seen.ledger.closing
     stated: dict[str, object] = {} if closing is None else {LEDGER: closing.model_sha256}
-    for one in (*seen.certifications.values(), *seen.attacks):
+    spoken: list[Certification | Attack] = [*seen.certifications.values(), *seen.attacks]
+    for one in spoken:
         if one.record:
             stated[one.files.json] = block(one.record, "network").get("model_sha256")
     found = weights.identity_problems(seen.folder, stated)

@@ -205,7 +205,7 @@ def robustness_words(
 
     Where several audits refute it, it names any one of them.
     """
-    against = [one for one in audits if one[1].get("refuted") is True]
+    against: list[Any] = [one for one in audits if one[1].get("refuted") is True]
     found: list[Problem] = []
     for audit in against or [None]:
         wanted = robustness_promise(run, certificates, audit)
