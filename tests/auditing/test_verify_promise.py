@@ -38,9 +38,10 @@ from twinproof.recipes.registry import RECIPES
 from twinproof.recipes.variant import variants_of
 from twinproof_papers.published.stobatch import TrainersConfig
 from twinproof_verify import sentences
+from twinproof_verify.certificates import FORMER_CERTIFICATES, nested
 from twinproof_verify.inspection import TRAINING
 from twinproof_verify.run_json import CONFIG
-from twinproof_verify.sentences import OWN_NETWORK_CODES, privacy_promise, promise_problems, robustness_promise
+from twinproof_verify.sentences import OWN_NETWORK_CODES, privacy_promise, privacy_words, robustness_promise
 
 SPENDINGS = (Spending(0.0, 0.0, 1e-5), Spending(2.999213, 3.2, 1e-4), Spending(8.0, 9.0, 1e-5), Spending(50.25, 60.0, 1e-9))
 
@@ -117,16 +118,16 @@ def all_settings() -> Iterator[CertificateSettings]:
 def test_writer_and_verifier_promise_the_same_robustness() -> None:
     count = 0
     refuted = Verdict(50, 40, 7, 1, 0.001, 0.05, "binomial", 1e-9, True, 0.5, 0.7, 3)
-    sections: tuple[dict[str, Any], ...] = ({}, {"certificates": {"verdict": {"refuted": False, "flips": 7, "inputs": 50}}})
-    against = {"certificates": {"verdict": {"refuted": True, "flips": 7, "inputs": 50}}}
+    audits = (None, ("audit.json", {"refuted": False, "flips": 7, "inputs": 50}))
+    against = ("audit.json", {"refuted": True, "flips": 7, "inputs": 50})
     for settings in all_settings():
-        written = json.loads(json.dumps(settings.as_dict()))
-        for audit in sections:
+        written = nested(json.loads(json.dumps(settings.as_dict())), FORMER_CERTIFICATES)
+        for audit in audits:
             assert robustness_promise({}, written, audit) == words(certified_promise(settings))
         assert robustness_promise({}, written, against) == words(refuted_promise(settings, refuted))
         count += 1
     assert count == (len(_BOUNDS) + len(Law)) * 3 * 3 * 2 * 3 * 2 * 3
-    assert robustness_promise({"config": {"sigma": 0.25}}, {}, {}) == words(not_yet_certified(0.25))
+    assert robustness_promise({"config": {"sigma": 0.25}}, {}) == words(not_yet_certified(0.25))
 
 
 def test_a_sentence_that_changes_in_one_place_alone_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,7 +273,7 @@ def test_the_sentence_of_a_seed_cannot_be_dropped() -> None:
     stated = {"kind": "privacy", **cast(dict[str, Any], privacy_promise(run))}
     assert stated["reason"] == "noise is reproducible from a known seed"
     stated |= {"reason": "", "status": "proven"}
-    found = {problem.what for problem in promise_problems({**run, "guarantees": {"privacy": stated}}, {}, {})}
+    found = {problem.what for problem in privacy_words({**run, "guarantees": {"privacy": stated}})}
     assert {what.split()[0] for what in found} == {"guarantees.privacy.reason", "guarantees.privacy.status"}
 
 

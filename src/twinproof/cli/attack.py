@@ -138,9 +138,7 @@ def attack(
         list[str] | None,
         typer.Option("--attack", help="fgsm, ifgsm, mim, pgd or all; may be repeated.", show_default="fgsm and pgd"),
     ] = None,
-    norm: Annotated[
-        str | None, typer.Option(help="l2, linf or l1.", show_default="that of the certificates, else the run's")
-    ] = None,
+    norm: Annotated[str | None, typer.Option(help="l2, linf or l1.", show_default="that of the certificates or run")] = None,
     size: Annotated[
         list[float] | None,
         typer.Option(help="In input units ([0, 1]); may be repeated.", show_default="0.25 to 1 for l2, 0.05 to 0.3 for linf"),

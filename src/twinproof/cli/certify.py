@@ -76,9 +76,7 @@ def certify(
 
     with launched_ranks(as_json=as_json) as ranks:
         opened = Run.open(run)
-        method = Method(
-            norm or certification.norm_of_run(opened), bound, statistic, confidence or default_confidence(statistic), runner_up
-        )
+        chosen, confidence = norm or certification.norm_of_run(opened), confidence or default_confidence(statistic)
         with bars_of(ranks) as bars:
             result = certification.certify(
                 opened,
