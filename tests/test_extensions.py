@@ -148,7 +148,7 @@ def test_runs_name_the_plugins_that_they_use_and_what_is_assumed(tmp_path: Path)
     tp.certify(run, load_run_data(run), sampling=Sampling(10, 20), limit=2, method=_method("tenfold"))
     record = Run.open(run.root).record
     assert record["plugins"][1:] == [{"kind": "bound", "name": "tenfold", **plugin}]
-    robustness = record["guarantees"]["robustness"]
+    robustness = record["guarantees"]["robustness"]["l2-tenfold"]
     assert robustness["status"] == "assumed"
     assert "'tenfold'" in robustness["assumptions"][-1]
     plain = train(common | {"recipe": "dpsgd"}, tmp_path / "plain")

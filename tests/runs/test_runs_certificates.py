@@ -138,7 +138,7 @@ WHOLE_RECORD = json.loads(json_file(CERTIFICATES.as_dict()))
         without(WHOLE_RECORD, "key"),
         without(WHOLE_RECORD, "method", "norm"),
         without(WHOLE_RECORD, "sampling", "target_radius"),
-        {**WHOLE_RECORD, "method": {**WHOLE_RECORD["method"], "bound": "wishful"}},
+        {**WHOLE_RECORD, "method": {**WHOLE_RECORD["method"], "norm": "wishful"}},
         {**WHOLE_RECORD, "noise": {**WHOLE_RECORD["noise"], "sigma": "0.25"}},
         *({**WHOLE_RECORD, "looks": looks} for looks in (None, 3, [3], [{"draws": 1}], [{"draws": 1, "alpha": 0.1, "x": 1}])),
     ],

@@ -31,13 +31,13 @@ class ReportFiles:
 
 @system_faults("run the same command again")
 def report_run(
-    root: str | Path, *, source: str | None = None, data_root: str | Path | None = None, examples: bool = False
+    run: Run | str | Path, *, source: str | None = None, data_root: str | Path | None = None, examples: bool = False
 ) -> ReportFiles:
-    """Verifies a run and writes its report. Examples need the test data; without them the report says so.
+    """Verifies a run, or the directory of one, and writes its report. Without the test data it has no examples, and says so.
 
     Test records of your own data, as they are and attacked, are shown only with ``examples``.
     """
-    root = Path(root)
+    root = run.root if isinstance(run, Run) else Path(run)
     if read_run_json(root).get("state") != COMPLETE:
         return write_report(root, examples=examples)
     dataset: Dataset | None = None
