@@ -110,7 +110,7 @@ def all_settings() -> Iterator[CertificateSettings]:
         fitting = [name for name in CONFIDENCE_NAMES if statistic is Statistic.VOTES or not find_confidence(name).votes_only]
         for confidence, runner_up in product(fitting, RunnerUp):
             method = Method(str(norm), bound.name, statistic, confidence, runner_up)
-            made = changed(replace(CERTIFICATES, method=method, looks=()), law=str(bound.law), place=place)
+            made = changed(replace(CERTIFICATES, method=method), law=str(bound.law), place=place)
             yield replace(made, resolution=2**20 if statistic is Statistic.SCORES else 1)
             yield changed(made, shared_noise=True, operator_norm=3.25, alpha=0.05, sigma=1.0)
             yield changed(made, target_radius=0.5, looks=(Look(10, 1e-4), Look(1000, 9e-4)))
