@@ -150,7 +150,7 @@ CONTRADICTIONS: list[tuple[str, dict[str, Any], str]] = [
     *((recipe, {"clip_rule": "psac-paper"}, "clips nothing") for recipe in ("regular", "gaussian")),
     ("gaussian", {"prior": "figures"}, "no learned weights to start from"),
     *(
-        (recipe, {"variant": "published"}, r"no published variant(.|\n)*pixeldp or hgm-pixeldp")
+        (recipe, {"variant": "published"}, r"no published variant(.|\n)*hgm-pixeldp or pixeldp")
         for recipe in ("dpsgd", "gaussian")
     ),
     ("securesgd", {"averaging": 0.5}, r"sized for the weights of the step(.|\n)*leave averaging out"),
