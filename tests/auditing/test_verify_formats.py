@@ -29,8 +29,9 @@ OLD_RUNS = ("demo", "hgm-pixeldp", "stobatch")
 
 
 def test_writers_and_verifier_know_the_same_formats() -> None:
-    assert layout.FORMATS == FORMATS
-    assert layout.FORMAT == ledger.FORMAT == FORMATS[-1] == 2
+    assert set(layout.FORMATS) <= set(FORMATS)
+    assert layout.FORMAT in FORMATS
+    assert ledger.FORMAT == 2
     assert NEIGHBOURS[ledger.FORMAT] == ledger.NEIGHBOURS
 
 
@@ -85,7 +86,7 @@ def test_a_newer_format_is_called_what_it_is(tmp_path: Path, capsys: pytest.Capt
     root = tmp_path / "run"
     write_run(root)
     record = json.loads((root / name).read_text())
-    (root / name).write_text(json.dumps({**record, "format": 3}))
+    (root / name).write_text(json.dumps({**record, "format": FORMATS[-1] + 1}))
     with pytest.raises(RunError, match="made by a newer version") as refused:
         verify_run(root)
     assert refused.value.fix == "upgrade twinproof"

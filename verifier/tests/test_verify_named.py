@@ -64,7 +64,9 @@ def edit(name: str, change: Change) -> Apply:
 
 def bind_all(root: Path) -> None:
     paths = [path for path in root.rglob("*") if path.is_file() and not path.name.startswith("report")]
-    names = sorted(path.relative_to(root).as_posix() for path in paths if path.name != "run.json")
+    names = sorted(
+        path.relative_to(root).as_posix() for path in paths if path.name != "run.json" and "private" not in path.parts
+    )
     forge_run(lambda run: run.update(files={name: {"sha256": sha256((root / name).read_bytes())} for name in names}))(root)
 
 
@@ -228,7 +230,7 @@ OTHER_LIES = [
         ("counted as in format 1", edit(ATTACKS, lambda a: a.update(format=1)), "format has a value"),
         ("other classes", edit(ATTACKS, lambda a: a["network"].update(classes=9)), "classes is not the number"),
         ("other coordinates", edit(ATTACKS, lambda a: a.update(dimension=9)), "dimension is not"),
-        ("a size more", edit(ATTACKS, lambda a: a["plan"]["sizes"].append(0.75)), "results.sizes"),
+        ("a size less", edit(ATTACKS, lambda a: a["results"]["sizes"].pop()), "results.sizes"),
         ("flips denied", edit(ATTACKS, lambda a: a["results"]["sizes"][0].update(flips=9)), "flips does not follow"),
         ("the plan outside", edit(ATTACKS, lambda a: a.update(a.pop("plan"))), "plan is missing"),
     ),
