@@ -269,6 +269,14 @@ def test_what_is_wrong_with_one_name_is_no_fault_of_another(root: Path) -> None:
     assert [check.name for check in result.checks if not check.passed] == ["certificates (linf-hgm)"]
 
 
+def test_names_without_end_are_a_problem(root: Path) -> None:
+    for at in range(300):
+        (root / f"audits/{at}.json").write_text("{}")
+    result = verify(root)
+    assert any(problem.what == "there is more than can be checked" for problem in result.problems)
+    assert sum(check.name.startswith("audit settings") for check in result.checks) <= 100
+
+
 def test_nothing_is_read_through_a_link(root: Path) -> None:
     """Whoever checks a run does not open what lies elsewhere, whichever part of the path is the link."""
     for name, part in ((L2, "certificates/l2"), (ATTACKS, "attacks")):
