@@ -269,6 +269,14 @@ def test_what_is_wrong_with_one_name_is_no_fault_of_another(root: Path) -> None:
     assert [check.name for check in result.checks if not check.passed] == ["certificates (linf-hgm)"]
 
 
+def test_what_a_killed_command_left_behind_is_named_not_held_against_the_run(root: Path) -> None:
+    for name in (f"{L2_LINES}.part", f"{AUDIT}.part"):
+        (root / name).write_text("half")
+    result = verify(root)
+    assert result.problems == ()
+    assert sum("left behind" in line for line in result.not_checked) == 2
+
+
 def test_names_without_end_are_a_problem(root: Path) -> None:
     for at in range(300):
         (root / f"audits/{at}.json").write_text("{}")
