@@ -292,7 +292,7 @@ def test_a_lost_rank_stops_the_others_and_loses_no_cell(victim: int, tmp_path: P
     left = run_ranks(2, shared(cells, tmp_path, attempt), patience=2)[1 - victim]
     assert time.monotonic() - began < 30
     assert left.error is not None
-    assert (left.error["what"], left.error["where"]) == ("a rank has gone without a word", f"rank {victim}")
+    assert (left.error["what"], left.error["where"]) == ("a rank was lost", f"rank {victim}")
     finished = [cell.name for cell in cells if store.finished(cell) is not None]
     assert finished
     (tmp_path / LOG).unlink()
@@ -366,7 +366,7 @@ def test_ranks_that_part_are_no_failure_of_a_cell(tmp_path: Path, monkeypatch: p
         raise gone([1])
 
     monkeypatch.setattr("twinproof_papers.making.measure", parted)
-    with pytest.raises(Exception, match="gone without a word"):
+    with pytest.raises(Exception, match="a rank was lost"):
         make_cells(cells_of("one"), CellStore(tmp_path), EFFORT)
 
 

@@ -68,6 +68,16 @@ def test_without_its_plugin_a_setting_is_unknown(root: Path) -> None:
     assert "config has a setting that does not exist" in problems(root)
 
 
+@pytest.mark.parametrize(("kind", "name"), [("variant", "dpcert-gaussian.loud"), ("layer_rule", "theirs.layers.Linear")])
+def test_training_with_a_part_from_elsewhere_is_never_proven(root: Path, kind: str, name: str) -> None:
+    forge_run(named(kind, name))(root)
+    assert any("is of another package" in what for what in problems(root))
+    forge_run(lambda run: run["guarantees"]["privacy"].update(status="assumed"))(root)
+    result = verify(root)
+    assert result.problems == ()
+    assert any(name in line for line in result.not_checked)
+
+
 def test_radii_of_a_bound_from_elsewhere_are_not_recomputed(root: Path) -> None:
     forge_settings(lambda settings: settings.update(bound="theirs", largest_radius=9.0))(root)
     assert "this bound is not proven for this noise" in problems(root)

@@ -24,12 +24,13 @@ if TYPE_CHECKING:
     from torch import nn
 
     from twinproof.auditing.redraw import Drawn
+    from twinproof.runs.run import Run
 
 
 def verify_run(
-    root: Path, *, originals: Originals | None = None, network: nn.Module | None = None, redraw: int | None = None
+    run: Run | str | Path, *, originals: Originals | None = None, network: nn.Module | None = None, redraw: int | None = None
 ) -> Verification:
-    """Checks the run in ``root`` and returns everything that was found; RunError only where there is no run.
+    """Checks a run, or the directory of one, and returns everything that was found; RunError only where there is no run.
 
     With ``originals``, the test set of the run, the network is asked again: labels, accuracy, its answers to attacked inputs,
     which are measured from the inputs that they were made of. An owner's network is needed for that as ``network``.
@@ -38,7 +39,11 @@ def verify_run(
     if redraw is not None and redraw < 1:
         raise ConfigError("there is nothing to draw again", where="redraw", got=redraw, wanted="at least 1 certificate")
     try:
-        seen = inspect(root, originals, None if network is None else lambda: _owners(network))
+        seen = inspect(
+            Path(run) if isinstance(run, str | Path) else run.root,
+            originals,
+            None if network is None else lambda: _owners(network),
+        )
     except VerifyError as error:
         raise RunError(error.what, where=error.where, got=error.got, wanted=error.wanted, fix=error.fix) from error
     for needed, missing in (("the test set", originals is None), ("the network", is_own(seen.run) and network is None)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from twinproof.certification.bounds import (
     HGM,
@@ -63,7 +64,8 @@ def _from_outside(name: str) -> RobustnessBound | None:
 
 def bound_plugin(bound: RobustnessBound) -> Plugin | None:
     """Where a bound comes from; None for the library's own."""
-    return None if any(bound is own for own in _BOUNDS) else plugin_of(Group.BOUNDS, f"{bound.name}.{bound.law}")
+    found = None if any(bound is own for own in _BOUNDS) else plugin_of(Group.BOUNDS, f"{bound.name}.{bound.law}")
+    return None if found is None else replace(found, name=bound.name)  # the law stands in the certificates
 
 
 def status_of(bound: RobustnessBound) -> Status:

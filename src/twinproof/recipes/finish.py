@@ -24,7 +24,7 @@ from twinproof.recipes.own_network import own_network_assumptions
 from twinproof.recipes.resolve import plan_of, spent_on_data, spent_on_redistribution
 from twinproof.rounding import round_up
 from twinproof.runs import private_files
-from twinproof.runs.layout import COMPLETE, MetricsLine, RunLayout, file_digests, read_run_json, utc_now, write_run_json
+from twinproof.runs.layout import COMPLETE, FORMAT, MetricsLine, RunLayout, file_digests, read_run_json, utc_now, write_run_json
 from twinproof.runs.private_files import forget_training_secrets, save_times
 from twinproof.runs.reading import read_lines
 from twinproof.training.checkpoint import FILE as CHECKPOINT_FILE
@@ -74,7 +74,7 @@ def finish_run(
         "state": COMPLETE,
         "guarantees": {
             "privacy": privacy.as_dict(),
-            "robustness": not_yet_certified(config.sigma).as_dict(),
+            "robustness": {} if record["format"] == FORMAT else not_yet_certified(config.sigma).as_dict(),
         },
         "privacy": _privacy_block(config, spent),
         "accuracy": accuracy.as_dict(),

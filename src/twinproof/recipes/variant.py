@@ -80,7 +80,7 @@ def find_variant(recipe: str, name: str) -> Variant | None:
         raise ConfigError(
             f"this recipe has no {name} variant" if others else f"there is no {name} variant",
             where="variant",
-            got=f"{name}, with {recipe}",
+            got=f"{name!r}, with {recipe}",
             wanted=" or ".join(others) if others else " or ".join(variants_of(recipe)),
             fix=where_to_get(name) or "leave variant out",
         )

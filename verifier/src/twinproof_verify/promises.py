@@ -13,7 +13,7 @@ from twinproof_verify.findings import Problem
 from twinproof_verify.models import block, is_former, number
 from twinproof_verify.run_json import (
     as_printed,
-    is_foreign,
+    foreign_training,
     is_own,
     is_published,
     known_seed,
@@ -48,7 +48,7 @@ def privacy_problems(run: dict[str, Any], spent: Spent | None) -> Iterator[Probl
 
 def _status_problems(run: dict[str, Any], status: object, spent: Spent | None) -> Iterator[Problem]:
     stated, what = privacy_block(run), f"guarantees.privacy.status is {shown(status)}"
-    if is_foreign(run) and status == "proven":
+    if foreign_training(run) and status == "proven":
         yield Problem(RUN_JSON, f"{what}, but the recipe is of another package", shown(status), "any other status")
     if as_printed(run):
         if status != "refuted" or stated is not None:

@@ -150,9 +150,9 @@ class Federation(Record):
 
 
 class Plugin(Record):
-    """A recipe, bound or attack of another package."""
+    """Something of another package that the run uses."""
 
-    kind: Literal["recipe", "bound", "attack"]
+    kind: Literal["recipe", "variant", "bound", "attack", "layer_rule"]
     name: models.Text
     package: models.Text
     version: models.Text
@@ -243,15 +243,23 @@ def takes_unpaid(run: dict[str, Any]) -> bool:
 
 
 def plugin_names(run: dict[str, Any], kind: str) -> tuple[str, ...]:
-    """The recipes, bounds or attacks of other packages that the run names."""
+    """What the run uses of other packages, of one kind, by name."""
     stated = run.get("plugins")
     found = [sound(Plugin, one) for one in stated] if isinstance(stated, list) else []
     return tuple(one.name for one in found if one is not None and one.kind == kind)
 
 
 def is_foreign(run: dict[str, Any]) -> bool:
-    """Whether the run's recipe comes from another package."""
-    return block(run, "config").get("recipe") in plugin_names(run, "recipe")
+    """Whether the run's recipe, or its variant of it, comes from another package; ``published`` variants are known here."""
+    config = block(run, "config")
+    variant = config.get("variant")
+    named = f"{config.get('recipe')}.{variant}" in plugin_names(run, "variant") and variant != "published"
+    return named or config.get("recipe") in plugin_names(run, "recipe")
+
+
+def foreign_training(run: dict[str, Any]) -> bool:
+    """Whether code of another package took part in training: the recipe, its variant, or a rule of per-example gradients."""
+    return is_foreign(run) or bool(plugin_names(run, "layer_rule"))
 
 
 def top_problems(run: dict[str, Any]) -> Iterator[Problem]:

@@ -18,7 +18,7 @@ from twinproof_verify.findings import Problem
 from twinproof_verify.models import block, number, sound
 from twinproof_verify.run_json import (
     as_printed,
-    is_foreign,
+    foreign_training,
     is_published,
     known_seed,
     layer_of,
@@ -238,7 +238,7 @@ def _promise(status: str, promise: str, **others: Any) -> dict[str, Any]:
 def privacy_promise(run: dict[str, Any]) -> dict[str, Any] | None:
     """What the settings allow to be said about the training records; None where they cannot be read."""
     config, data, spent = run.get("config"), run.get("data"), privacy_block(run)
-    if not isinstance(config, dict) or not isinstance(data, dict) or is_foreign(run):
+    if not isinstance(config, dict) or not isinstance(data, dict) or foreign_training(run):
         return None
     if as_printed(run):
         return _promise("refuted", NOTHING_PUBLISHED, reason=PRINTED_REASONS[config["recipe"]])
