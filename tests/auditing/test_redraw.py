@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from kept_runs import DEMO, NOISY, TWO_NOISES, copied, count_each_ledger_once, digits
+from kept_runs import DEMO, KEPT, NOISY, TWO_NOISES, copied, count_each_ledger_once, digits
 from torch import nn
 
 import twinproof as tp
@@ -175,3 +177,21 @@ def test_votes_of_a_gpu_are_drawn_again_there_and_on_the_host(model: str, datase
     assert "another device class" in elsewhere.detail
     forge(root)
     assert not votes_again(root).passed
+
+
+def test_every_name_of_a_run_is_drawn_again(tmp_path: Path) -> None:
+    """Two certifications and their attacks, each with its own key; a vote that moved is found under its name."""
+    root = Path(shutil.copytree(KEPT.parent / "format-3" / "demo", tmp_path / "run"))
+    result = verify_run(root, originals=digits(), redraw=3)
+    assert result.problems == ()
+    names = ("certificates (l2)", "certificates (linf-hgm)", "answers to attacked inputs (l2)")
+    details = {check.name: check.detail for check in result.checks}
+    assert all(details[f"votes of {name}"].startswith("3 of them") for name in names)
+    assert {f"votes of 57 of 60 {names[0]}", f"votes of 37 of 40 {names[1]}"} <= set(result.not_checked)
+    keys = [root / "certificates" / name / "certificates.json" for name in ("l2", "linf-hgm")]
+    texts = [path.read_text() for path in keys]
+    for path, text, other in zip(keys, texts, reversed(texts), strict=True):
+        path.write_text(text.replace(json.loads(text)["key"], json.loads(other)["key"]))
+    failed = {check.name for check in verify_run(root, originals=digits(), redraw=3).checks if not check.passed}
+    assert {f"votes of {name}" for name in names[:2]} <= failed
+    assert f"votes of {names[2]}" not in failed

@@ -73,7 +73,7 @@ def test_a_newer_format_is_called_what_it_is(tmp_path: Path, capsys: pytest.Capt
     root = tmp_path / "run"
     write_run(root)
     record = json.loads((root / name).read_text())
-    (root / name).write_text(json.dumps({**record, "format": 4}))
+    (root / name).write_text(json.dumps({**record, "format": FORMATS[-1] + 1}))
     with pytest.raises(RunError, match="made by a newer version") as refused:
         verify_run(root)
     assert refused.value.fix == "upgrade twinproof"

@@ -242,7 +242,9 @@ def write_run(root: Path, *, private: bool = True, certified: bool = True, norm:
 
 def bind(root: Path) -> None:
     """Writes the digests of all files into run.json, as the writer does and as a forger would."""
+    inside = [path for folder in ("certificates", "attacks", "audits") for path in sorted((root / folder).rglob("*"))]
     names = [name for name in EVERY_FILE if name != "run.json" and (root / name).is_file()]
+    names += [path.relative_to(root).as_posix() for path in inside if path.is_file()]
     run = json.loads((root / "run.json").read_text())
     run["files"] = {name: {"sha256": sha256((root / name).read_bytes())} for name in names}
     (root / "run.json").write_text(json.dumps(run))

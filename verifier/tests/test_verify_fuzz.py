@@ -59,6 +59,28 @@ def test_mutated_bytes_beside_attacks_never_raise(attacked: Path, name: str) -> 
     mutate(attacked, name, ATTACKED_MUTATIONS)
 
 
+NAMED = ("certificates/l2/certificates.json", "attacks/l2/attacks.json", "audits/l2.json")
+
+
+@pytest.fixture
+def several(tmp_path: Path) -> Path:
+    """Two certifications under their names, attacks and an audit."""
+    return Path(shutil.copytree(KEPT.parent / "format-3" / "demo", tmp_path / "several"))
+
+
+@pytest.mark.parametrize("name", [*NAMED, "certificates/linf-hgm/certificates.csv", "run.json"])
+def test_mutated_bytes_of_named_files_never_raise(several: Path, name: str) -> None:
+    mutate(several, name, ATTACKED_MUTATIONS)
+
+
+@pytest.mark.parametrize("name", [*NAMED, "run.json"])
+def test_values_of_named_files_replaced_never_raise(several: Path, name: str) -> None:
+    every = [
+        path for path in places(json.loads((several / name).read_text())) if "results" not in path and "config" not in path
+    ]
+    replace_values(several, name, random.Random(name).sample(every, min(len(every), 40)), each=4)
+
+
 @pytest.mark.parametrize("name", ["run.json", "model.safetensors", "certificates.json", "certificates.csv"])
 def test_mutated_bytes_of_a_network_with_noise_never_raise(noisy: Path, name: str) -> None:
     mutate(noisy, name, NOISY_MUTATIONS)

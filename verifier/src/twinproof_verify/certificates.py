@@ -168,11 +168,6 @@ def nested(record: dict[str, Any], former: Former) -> dict[str, Any]:
     return {**rest, **sections}
 
 
-def read_nested(record: dict[str, Any] | None, former: Former | None) -> dict[str, Any]:
-    """``record`` as format 3 has it; with ``former`` it is of an earlier one."""
-    return {} if record is None else record if former is None else nested(record, former)
-
-
 def format_problems(file: str, record: dict[str, Any], *, former: bool) -> Iterator[Problem]:
     """Each layout has formats of its own."""
     stated = record.get("format")

@@ -20,6 +20,8 @@ PRIVATE, PRIVATE_MODE = "private", 0o700
 _ENDINGS = {CERTIFICATES: ("json", "csv"), ATTACKS: ("json", "csv", "safetensors"), AUDITS: ("json",)}
 # The names before format 3, when a run held one of each kind.
 _FORMER = {kind: f"{'audit' if kind == AUDITS else kind}." for kind in FOLDERS}
+MOST_NAMES = 100
+"""How many certifications, sets of attacks or audits of one run are checked; more are a problem."""
 _REPORT = re.compile(r"report\.[a-z]+", re.ASCII)
 # How their names begin: a killed writer may have left a "key.part" beside them.
 _SECRETS = ("key", "checkpoint")
@@ -67,7 +69,7 @@ def evidence_of(folder: RunFolder, run: dict[str, Any], kind: str) -> tuple[Evid
         return (only,) if set(only.files) & set(folder.names) else ()
     inside = (name.split("/")[1] for name in folder.names if name.startswith(f"{kind}/"))
     names = (name.removesuffix(".json") for name in inside if kind != AUDITS or name.endswith(".json"))
-    return tuple(Evidence.of(kind, name) for name in sorted(set(names)) if NAME.fullmatch(name))
+    return tuple(Evidence.of(kind, name) for name in sorted(set(names)) if NAME.fullmatch(name))[:MOST_NAMES]
 
 
 def _all_evidence(folder: RunFolder, run: dict[str, Any]) -> set[str]:
@@ -124,6 +126,9 @@ class _Entry(Record):
 
 def unexpected_problems(folder: RunFolder, run: dict[str, Any]) -> Iterator[Problem]:
     """What lies in the run but belongs to no part of the format: a release would carry it along."""
+    for kind in FOLDERS:
+        if len(evidence_of(folder, run, kind)) == MOST_NAMES:
+            yield Problem(kind, "there is more than can be checked", f"{MOST_NAMES} names or more", f"fewer than {MOST_NAMES}")
     for name in folder.names:
         if name in (RUN_JSON, PRIVATE) or _is_bound(name, run) or _is_leftover(folder, run, name):
             continue

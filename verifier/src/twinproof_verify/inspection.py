@@ -23,7 +23,7 @@ from twinproof_verify.certificates import (
     CertificateSettings,
     Noise,
     format_problems,
-    read_nested,
+    nested,
     read_settings,
     rules_of,
 )
@@ -260,7 +260,8 @@ def _check_run(seen: Inspection) -> None:
 def _check_certificates(seen: Inspection, files: Evidence) -> None:
     findings, former = seen.findings, is_former(seen.run)
     found = read_object(seen.folder, files.json, findings)
-    record, problems = read_nested(found, FORMER_CERTIFICATES if former else None), list[Problem]()
+    record = {} if found is None else nested(found, FORMER_CERTIFICATES) if former else found
+    problems: list[Problem] = []
     made = Certification(files, record, None)
     seen.certifications[ONLY if files.name is None else files.name] = made
     if found is not None:

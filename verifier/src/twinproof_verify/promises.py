@@ -109,7 +109,7 @@ def robustness_problems(run: dict[str, Any], certified: dict[str, tuple[str, dic
     """Whether certificates carry what is promised: the file and the settings of each certification are in ``certified``."""
     promises, former = robustness_promises(run), is_former(run)
     if not former:
-        for name in certified.keys() - promises.keys():
+        for name in sorted(certified.keys() - promises.keys()):
             yield Problem(RUN_JSON, f"guarantees.robustness.{name} is missing", "nothing", f"a promise ({certified[name][0]})")
     for name, (where, promise) in promises.items():
         yield from _kind_problems(where, promise, "robustness")
