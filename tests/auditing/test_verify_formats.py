@@ -37,7 +37,7 @@ def test_a_run_of_format_1_verifies_opens_and_reports(tmp_path: Path, name: str)
     shutil.copytree(FIXTURES / name, root)
     assert verify_run(root).problems == ()
     assert Run.open(root).model() is not None
-    tp.report_run(root)
+    tp.report(root)
     assert "training records" in (root / "report.html").read_text()
     assert verify_run(root).problems == ()
 

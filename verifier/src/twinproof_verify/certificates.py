@@ -272,9 +272,9 @@ def known_bounds(settings: Smoothed) -> tuple[str, ...]:
 
 
 def bound_problems(file: str, settings: Smoothed, plugins: tuple[str, ...] = ()) -> Iterator[Problem]:
-    """A bound that is not known for the law of the noise, and is not one of the run's plug-ins."""
+    """A bound that is not known for the law and place of the noise; one whose name is known here is no plug-in's."""
     known, bound = known_bounds(settings), settings.method.bound
-    if bound not in (*known, *plugins):
+    if bound not in (*known, *(name for name in plugins if name not in BOUNDS[settings.noise.law])):
         got = f"{shown(bound)} with {settings.noise.law}"
         yield Problem(file, "this bound is not proven for this noise", got, ", ".join(known))
 

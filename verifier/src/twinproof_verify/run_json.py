@@ -258,9 +258,8 @@ def is_foreign(run: dict[str, Any]) -> bool:
 
 
 def foreign_training(run: dict[str, Any]) -> bool:
-    """Whether code of another package took part in training: a recipe, a variant, or a rule of per-example gradients."""
-    variants = [name for name in plugin_names(run, "variant") if not name.endswith(".published")]
-    return is_foreign(run) or bool(variants or plugin_names(run, "recipe") or plugin_names(run, "layer_rule"))
+    """Whether code of another package took part in training: the recipe, its variant, or a rule of per-example gradients."""
+    return is_foreign(run) or bool(plugin_names(run, "layer_rule"))
 
 
 def top_problems(run: dict[str, Any]) -> Iterator[Problem]:
