@@ -16,7 +16,7 @@ from torch import nn
 
 from own_modules import harmful
 from own_modules.harmless import PROVEN, SHAPE, Mlp
-from twinproof.training.own_network.state import KeptState, differences
+from twinproof.layers.module_state import KeptState, differences
 
 
 class Keeper(Mlp):
