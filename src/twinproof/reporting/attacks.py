@@ -16,7 +16,7 @@ from twinproof.auditing.certificate_verdict import nothing_inside
 from twinproof.data.record import Dataset
 from twinproof.errors import UserError
 from twinproof.evaluation.accuracy import Interval
-from twinproof.evaluation.attack_results import Scores, attack_results
+from twinproof.evaluation.attack_results import Scores, attack_results, budget
 from twinproof.evaluation.certified import CertifiedLine, already_refuted, answered_correctly, certified_curve, line_of, reach
 from twinproof.evaluation.protocols import CLEAN, Protocol, Target
 from twinproof.reporting.evidence import AttackFiles, Certification
@@ -338,8 +338,6 @@ def _counted(settings: AttackSettings, lines: Sequence[AttackLine], line: Certif
 
 def _outside(settings: AttackSettings, size: float, attacked: NDArray[Any], original: NDArray[Any]) -> bool:
     """Whether the attacked input lies outside the ball of its size."""
-    from twinproof.evaluation.attack_results import budget
-
     moves: list[int] = np.abs(attacked.astype(np.int64) - original.astype(np.int64)).ravel().tolist()
     if settings.norm == "linf":
         spent = max(moves, default=0)
