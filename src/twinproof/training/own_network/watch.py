@@ -127,7 +127,9 @@ class WatchedPath(PerExamplePath):
         rows = range(len(labels))
         if where := self._difference(found, again, rows):
             raise state_error(places, f"{self._when()} a fresh copy gives another gradient: {where}")
-        if self._shop.exact and (where := first_difference(self._shop.remembered.digests, before, rows_of(before))):
+        if self._shop.exact and (
+            where := first_difference(self._shop.remembered.digests, before, range(self._shop.probe.records))
+        ):
             raise state_error(places, f"{self._when()} a copy gives another gradient than before training: {where}")
         if places:
             self._note(places)
@@ -162,11 +164,6 @@ class WatchedPath(PerExamplePath):
 
     def _when(self) -> str:
         return f"step {self._step + 1}"
-
-
-def rows_of(digests: dict[str, Tensor]) -> range:
-    """The rows of a table of digests."""
-    return range(len(next(iter(digests.values()))))
 
 
 class _Generators:
