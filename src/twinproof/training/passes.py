@@ -213,22 +213,17 @@ class Augmentation(ABC):
 
 @dataclass(frozen=True)
 class Repeats(Augmentation):
-    """The record ``times`` times as it is; in a network with a noise layer every copy meets a draw of its own."""
+    """The record as it is, ``copies`` times; in a network with a noise layer every copy meets a draw of its own."""
 
-    times: int = 1
+    copies: int = 1
 
     def __post_init__(self) -> None:
-        if self.times < 1:
-            raise ConfigError("a record needs at least one copy", where="copies", got=self.times, wanted="1 or more")
-
-    @property
-    def copies(self) -> int:
-        """All of them."""
-        return self.times
+        if self.copies < 1:
+            raise ConfigError("a record needs at least one copy", where="copies", got=self.copies, wanted="1 or more")
 
     def __call__(self, inputs: Tensor, generator: torch.Generator) -> Tensor:
         """Repeats each record in memory of its own, so that a layer may work in place."""
-        return inputs.unsqueeze(1).expand(-1, self.times, *inputs.shape[1:]).contiguous()
+        return inputs.unsqueeze(1).expand(-1, self.copies, *inputs.shape[1:]).contiguous()
 
 
 @dataclass(frozen=True)
