@@ -6,7 +6,7 @@
 Trains one run (sigma 0.5, the paper's settings, seed 0), or copies the one that ``--run`` names, and measures:
 
 curves   accuracy against l2 size under FGSM and PGD by both protocols, with the certified line of the first 1,000 test images;
-         the record's ``results`` as ``attack_run`` wrote them (docs/formats/run.md). The status is 1 if the lines cross.
+         the record's ``results`` as ``attack`` wrote them (docs/formats/run.md). The status is 1 if the lines cross.
 draws    PGD on the smoothed classifier and on the same weights behind a noise layer, with 1, 8 and 32 draws for each gradient
          and with a gradient that sees no noise; ``drop`` is what the draws buy, image by image, beside the latter.
 long     PGD with thousands of steps on the network in linf, l2 and l1: accuracy, and the time of a step (a whole attack divided
@@ -42,7 +42,7 @@ from twinproof.attacks.run import run_attack
 from twinproof.attacks.search import AttackResult, global_seed, pgd
 from twinproof.attacks.threat import Threat
 from twinproof.certification.method import Sampling
-from twinproof.certification.run import certify_run
+from twinproof.certification.run import certify
 from twinproof.certification.smoothed import SmoothedClassifier, smooth
 from twinproof.compute.devices import Captured, describe_device, resolve_device
 from twinproof.data.record import Dataset
@@ -50,12 +50,12 @@ from twinproof.errors import ConfigError, UserError
 from twinproof.evaluation.accuracy import Interval, binomial_interval, mean_interval
 from twinproof.evaluation.attack_results import stored_inside
 from twinproof.evaluation.protocols import AttackPlan
-from twinproof.evaluation.under_attack import JUDGING, attack_run
+from twinproof.evaluation.under_attack import JUDGING, attack
 from twinproof.files import write_json
 from twinproof.keys import Key
-from twinproof.recipes.run_data import load_run_data
 from twinproof.recipes.train import train
 from twinproof.runs.certificates import ABSTAIN
+from twinproof.runs.dataset import load_run_data
 from twinproof.runs.layout import software_versions, utc_now
 from twinproof.runs.run import Run
 
@@ -186,17 +186,15 @@ def opened(trained: Path | None, effort: Effort, device: torch.device) -> Iterat
 def curves(subject: Subject, effort: Effort) -> tuple[dict[str, Any], str]:
     """Certifies and attacks the run; the results are the record's own."""
     sampling = Sampling(100, effort.n, 0.001)
-    certified = certify_run(
-        subject.run, subject.dataset, sampling=sampling, limit=effort.certified, key=CERTIFYING, overwrite=True
-    )
-    attacked = attack_run(
+    certified = certify(subject.run, subject.dataset, sampling=sampling, limit=effort.certified, key=CERTIFYING, overwrite=True)
+    attacked = attack(
         subject.run, subject.dataset, plan=PLAN, sampling=JUDGING, limit=effort.images, key=ATTACKING, overwrite=True
     )
     rows = curve_rows(attacked.results)
     made = {
         "plan": asdict(PLAN),
         "inputs": attacked.settings.inputs,
-        "certificates": _asked(sampling) | {"seconds": certified.settings.seconds},
+        "certificates": _asked(sampling) | {"seconds": certified.settings.made.seconds},
         "answers": _asked(JUDGING),
         "rows": rows,
         "results": attacked.results,
@@ -218,7 +216,7 @@ CURVES = {
 
 
 def curve_rows(results: dict[str, Any]) -> list[dict[str, Any]]:
-    """One row for each size, from the results of ``attack_run``: the lowest of the papers' attacks, the worst case of ours.
+    """One row for each size, from the results of ``attack``: the lowest of the papers' attacks, the worst case of ours.
 
     ``margin`` is how far the lowest accuracy of the smoothed classifier lies above the certified line. Below zero without flips
     it shows abstentions: an answer under attack has fewer draws than a certificate.

@@ -18,18 +18,18 @@ from pathlib import Path
 from typing import Any
 
 from dpcert_mnist import SETTINGS
-from twinproof.auditing.audit import audit_run
+from twinproof.auditing.audit import audit
 from twinproof.auditing.certificate_search import AttackBudget
+from twinproof.auditing.certificate_verdict import CertificateAudit
 from twinproof.certification.method import Sampling
-from twinproof.certification.run import certify_run
+from twinproof.certification.run import certify
 from twinproof.data.record import Dataset
 from twinproof.files import write_json
 from twinproof.keys import Key
-from twinproof.recipes.run_data import load_run_data
 from twinproof.recipes.train import train
 from twinproof.rounding import round_down
-from twinproof.runs.audits import CertificateAudit
-from twinproof.runs.certificates import CertificateWriter, read_certificates
+from twinproof.runs.certificates import format_certificates, read_certificates
+from twinproof.runs.dataset import load_run_data
 from twinproof.runs.layout import update_run_json
 from twinproof.runs.run import Run
 
@@ -58,7 +58,7 @@ def main() -> None:
             train({**SETTINGS, "sigma": SIGMA, "seed": 0, **changes}, root)
         dataset = load_run_data(Run.open(root))
         sampling = Sampling(100, 10_000, 0.001)
-        certified = certify_run(
+        certified = certify(
             Run.open(root), dataset, sampling=sampling, limit=arguments.limit, key=Key.from_seed(0), overwrite=True
         )
         planted = double_radii(Path(shutil.copytree(root, Path(folder) / "planted")))
@@ -69,31 +69,30 @@ def main() -> None:
         arguments.out,
         {
             "recipe": SETTINGS["recipe"],
-            "sigma": certified.settings.sigma,
-            "n": certified.settings.n,
+            "sigma": certified.settings.noise.sigma,
+            "n": certified.settings.sampling.n,
             "accuracy": accuracy,
             "budget": asdict(budget),
             "true": summary(true),
             "radii_doubled": summary(doubled),
-            "device": settings.device,
-            "versions": settings.versions,
-            "date": settings.created,
+            "device": settings.made.device,
+            "versions": settings.made.versions,
+            "date": settings.made.created,
         },
     )
 
 
 def attacked(root: Path, dataset: Dataset, budget: AttackBudget) -> CertificateAudit:
     """An audit with a seed, so that it can be repeated; earlier ones of a copied run are replaced."""
-    return audit_run(Run.open(root), dataset, budget=budget, key=Key.from_seed(1), overwrite=True)
+    return audit(Run.open(root), dataset, budget=budget, key=Key.from_seed(1), overwrite=True)
 
 
 def double_radii(root: Path) -> Path:
     """The planted lie."""
-    lines = [replace(one, radius=2 * one.radius) for one in read_certificates(root)]
-    writer = CertificateWriter(root)
-    writer.append(lines)
-    writer.close()
-    update_run_json(root, files=("certificates.csv",))
+    path = root / "certificates" / "l2" / "certificates.csv"
+    lines = [replace(one, radius=2 * one.radius) for one in read_certificates(path)]
+    path.write_bytes(format_certificates(lines))
+    update_run_json(root, files=("certificates/l2/certificates.csv",))
     return root
 
 
@@ -107,8 +106,8 @@ def summary(audit: CertificateAudit) -> dict[str, Any]:
         **verdict,
         "ratio_deciles": [round_down(ratio) for ratio in deciles],
         "found_by": {name: found_by.count(name) for name in sorted(set(found_by))},
-        "seconds": audit.settings.seconds,
-        "seconds_per_certificate": round(audit.settings.seconds / max(1, len(audit.attacked)), 4),
+        "seconds": audit.settings.made.seconds,
+        "seconds_per_certificate": round(audit.settings.made.seconds / max(1, len(audit.attacked)), 4),
     }
 
 

@@ -34,13 +34,13 @@ def one(job: tuple[Path, str, str, int, int, int, dict[str, int]]) -> dict[str, 
     """Certifies, attacks and verifies one copy of the run."""
     import torch
 
-    from twinproof.auditing.audit import audit_run
+    from twinproof.auditing.audit import audit as audit_run
     from twinproof.auditing.certificate_search import AttackBudget
     from twinproof.auditing.verify import verify_run
     from twinproof.certification.method import Method, Sampling
-    from twinproof.certification.run import certify_run
+    from twinproof.certification.run import certify
     from twinproof.keys import Key
-    from twinproof.recipes.run_data import load_run_data
+    from twinproof.runs.dataset import load_run_data
     from twinproof.runs.run import Run
 
     trained, norm, bound, limit, n, wanted, budget = job
@@ -49,7 +49,7 @@ def one(job: tuple[Path, str, str, int, int, int, dict[str, int]]) -> dict[str, 
         root = Path(shutil.copytree(trained, Path(folder) / "run"))
         run = Run.open(root)
         dataset = load_run_data(run)
-        made = certify_run(
+        made = certify(
             run,
             dataset,
             sampling=Sampling(100, n, 0.001),
@@ -73,19 +73,19 @@ def one(job: tuple[Path, str, str, int, int, int, dict[str, int]]) -> dict[str, 
         "norm": norm,
         "bound": bound,
         "radii": radii,
-        "operator_norm": made.settings.operator_norm,
-        "operator_norm_method": made.settings.operator_norm_method,
-        "slack": made.settings.slack,
-        "sigma": made.settings.sigma,
+        "operator_norm": made.settings.noise.operator_norm,
+        "operator_norm_method": made.settings.noise.operator_norm_method,
+        "slack": made.settings.noise.slack,
+        "sigma": made.settings.noise.sigma,
         "largest_radius": made.settings.largest_radius,
         "correct": sum(certificate.correct for certificate in made.certificates),
         "audit": None if verdict is None else {**asdict(verdict), "verdict": verdict.words},
-        "audit_seconds": audit.settings.seconds,
+        "audit_seconds": audit.settings.made.seconds,
         "verified": verified.ok,
         "problems": [str(problem) for problem in verified.problems],
-        "device": made.settings.device,
-        "versions": made.settings.versions,
-        "date": made.settings.created,
+        "device": made.settings.made.device,
+        "versions": made.settings.made.versions,
+        "date": made.settings.made.created,
     }
 
 

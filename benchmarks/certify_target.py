@@ -16,12 +16,12 @@ from typing import Any
 
 from dpcert_mnist import SETTINGS
 from twinproof.certification.method import Sampling
-from twinproof.certification.run import certify_run
+from twinproof.certification.run import certify
 from twinproof.files import write_json
 from twinproof.keys import Key
-from twinproof.recipes.run_data import load_run_data
 from twinproof.recipes.train import train
 from twinproof.runs.certificates import Certificate
+from twinproof.runs.dataset import load_run_data
 
 
 def verdicts(certificates: list[Certificate], radius: float) -> set[int]:
@@ -46,9 +46,9 @@ def main() -> None:
         for target in (None, *arguments.targets):
             began = time.monotonic()
             sampling = Sampling(100, 10_000, 0.001, target_radius=target)
-            done = certify_run(run, dataset, sampling=sampling, limit=arguments.limit, key=key, overwrite=True)
+            done = certify(run, dataset, sampling=sampling, limit=arguments.limit, key=key, overwrite=True)
             results[target] = (done.certificates, time.monotonic() - began)
-        device, versions, date = done.settings.device, done.settings.versions, done.settings.created
+        device, versions, date = done.settings.made.device, done.settings.made.versions, done.settings.made.created
     full, full_seconds = results[None]
     for target in arguments.targets:
         certificates, seconds = results[target]

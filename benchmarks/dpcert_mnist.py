@@ -37,16 +37,16 @@ RADII = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5)
 def one_run(job: tuple[float, int, dict[str, Any], int | None]) -> dict[str, Any]:
     """Trains, certifies and summarises one (sigma, seed)."""
     from twinproof.certification.method import Sampling
-    from twinproof.certification.run import certify_run
+    from twinproof.certification.run import certify
     from twinproof.evaluation.certified import summarize
     from twinproof.keys import Key
-    from twinproof.recipes.run_data import load_run_data
     from twinproof.recipes.train import train
+    from twinproof.runs.dataset import load_run_data
 
     sigma, seed, changes, limit = job
     with tempfile.TemporaryDirectory() as folder:
         run = train({**SETTINGS, "sigma": sigma, "seed": seed, **changes}, Path(folder) / "run")
-        certified = certify_run(
+        certified = certify(
             run, load_run_data(run), sampling=Sampling(100, 10_000, 0.001), limit=limit, key=Key.from_seed(seed)
         )
         summary = summarize(certified.certificates, certified.settings, radii=RADII).as_dict()
@@ -62,7 +62,7 @@ def one_run(job: tuple[float, int, dict[str, Any], int | None]) -> dict[str, Any
             "epsilon_of_the_plan": run.record["privacy"]["epsilon"],
             "epsilon_rdp_of_the_plan": run.record["privacy"]["epsilon_rdp"],
             "train_seconds": run.record["seconds"],
-            "certify_seconds": certified.settings.seconds,
+            "certify_seconds": certified.settings.made.seconds,
             "device": run.record["device"],
             "versions": run.record["versions"],
             "date": run.record["created"],

@@ -42,17 +42,15 @@ import torch
 
 import twinproof as tp
 from run_mutations import mutate
-from twinproof.auditing import audit as audit_module
 from twinproof.auditing.certificate_search import AttackBudget
 from twinproof.auditing.verify import verify_run
-from twinproof.certification import run as certify_module
 from twinproof.cli.summaries import training_answer
 from twinproof.errors import OutOfMemory, TwinproofError
-from twinproof.evaluation import under_attack as attack_module
 from twinproof.keys import Key
 from twinproof.recipes import train as train_module
 from twinproof.reporting.facts import load_facts
 from twinproof.runs.layout import software_versions, utc_now
+from twinproof.runs.work import Work
 from twinproof_verify import epsilon
 
 SECONDS, BYTES = 20, 2 * 10**9
@@ -88,11 +86,11 @@ def make_seeds(folder: Path) -> dict[str, Path]:
     whole = folder / "whole"
     run = tp.train(SETTINGS, whole)
     dataset = tp.load_run_data(run)
-    tp.certify_run(run, dataset, sampling=tp.Sampling(n0=10, n=40), limit=8, device="cpu", key=KEY)
+    tp.certify(run, dataset, sampling=tp.Sampling(n0=10, n=40), limit=8, device="cpu", key=KEY)
     plan = tp.AttackPlan(norm="l2", sizes=(0.5,), attacks=("fgsm",), steps=1, draws=1)
-    tp.attack_run(run, dataset, plan=plan, sampling=tp.Sampling(n0=10, n=40), limit=4, device="cpu", key=KEY)
+    tp.attack(run, dataset, plan=plan, sampling=tp.Sampling(n0=10, n=40), limit=4, device="cpu", key=KEY)
     budget = AttackBudget(steps=1, draws=1, restarts=1, votes=100)
-    tp.audit_run(tp.Run.open(whole), dataset, budget=budget, device="cpu", key=Key.from_seed(6))
+    tp.audit(tp.Run.open(whole), dataset, budget=budget, device="cpu", key=Key.from_seed(6))
     unfinished = folder / "unfinished"
     with _stopped_at(train_module, "finish_run"):
         tp.train(SETTINGS, unfinished)
@@ -122,22 +120,22 @@ def _stopped_at(module: Any, name: str) -> Iterator[None]:
 
 def _certify(root: Path) -> None:
     run = tp.Run.open(root)
-    with _stopped_at(certify_module, "_sample"):
-        tp.certify_run(run, tp.load_run_data(run), sampling=tp.Sampling(n0=10, n=40), limit=8, device="cpu", key=KEY)
+    with _stopped_at(Work, "batches"):
+        tp.certify(run, tp.load_run_data(run), sampling=tp.Sampling(n0=10, n=40), limit=8, device="cpu", key=KEY)
 
 
 def _attack(root: Path) -> None:
     run = tp.Run.open(root)
     plan = tp.AttackPlan(norm="l2", sizes=(0.5,), attacks=("fgsm",), steps=1, draws=1)
-    with _stopped_at(attack_module, "_made"):
-        tp.attack_run(run, tp.load_run_data(run), plan=plan, sampling=tp.Sampling(n0=10, n=40), limit=4, device="cpu", key=KEY)
+    with _stopped_at(Work, "batches"):
+        tp.attack(run, tp.load_run_data(run), plan=plan, sampling=tp.Sampling(n0=10, n=40), limit=4, device="cpu", key=KEY)
 
 
 def _audit(root: Path) -> None:
     run = tp.Run.open(root)
     budget = AttackBudget(steps=1, draws=1, restarts=1, votes=100)
-    with _stopped_at(audit_module, "_attack_all"):
-        tp.audit_run(run, tp.load_run_data(run), budget=budget, device="cpu", key=Key.from_seed(6))
+    with _stopped_at(Work, "batches"):
+        tp.audit(run, tp.load_run_data(run), budget=budget, device="cpu", key=Key.from_seed(6))
 
 
 def _resume(root: Path) -> None:

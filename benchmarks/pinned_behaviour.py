@@ -109,10 +109,19 @@ def certified(root: Path, **more: Any) -> dict[str, Any]:
     run = tp.Run.open(root)
     method = more.pop("method", None)
     sampling = more.pop("sampling", SAMPLING)
-    tp.certify_run(
-        run, tp.load_run_data(run), sampling=sampling, method=method, limit=LIMIT, device="cpu", overwrite=True, key=KEY, **more
+    tp.certify(
+        run,
+        tp.load_run_data(run),
+        sampling=sampling,
+        method=method,
+        limit=LIMIT,
+        device="cpu",
+        overwrite=True,
+        key=KEY,
+        name="pinned",
+        **more,
     )
-    return {"certificates": table(one(root, "certificates.csv")), "problems": len(tp.verify_run(root).problems)}
+    return {"certificates": table(one(root, "certificates.csv")), "problems": len(tp.verify(root).problems)}
 
 
 class Pins:
@@ -167,13 +176,13 @@ class Pins:
                 certified(root)
                 run = tp.Run.open(root)
                 data = tp.load_run_data(run)
-                tp.attack_run(run, data, plan=plan, sampling=SAMPLING, limit=4, device="cpu", key=KEY)
+                tp.attack(run, data, plan=plan, sampling=SAMPLING, limit=4, device="cpu", key=KEY)
                 lines = table(one(root, "attacks.csv"))
                 budget = AttackBudget(steps=3, draws=4, restarts=1, directions=2, rounds=1, screen=50, votes=500)
-                tp.audit_run(run, data, budget=budget, limit=4, device="cpu", key=Key.from_seed(8))
+                tp.audit(run, data, budget=budget, limit=4, device="cpu", key=Key.from_seed(8))
                 audits = [path for path in root.rglob("*.json") if path.name == "audit.json" or path.parent.name == "audits"]
                 entries = json.loads(audits[0].read_text())["certificates"]["attacked"]
-                return {"attacks": lines, "audit": entries, "problems": len(tp.verify_run(root).problems)}
+                return {"attacks": lines, "audit": entries, "problems": len(tp.verify(root).problems)}
 
             self.case(f"attacked {name}", work)
 

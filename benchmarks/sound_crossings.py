@@ -26,10 +26,10 @@ from scipy.special import ndtr, ndtri
 
 from twinproof.certification.confidence import clopper_pearson_lower
 from twinproof.compute.devices import describe_device, resolve_device
+from twinproof.evaluation.attack_record import NOBODY, AttackLine
 from twinproof.evaluation.certified import CertifiedLine, Crossing, chance_of, held_against
 from twinproof.files import write_json
 from twinproof.rounding import round_down
-from twinproof.runs.attacks import NOBODY, AttackLine
 from twinproof.runs.certificates import ABSTAIN, Certificate
 from twinproof.runs.layout import software_versions, utc_now
 

@@ -30,7 +30,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 
 from twinproof.certification.method import Sampling
-from twinproof.certification.run import certify_run
+from twinproof.certification.run import certify
 from twinproof.compute.devices import describe_device, resolve_device
 from twinproof.data.config import DataConfig
 from twinproof.data.load import load
@@ -161,7 +161,7 @@ def one(task: Task) -> Line:
             settings["performance"] = {**settings.get("performance", {}), "report_every": _AT_THE_END}
             run = train(settings, Path(folder) / "run", dataset=dataset)
             sampling = Sampling(100, task.draws, 0.001)
-            certified = certify_run(run, dataset, sampling=sampling, limit=task.inputs, key=Key.from_seed(task.seed))
+            certified = certify(run, dataset, sampling=sampling, limit=task.inputs, key=Key.from_seed(task.seed))
             summary = summarize(certified.certificates, certified.settings, radii=RADII).as_dict()
     except UserError as error:
         return {**task.as_dict(), "error": error.as_dict()}
@@ -174,7 +174,7 @@ def one(task: Task) -> Line:
         "acr_interval": [summary["intervals"]["acr"]["low"], summary["intervals"]["acr"]["high"]],
         "epsilon_of_the_plan": run.epsilon,
         "train_seconds": run.training_seconds,
-        "certify_seconds": certified.settings.seconds,
+        "certify_seconds": certified.settings.made.seconds,
         "seconds": round(time.monotonic() - began, 1),
     }
 

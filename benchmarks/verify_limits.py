@@ -53,7 +53,7 @@ def bind(root: Path, *names: str) -> None:
 def without_attacks(root: Path) -> None:
     """Attacks speak of the certificates, which are about to change."""
     record = json.loads((root / "run.json").read_text())
-    for name in ("attacks.json", "attacks.csv", "attacks.safetensors"):
+    for name in ("attacks/l2/attacks.json", "attacks/l2/attacks.csv", "attacks/l2/attacks.safetensors"):
         (root / name).unlink()
         del record["files"][name]
     (root / "run.json").write_text(json.dumps(record))
@@ -62,32 +62,34 @@ def without_attacks(root: Path) -> None:
 def many_certificates(root: Path, size: int) -> None:
     """``size`` honest certificates with all kinds of votes."""
     without_attacks(root)
-    settings = json.loads((root / "certificates.json").read_text())
+    settings = json.loads((root / "certificates/l2/certificates.json").read_text())
     record = json.loads((root / "run.json").read_text())
     generator = np.random.default_rng(SEED)
-    draws, alpha = settings["n"], settings["alpha"]
+    draws, alpha, noise = settings["sampling"]["n"], settings["sampling"]["alpha"], settings["noise"]
     votes = generator.integers(0, draws + 1, size)
-    low = np.where(votes > 0, betaincinv(np.maximum(votes, 1), draws - np.maximum(votes, 1) + 1.0, alpha), 0) - settings["tau"]
-    radius = np.where(low > 0.5, np.floor(settings["sigma"] * ndtri(np.maximum(low, 0.5)) * 1e6) / 1e6, 0.0)
+    low = np.where(votes > 0, betaincinv(np.maximum(votes, 1), draws - np.maximum(votes, 1) + 1.0, alpha), 0) - noise["tau"]
+    radius = np.where(low > 0.5, np.floor(noise["sigma"] * ndtri(np.maximum(low, 0.5)) * 1e6) / 1e6, 0.0)
     label, top = generator.integers(0, 10, size), generator.integers(0, 10, size)
     answer = np.where(low > 0.5, top, -1)
     lines = zip(*(column.tolist() for column in (label, answer, votes, top, radius)), strict=True)
     rows = [f"{at},{y},{a},{v},{t},{r:.6f},{int(a == y)},{draws}\n" for at, (y, a, v, t, r) in enumerate(lines)]
-    (root / "certificates.csv").write_text("index,label,prediction,votes,top,radius,correct,draws\n" + "".join(rows))
-    (root / "certificates.json").write_text(json.dumps(settings | {"inputs": size}))
+    (root / "certificates/l2/certificates.csv").write_text(
+        "index,label,prediction,votes,top,radius,correct,draws\n" + "".join(rows)
+    )
+    (root / "certificates/l2/certificates.json").write_text(json.dumps(settings | {"inputs": size}))
     # Of no data set that comes with the package: a million digits are not there to be asked again.
     record["data"] |= {"name": "many", "test_records": max(size, record["data"]["test_records"])}
     (root / "run.json").write_text(json.dumps(record))
-    bind(root, "certificates.csv", "certificates.json")
+    bind(root, "certificates/l2/certificates.csv", "certificates/l2/certificates.json")
 
 
 def many_attack_lines(root: Path, size: int) -> None:
     """The demo's own lines again and again: more than attacks.json asks for, but each of them sound."""
-    lines = (root / "attacks.csv").read_bytes().split(b"\n")
+    lines = (root / "attacks/l2/attacks.csv").read_bytes().split(b"\n")
     body = b"\n".join(lines[1:-1]) + b"\n"
     times = max(1, size // (len(lines) - 2))
-    (root / "attacks.csv").write_bytes(lines[0] + b"\n" + body * times)
-    bind(root, "attacks.csv")
+    (root / "attacks/l2/attacks.csv").write_bytes(lines[0] + b"\n" + body * times)
+    bind(root, "attacks/l2/attacks.csv")
 
 
 def written(name: str, content: Callable[[int], bytes]) -> Change:
@@ -123,7 +125,7 @@ RUNS: dict[str, tuple[Change | None, int, int, tuple[float, float]]] = {
         ANY,
     ),
     "certificates.json of lists": (
-        written("certificates.json", lambda size: b'{"looks": [' + b"[]," * (size // 3) + b"0]}"),
+        written("certificates/l2/certificates.json", lambda size: b'{"looks": [' + b"[]," * (size // 3) + b"0]}"),
         15 * MIB,
         MIB // 8,
         ANY,
@@ -137,10 +139,25 @@ RUNS: dict[str, tuple[Change | None, int, int, tuple[float, float]]] = {
         MIB // 8,
         ANY,
     ),
-    "certificates of line ends": (written("certificates.csv", lambda size: HEADER + b"\n" * size), 250 * MIB, MIB, ANY),
-    "certificates of one line": (written("certificates.csv", lambda size: HEADER + b"1" * size + b"\n"), 250 * MIB, MIB, ANY),
-    "certificates of commas": (written("certificates.csv", lambda size: HEADER + b"1," * (size // 2)), 250 * MIB, MIB, ANY),
-    "attacks of commas": (written("attacks.csv", lambda size: b"a,a,a,1" * (size // 7)), 250 * MIB, MIB, ANY),
+    "certificates of line ends": (
+        written("certificates/l2/certificates.csv", lambda size: HEADER + b"\n" * size),
+        250 * MIB,
+        MIB,
+        ANY,
+    ),
+    "certificates of one line": (
+        written("certificates/l2/certificates.csv", lambda size: HEADER + b"1" * size + b"\n"),
+        250 * MIB,
+        MIB,
+        ANY,
+    ),
+    "certificates of commas": (
+        written("certificates/l2/certificates.csv", lambda size: HEADER + b"1," * (size // 2)),
+        250 * MIB,
+        MIB,
+        ANY,
+    ),
+    "attacks of commas": (written("attacks/l2/attacks.csv", lambda size: b"a,a,a,1" * (size // 7)), 250 * MIB, MIB, ANY),
     "weights beyond the limit": (hollow_weights, 2**35, 2**35, ANY),
     "weights of no bytes": (hollow_weights, 2**29, 2**24, ANY),
 }

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from twinproof.data.record import Dataset
-from twinproof.recipes.run_data import load_run_data
 from twinproof.recipes.train import train
+from twinproof.runs.dataset import load_run_data
 from twinproof.runs.run import Run
 
 

@@ -12,12 +12,12 @@ from typing import Any, ClassVar
 import pytest
 from torch import Tensor, nn
 
+import twinproof as tp
 from twinproof import extensions
 from twinproof.attacks.search import Attack, attack_named, attack_names, pgd
 from twinproof.certification.bounds import TightGaussian
 from twinproof.certification.catalogue import bound_names, find_bound, status_of
 from twinproof.certification.method import Sampling
-from twinproof.certification.run import certify_run
 from twinproof.errors import ConfigError
 from twinproof.extensions import Group, Plugin, find, names, permitted, plugin_of
 from twinproof.guarantee import Status
@@ -25,9 +25,9 @@ from twinproof.layers.noise import Law
 from twinproof.recipes.dpsgd import DPSGD
 from twinproof.recipes.recipe import Recipe
 from twinproof.recipes.registry import all_recipes, find_recipe, privacy_status, recipe_names
-from twinproof.recipes.run_data import load_run_data
 from twinproof.recipes.train import train
 from twinproof.recipes.variant import Variant, find_variant, variants_of
+from twinproof.runs.dataset import load_run_data
 from twinproof.runs.run import Run
 from twinproof.training.per_example.fast import handler_of, handles, rule_plugins
 
@@ -145,10 +145,10 @@ def test_runs_name_the_plugins_that_they_use_and_what_is_assumed(tmp_path: Path)
         assert run.guarantee.assumptions[-1] == Plugin(**entry).assumption
         assert run.epsilon is not None
     assert run.record["config"]["learning_rate"] == 0.125, "the variant's own default"
-    certify_run(run, load_run_data(run), sampling=Sampling(10, 20), limit=2, method=_method("tenfold"))
+    tp.certify(run, load_run_data(run), sampling=Sampling(10, 20), limit=2, method=_method("tenfold"))
     record = Run.open(run.root).record
     assert record["plugins"][1:] == [{"kind": "bound", "name": "tenfold", **plugin}]
-    robustness = record["guarantees"]["robustness"]
+    robustness = record["guarantees"]["robustness"]["l2-tenfold"]
     assert robustness["status"] == "assumed"
     assert "'tenfold'" in robustness["assumptions"][-1]
     plain = train(common | {"recipe": "dpsgd"}, tmp_path / "plain")

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from twinproof.certification.run import certify_run
+import twinproof as tp
+from twinproof.certification.record import find_certification
 from twinproof.data.record import Dataset
 from twinproof.errors import RunError
 from twinproof.progress import Silent
-from twinproof.runs.certificates import read_certificates, read_settings
 from twinproof.runs.layout import read_run_json
 from twinproof.runs.run import Run
 from twinproof_papers import making as measuring
@@ -99,10 +99,11 @@ def check_one_model(store: CellStore, done: Measured) -> None:
     runs = {sigma: Run.open(folder) for sigma, folder in folders(store, done.cell).items()}
     assert len({run.model_sha256 for run in runs.values()}) == 1
     for sigma, run in runs.items():
-        settings = read_settings(run.root)
-        assert settings is not None
-        assert (settings.sigma, settings.model_sha256) == (sigma, run.model_sha256)
-        radii = [one.radius if one.correct else 0.0 for one in read_certificates(run.root)]
+        certification = find_certification(run.root)
+        assert certification is not None
+        settings = certification.settings
+        assert (settings.noise.sigma, settings.network.model_sha256) == (sigma, run.model_sha256)
+        radii = [one.radius if one.correct else 0.0 for one in certification.certificates]
         wanted = np.unique(np.floor(np.round(np.array(radii) / 0.1, 9)), return_counts=True)[1]
         groups = done.numbers["radius"][sigma_name(sigma)]["gradient_norm"]["groups"]
         assert [group["count"] for group in groups] == wanted.tolist()
@@ -149,12 +150,12 @@ def test_what_is_left_of_another_model_is_not_mixed_in(store: CellStore) -> None
 
 
 def test_a_copy_that_is_gone_is_certified_again_and_nothing_trained(store: CellStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    before, certificates = kept(store), (folders(store)[0.25] / "certificates.csv").read_bytes()
+    before, certificates = kept(store), (folders(store)[0.25] / "certificates/l2/certificates.csv").read_bytes()
     lose(store, CELL, 0.5)
     monkeypatch.setattr("twinproof.recipes.train.run_loop", None)  # a step would end in an error
     done, lines = made(store)
     check_one_model(store, done)
-    assert (kept(store), (folders(store)[0.25] / "certificates.csv").read_bytes()) == (before, certificates)
+    assert (kept(store), (folders(store)[0.25] / "certificates/l2/certificates.csv").read_bytes()) == (before, certificates)
     assert lines == []
 
 
@@ -179,9 +180,9 @@ def stopped_at_the_second_sigma(monkeypatch: pytest.MonkeyPatch) -> None:
     def stopped(run: Run, *given: Any, **named: Any) -> Any:
         if run.root.name == FOLDERS[0.5]:
             raise KeyboardInterrupt
-        return certify_run(run, *given, **named)
+        return tp.certify(run, *given, **named)
 
-    monkeypatch.setattr(smoothing_numbers, "certify_run", stopped)
+    monkeypatch.setattr(smoothing_numbers, "certify", stopped)
 
 
 @pytest.mark.parametrize("stop", [stopped_in_training, stopped_at_the_second_sigma])

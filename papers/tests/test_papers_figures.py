@@ -15,6 +15,7 @@ from crowded_text import too_long
 from synthetic_cells import measured
 from twinproof.certification.confidence import Evidence, after_tau
 from twinproof.certification.method import Method
+from twinproof.certification.record import find_certification
 from twinproof.certification.run import smoothed_for_run
 from twinproof.certification.two_noise_bounds import composition_radius, single_pass_radius
 from twinproof.certification.two_noises import TwoNoisesSite
@@ -22,7 +23,6 @@ from twinproof.data.load import load
 from twinproof.data.record import Dataset
 from twinproof.errors import CheckFailed, ConfigError, DataError
 from twinproof.privacy.mechanisms import gaussian_delta
-from twinproof.runs.certificates import read_settings
 from twinproof.runs.run import Run
 from twinproof_papers import sigma_curves
 from twinproof_papers.catalogue import EXPERIMENTS, find_experiment
@@ -304,9 +304,9 @@ class Made:
 
     @property
     def reading(self) -> Rereading:
-        settings = read_settings(self.run.root)
-        assert settings is not None
-        return Rereading.of(self.run, self.digits, settings)
+        found = find_certification(self.run.root)
+        assert found is not None
+        return Rereading.of(self.run, self.digits, found.settings)
 
 
 @pytest.fixture(scope="module")

@@ -8,48 +8,27 @@ import numpy as np
 import pytest
 from scipy.special import betaincinv, ndtri
 
+from twinproof.certification.record import CertificateSettings
 from twinproof.errors import CheckFailed
 from twinproof.layers.noise_placement import BOTH_PLACES
-from twinproof.runs.certificates import CertificateSettings
 from twinproof_papers.rereading import COMPOSITION, HGM, PIXELDP, PUBLISHED, TIGHT, Rereading, bounds_for, recorded_rule
+from work_settings import CERTIFICATES, changed
 
 DRAWS, ALPHA, SIGMA, NORM = 10_000, 0.001, 0.5, 4.0
 VOTES = np.array([0, 4000, 5001, 5200, 6000, 9000, 9900, 9990, 9999, 10_000], dtype=np.int64)
 
 
 def settings(**changes: object) -> CertificateSettings:
-    values: dict[str, object] = {
-        "model_sha256": "",
-        "norm": "linf",
-        "sigma": SIGMA,
-        "grid": 2.0**-10,
-        "levels": 255,
-        "dimension": 100,
-        "tau": 1e-11,
-        "n0": 100,
-        "n": DRAWS,
-        "alpha": ALPHA,
-        "key": "",
-        "largest_radius": 1.0,
-        "inputs": 10,
-        "state": "complete",
-        "device": "cpu",
-        "versions": {},
-        "created": "",
-        "seconds": 0.0,
-        "place": "first-layer",
-        "classes": 10,
-        "operator_norm": NORM,
-        "slack": 1e-4,
-    }
-    return CertificateSettings(**{**values, **changes})  # type: ignore[arg-type]
+    values = {"norm": "linf", "sigma": SIGMA, "grid": 2.0**-10, "dimension": 100, "tau": 1e-11, "n": DRAWS, "alpha": ALPHA}
+    layer = {"place": "first-layer", "classes": 10, "operator_norm": NORM, "slack": 1e-4}
+    return changed(CERTIFICATES, **{**values, **layer, **changes})
 
 
 def reading(paper_norm: float, **changes: object) -> Rereading:
     """All bounds for Gaussian noise, the published one with the papers' sensitivity."""
     made = settings(**changes)
-    rules = {bound: recorded_rule(made, bound) for bound in bounds_for(made.place, made.law, fixed_draws=False)}
-    return Rereading(made.bound, {**rules, PUBLISHED: replace(rules[PUBLISHED], operator_norm=paper_norm)})
+    rules = {bound: recorded_rule(made, bound) for bound in bounds_for(made.noise.place, made.noise.law, fixed_draws=False)}
+    return Rereading(made.method.bound, {**rules, PUBLISHED: replace(rules[PUBLISHED], operator_norm=paper_norm)})
 
 
 READING = reading(2.0)

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 from synthetic_smoothing import certified, falling, measured_in_full
 
-from twinproof.certification.method import Method, Sampling
-from twinproof.certification.run import certify_run
+import twinproof as tp
+from twinproof.certification.method import Method
+from twinproof.certification.record import find_certification
 from twinproof.data.load import load
 from twinproof.errors import DataError
 from twinproof.keys import Key
-from twinproof.runs.certificates import read_certificates, read_settings
 from twinproof.runs.layout import software_versions
 from twinproof.runs.run import Run
 from twinproof_papers import making as measuring
@@ -143,19 +143,19 @@ def test_reading_votes_again_is_certifying_with_another_bound(made: Made, tmp_pa
     """Certified anew from the same key, and so the same draws, with the bound itself."""
     (cell,) = cells_of("hgm-pixeldp", MNIST, EFFORT)
     root = Path(shutil.copytree(CellStore(made.out / CELLS).run_folder(cell), tmp_path / "run"))
-    before, digits = read_settings(root), load("digits")
-    assert before is not None
-    votes = np.array([one.votes for one in read_certificates(root)])
-    read = Rereading.of(Run.open(root), digits, before).read(bound, votes, before.n, before.alpha).radii
-    again = certify_run(
+    found, digits = find_certification(root), load("digits")
+    assert found is not None
+    before, votes = found.settings, np.array([one.votes for one in found.certificates])
+    read = Rereading.of(Run.open(root), digits, before).read(bound, votes, before.sampling.n, before.sampling.alpha).radii
+    again = tp.certify(
         Run.open(root),
         digits,
-        sampling=Sampling(before.n0, before.n, before.alpha),
+        sampling=before.sampling,
         method=Method(norm="linf", bound=bound),
         limit=before.inputs,
         device="cpu",
         key=Key(bytes.fromhex(before.key)),
-        overwrite=True,
+        name="again",
     )
     assert [one.votes for one in again.certificates] == votes.tolist()
     recorded = np.array([one.radius for one in again.certificates])

@@ -13,39 +13,40 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from twinproof.auditing.audit import audit_run as audit_run
-    from twinproof.auditing.certificate_search import AttackBudget as AttackBudget
-    from twinproof.auditing.verify import verify_run as verify_run
+    from twinproof.auditing.audit import audit
+    from twinproof.auditing.certificate_search import AttackBudget
+    from twinproof.auditing.verify import verify_run as verify
     from twinproof.certification.method import Method, Sampling
-    from twinproof.certification.run import certify_run, smoothed_for_run
+    from twinproof.certification.run import certify, smoothed_for_run
     from twinproof.certification.smoothed import SmoothedClassifier, smooth
     from twinproof.evaluation.protocols import AttackPlan
-    from twinproof.evaluation.under_attack import attack_run
-    from twinproof.recipes.run_data import load_run_data
+    from twinproof.evaluation.under_attack import attack
     from twinproof.recipes.train import train
-    from twinproof.reporting.run import report_run
+    from twinproof.reporting.run import report_run as report
+    from twinproof.runs.dataset import load_run_data
     from twinproof.runs.run import Run
+
+    open = Run.open  # noqa: A001 (the public name)
 
 __version__ = "0.1.0"
 
-# Rooms are named with nouns and verbs that functions would like to have (certify, report), and a package's attribute of that
-# name is the room: so functions on runs say what they work on.
+# Where each public name is defined, and what it is called there.
 _PLACES = {
-    "AttackBudget": "twinproof.auditing.certificate_search",
-    "AttackPlan": "twinproof.evaluation.protocols",
-    "Method": "twinproof.certification.method",
-    "Run": "twinproof.runs.run",
-    "Sampling": "twinproof.certification.method",
-    "SmoothedClassifier": "twinproof.certification.smoothed",
-    "attack_run": "twinproof.evaluation.under_attack",
-    "audit_run": "twinproof.auditing.audit",
-    "certify_run": "twinproof.certification.run",
-    "load_run_data": "twinproof.recipes.run_data",
-    "report_run": "twinproof.reporting.run",
-    "smooth": "twinproof.certification.smoothed",
-    "smoothed_for_run": "twinproof.certification.run",
-    "train": "twinproof.recipes.train",
-    "verify_run": "twinproof.auditing.verify",
+    "AttackBudget": "twinproof.auditing.certificate_search.AttackBudget",
+    "AttackPlan": "twinproof.evaluation.protocols.AttackPlan",
+    "Method": "twinproof.certification.method.Method",
+    "Run": "twinproof.runs.run.Run",
+    "Sampling": "twinproof.certification.method.Sampling",
+    "SmoothedClassifier": "twinproof.certification.smoothed.SmoothedClassifier",
+    "attack": "twinproof.evaluation.under_attack.attack",
+    "audit": "twinproof.auditing.audit.audit",
+    "certify": "twinproof.certification.run.certify",
+    "load_run_data": "twinproof.runs.dataset.load_run_data",
+    "report": "twinproof.reporting.run.report_run",
+    "smooth": "twinproof.certification.smoothed.smooth",
+    "smoothed_for_run": "twinproof.certification.run.smoothed_for_run",
+    "train": "twinproof.recipes.train.train",
+    "verify": "twinproof.auditing.verify.verify_run",
 }
 __all__ = [
     "AttackBudget",
@@ -54,16 +55,17 @@ __all__ = [
     "Run",
     "Sampling",
     "SmoothedClassifier",
-    "attack_run",
-    "audit_run",
-    "certify_run",
+    "attack",
+    "audit",
+    "certify",
     "data",
     "load_run_data",
-    "report_run",
+    "open",
+    "report",
     "smooth",
     "smoothed_for_run",
     "train",
-    "verify_run",
+    "verify",
 ]
 
 
@@ -71,9 +73,12 @@ def __getattr__(name: str) -> Any:
     """The public name, imported from its room."""
     if name == "data":
         return import_module("twinproof.data")
+    if name == "open":
+        return __getattr__("Run").open
     if name not in _PLACES:
         raise AttributeError(f"module 'twinproof' has no attribute {name!r}")
-    return getattr(import_module(_PLACES[name]), name)
+    module, _, inside = _PLACES[name].rpartition(".")
+    return getattr(import_module(module), inside)
 
 
 def __dir__() -> list[str]:

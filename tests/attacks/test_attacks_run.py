@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from twinproof.attacks.objective import Expectation, Objective, Plain, Smoothed
-from twinproof.attacks.run import craft, predicted_labels, run_attack
+from twinproof.attacks.run import predicted_labels, run_attack
 from twinproof.attacks.search import Attack, AttackResult, Keep, fgsm, ifgsm, mim, pgd
 from twinproof.attacks.threat import Neighbourhood, Threat, per_row
 from twinproof.errors import CheckFailed, ConfigError, DataError, ModelError
@@ -270,20 +270,6 @@ class Counting(nn.Module):
         self.backwards += 1
 
 
-@pytest.mark.parametrize("attack", [fgsm(), mim(5), pgd(7)], ids=str)
-@pytest.mark.parametrize("norm", NORMS)
-def test_crafting_costs_its_gradients_and_nothing_else(attack: Attack, norm: str) -> None:
-    model, (inputs, labels) = Counting(), batch_of(8)
-    threat = Threat(norm, 0.2)
-    made = craft(attack, model, inputs, labels, threat, generator=torch.Generator().manual_seed(0))
-    assert (model.forwards, model.backwards) == (attack.steps, attack.steps)
-    assert (float64_length(made, inputs, norm) <= 0.2).all()
-    assert not torch.equal(made, inputs)
-    with torch.no_grad():
-        losses = [nn.functional.cross_entropy(model.network(points), labels) for points in (inputs, made)]
-    assert losses[1] > losses[0]
-
-
 def test_evaluating_costs_two_looks_more_and_no_gradient() -> None:
     model = Counting()
     attacked(mim(9), model, Threat("linf", 0.1))
@@ -291,21 +277,12 @@ def test_evaluating_costs_two_looks_more_and_no_gradient() -> None:
     assert model.forwards == 9 + 3  # the number of classes, the start, the last point
 
 
-@pytest.mark.parametrize(("size", "rows"), [(0.0, 3), (0.1, 0)])
-def test_crafting_nothing(size: float, rows: int) -> None:
-    inputs, labels = batch_of(rows)
-    made = craft(fgsm(), smooth_network(), inputs, labels, Threat("l2", size), generator=torch.Generator())
-    assert torch.equal(made, inputs)
-
-
 def test_no_graph_grows_through_the_steps() -> None:
     """Inputs and parameters that learn, as in a training step: what comes back hangs on nothing."""
     inputs, labels = batch_of(4)
     learning, model, threat = inputs.clone().requires_grad_(), smooth_network(), Threat("l2", 0.2)
     result = run_attack(mim(3), model, learning, labels, threat, key=KEY)
-    made = craft(mim(3), model, learning, labels, threat, generator=torch.Generator())
     assert not result.inputs.requires_grad
-    assert not made.requires_grad
     assert learning.grad is None
     assert torch.equal(result.inputs, run_attack(mim(3), model, inputs, labels, threat, key=KEY).inputs)
 

@@ -12,7 +12,6 @@ from twinproof.attacks.run import run_attack
 from twinproof.attacks.search import Best, Look, mim, pgd
 from twinproof.attacks.threat import Threat
 from twinproof.compute.devices import Captured
-from twinproof.training.passes import PassMode
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that torch can use")
@@ -42,7 +41,7 @@ def test_a_recorder_changes_nothing_on_a_cpu(monkeypatch: pytest.MonkeyPatch) ->
     """It calls the step, which lives on tensors that stay where they are."""
     inputs, labels = batch_of(5)
     expected = run_attack(mim(50), smooth_network(), inputs, labels, Threat("l2", 0.3), key=KEY)
-    monkeypatch.setattr(run, "pass_mode", lambda model, device: PassMode(capture=True))
+    monkeypatch.setattr(run, "may_capture", lambda model, device: True)
     got = run_attack(mim(50), smooth_network(), inputs, labels, Threat("l2", 0.3), key=KEY)
     assert torch.equal(got.inputs, expected.inputs)
 

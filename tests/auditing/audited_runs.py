@@ -11,18 +11,19 @@ from typing import Any
 import torch
 from torch import nn
 
+import twinproof as tp
 from twinproof.auditing.certificate_search import AttackBudget
-from twinproof.certification.method import Sampling
-from twinproof.certification.run import certify_run
+from twinproof.certification.method import Method, Sampling
 from twinproof.data.record import Dataset
 from twinproof.keys import Key
-from twinproof.recipes.run_data import load_run_data
 from twinproof.recipes.train import train
+from twinproof.runs.dataset import load_run_data
 from twinproof.runs.layout import update_run_json
 from twinproof.runs.run import Run
 
 CERTIFY_KEY, AUDIT_KEY = Key.from_seed(3), Key.from_seed(5)
 LIMIT = 12
+CSV, SETTINGS = "certificates/l2/certificates.csv", "certificates/l2/certificates.json"
 QUICK = AttackBudget(steps=12, draws=16, restarts=1, directions=4, rounds=6, screen=100, votes=3000)
 Row = dict[str, str]
 
@@ -36,16 +37,15 @@ def certified_run(root: Path, **sampling: Any) -> tuple[Path, Dataset]:
     return root, dataset
 
 
-def certify(root: Path, dataset: Dataset, **sampling: Any) -> None:
-    options: dict[str, Any] = {"n0": 50, "n": 2000, "alpha": 0.001, **sampling}
-    certify_run(
-        Run.open(root), dataset, sampling=Sampling(**options), limit=LIMIT, device="cpu", key=CERTIFY_KEY, overwrite=True
-    )
+def certify(root: Path, dataset: Dataset, *, method: Method | None = None, name: str = "l2", **sampling: Any) -> None:
+    asked = Sampling(**{"n0": 50, "n": 2000, "alpha": 0.001, **sampling})
+    options: dict[str, Any] = {"limit": LIMIT, "device": "cpu", "key": CERTIFY_KEY, "overwrite": True, "name": name}
+    tp.certify(Run.open(root), dataset, sampling=asked, method=method, **options)
 
 
 def rewrite_lines(root: Path, change: Callable[[Row], Row | None]) -> None:
     """Changes or drops lines of ``certificates.csv`` and binds the new file, as a consistent liar would."""
-    path = root / "certificates.csv"
+    path = root / CSV
     with open(path, newline="", encoding="utf-8") as handle:
         reader = csv.DictReader(handle)
         names, rows = list(reader.fieldnames or ()), [change(dict(row)) for row in reader]
@@ -53,13 +53,17 @@ def rewrite_lines(root: Path, change: Callable[[Row], Row | None]) -> None:
         writer = csv.DictWriter(handle, names, lineterminator="\n")
         writer.writeheader()
         writer.writerows(row for row in rows if row is not None)
-    update_run_json(root, files=(path.name,))
+    update_run_json(root, files=(CSV,))
 
 
 def rewrite_settings(root: Path, **changes: Any) -> None:
-    path = root / "certificates.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
-    update_run_json(root, files=(path.name,))
+    """Other values of settings, wherever they stand in ``certificates.json``."""
+    record = json.loads((root / SETTINGS).read_text())
+    for name, value in changes.items():
+        sections = (inner for inner in (record, *record.values()) if isinstance(inner, dict) and name in inner)
+        next(sections)[name] = value
+    (root / SETTINGS).write_text(json.dumps(record))
+    update_run_json(root, files=(SETTINGS,))
 
 
 def times_radius(factor: float) -> Callable[[Row], Row]:

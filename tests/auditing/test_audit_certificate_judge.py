@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from audited_runs import half_space
 
-from twinproof.auditing.certificate_verdict import CROSSED, Judge
+from twinproof.auditing.certificate_judge import CROSSED, Judge
 from twinproof.certification.method import Sampling
 from twinproof.certification.smoothed import SmoothedClassifier, smooth
 from twinproof.keys import Key

@@ -17,13 +17,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from twinproof.auditing.certificate_attacks import CertificateAttacker
-from twinproof.auditing.certificate_verdict import judging_method
+from twinproof.auditing.certificate_judge import judging_method
+from twinproof.auditing.certificate_verdict import FLIPPED, AttackedCertificate
 from twinproof.certification.method import Method, Sampling
 from twinproof.certification.smoothed import SmoothedClassifier, smooth
 from twinproof.layers.noise import FixedSpread, Law, NoiseLayer, Place
 from twinproof.layers.noise_placement import add_noise
-from twinproof.runs.audits import FLIPPED, AttackedCertificate
-from twinproof.runs.certificates import Certificate, CertificateSettings
+from twinproof.runs.certificates import Certificate
+from work_settings import CERTIFICATES
 
 NORMS = ("l1", "l2", "linf")
 DIMENSION, LEVELS, CLAIMS = 10, 255, 4
@@ -152,20 +153,7 @@ def test_a_planted_l2_measure_misses_what_linf_finds() -> None:
     ],
 )
 def test_certificates_are_judged_by_their_own_statistic(statistic: str, confidence: str, wanted: str) -> None:
-    values: dict[str, Any] = dict.fromkeys(("model_sha256", "key", "state", "device", "created"), "")
-    numbers: dict[str, Any] = dict.fromkeys(
-        ("sigma", "grid", "levels", "dimension", "tau", "n0", "n", "alpha", "inputs", "seconds"), 1
-    )
-    settings = CertificateSettings(
-        **values,
-        **numbers,
-        norm="linf",
-        largest_radius=1.0,
-        versions={},
-        bound="published",
-        statistic=statistic,
-        confidence=confidence,
-        runner_up="union",
-    )
+    made = Method(norm="linf", bound="published", statistic=statistic, confidence=confidence, runner_up="union")
+    settings = replace(CERTIFICATES, method=made)
     method = judging_method(settings)
     assert method == Method(norm="linf", statistic=statistic, confidence=wanted), "tight, complement"

@@ -7,8 +7,17 @@ from math import comb
 
 import pytest
 
-from twinproof.auditing.certificate_verdict import REFUTED_BELOW, explained_by_chance, nothing_inside, verdict_of
-from twinproof.runs.audits import FLIPPED, HELD, UNDECIDED, AttackedCertificate, Flip
+from twinproof.auditing.certificate_verdict import (
+    FLIPPED,
+    HELD,
+    REFUTED_BELOW,
+    UNDECIDED,
+    AttackedCertificate,
+    Flip,
+    explained_by_chance,
+    nothing_inside,
+    verdict_of,
+)
 
 
 def exact_tail(flips: int, inputs: int, alpha: float) -> float:

@@ -14,22 +14,22 @@ import numpy as np
 import pytest
 import torch
 
+import twinproof as tp
 from interruption import StopAfter
 from twinproof.auditing import audit as audit_module
-from twinproof.auditing.audit import audit_run
 from twinproof.auditing.certificate_attacks import CertificateAttacker
 from twinproof.auditing.certificate_search import AttackBudget
-from twinproof.auditing.verify import verify_run
-from twinproof.certification.method import Sampling
+from twinproof.auditing.certificate_verdict import FLIPPED, HELD, CertificateAudit, audits_of
+from twinproof.certification.method import Method, Sampling
 from twinproof.certification.promise import certified_promise
+from twinproof.certification.record import read_certificate_settings
 from twinproof.certification.smoothed import smooth
 from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError, RunError
 from twinproof.files import sha256_file
 from twinproof.guarantee import Status
 from twinproof.keys import Key
-from twinproof.runs.audits import FLIPPED, HELD, CertificateAudit, read_audit
-from twinproof.runs.certificates import ABSTAIN, Certificate, read_certificates, read_settings
+from twinproof.runs.certificates import ABSTAIN, Certificate, read_certificates
 from twinproof.runs.layout import read_run_json, update_run_json
 from twinproof.runs.run import Run
 
@@ -51,18 +51,18 @@ def digits(certified: tuple[Path, Dataset]) -> Dataset:
 
 def _audit(root: Path, dataset: Dataset, **options: Any) -> CertificateAudit:
     settings = {"budget": small.QUICK, "device": "cpu", "key": small.AUDIT_KEY, **options}
-    return audit_run(Run.open(root), dataset, **settings)
+    return tp.audit(Run.open(root), dataset, **settings)
 
 
 def _content(root: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(root.iterdir()) if path.is_file()}
+    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
 
 
 def test_true_certificates_hold_and_the_run_records_it(root: Path, digits: Dataset) -> None:
     """Alpha is 0.001: of 12 inputs two or more fail with probability below 1e-4."""
     before = read_run_json(root)
     audit = _audit(root, digits)
-    claims = [one for one in read_certificates(root) if one.prediction != ABSTAIN and one.radius > 0]
+    claims = [one for one in read_certificates(root / small.CSV) if one.prediction != ABSTAIN and one.radius > 0]
     assert [(one.index, one.prediction, one.radius) for one in audit.attacked] == [
         (one.index, one.prediction, one.radius) for one in claims
     ]
@@ -71,11 +71,11 @@ def test_true_certificates_hold_and_the_run_records_it(root: Path, digits: Datas
     assert (audit.verdict.flips, audit.verdict.refuted) == (0, False)
     assert audit.verdict.closest is not None
     assert 1 < audit.verdict.closest < 2, "the search reaches the boundary, which lies beyond the radius"
-    assert read_audit(root) == audit
+    assert audits_of(root) == {"l2": audit}
     after = read_run_json(root)
-    assert after["files"]["audit.json"] == {"sha256": sha256_file(root / "audit.json")}
+    assert after["files"]["audits/l2.json"] == {"sha256": sha256_file(root / "audits/l2.json")}
     assert {**after, "files": 0} == {**before, "files": 0}, "nothing else changes"
-    assert verify_run(root).ok
+    assert tp.verify(root).ok
 
 
 @pytest.mark.parametrize("factor", [2.0, 3.0])
@@ -86,7 +86,7 @@ def test_planted_radii_are_refuted(root: Path, digits: Dataset, factor: float) -
     assert audit.verdict.refuted
     assert audit.verdict.flips >= 3
     assert audit.verdict.probability < 1e-5
-    robustness = Run.open(root).robustness
+    robustness = Run.open(root).robustness["l2"]
     assert robustness.status is Status.REFUTED
     assert f"{audit.verdict.flips} certified answers" in robustness.reason
     _check_evidence(root, digits, audit)
@@ -98,15 +98,13 @@ def test_planted_radii_are_refuted(root: Path, digits: Dataset, factor: float) -
 def test_a_bound_that_is_known_to_be_false_stays_refuted_whatever_is_found(root: Path, digits: Dataset, factor: float) -> None:
     """Attacks that succeed are added to its own reason; attacks that fail do not mend it."""
     small.rewrite_settings(root, bound="published")
-    settings = read_settings(root)
-    assert settings is not None
-    known = certified_promise(settings)
-    update_run_json(root, guarantees={**read_run_json(root)["guarantees"], "robustness": known.as_dict()})
+    known = certified_promise(read_certificate_settings(root / small.SETTINGS))
+    update_run_json(root, guarantees={**read_run_json(root)["guarantees"], "robustness": {"l2": known.as_dict()}})
     small.rewrite_lines(root, small.times_radius(factor))
     audit = _audit(root, digits)
     assert audit.verdict is not None
     assert audit.verdict.refuted is (factor > 1)
-    robustness = Run.open(root).robustness
+    robustness = Run.open(root).robustness["l2"]
     assert robustness.status is Status.REFUTED
     found = f"; as expected, attacks changed {audit.verdict.flips} certified answers"
     assert robustness.reason.startswith(known.reason)
@@ -117,7 +115,7 @@ def test_a_bound_that_is_known_to_be_false_stays_refuted_whatever_is_found(root:
 def _check_evidence(root: Path, dataset: Dataset, audit: CertificateAudit) -> None:
     """Every contradiction, recomputed from the stored levels: whole numbers in range, near enough, and of another class."""
     run, flipped = Run.open(root), [one for one in audit.attacked if one.verdict == FLIPPED]
-    sigma = json.loads((root / "certificates.json").read_text())["sigma"]
+    sigma = json.loads((root / small.SETTINGS).read_text())["noise"]["sigma"]
     for one in flipped:
         assert one.flip is not None
         assert one.flip.stored is not None
@@ -221,12 +219,12 @@ def test_an_interrupted_audit_goes_on_to_the_same_bits(
     uninterrupted = _audit(whole, digits)
     with pytest.raises(KeyboardInterrupt):
         _audit(root, digits, progress=StopAfter(batches))
-    assert "audit.json" not in read_run_json(root)["files"], "bound only when complete"
+    assert "audits/l2.json" not in read_run_json(root)["files"], "bound only when complete"
     progress = StopAfter(-1)
     audit = _audit(root, digits, key=None, progress=progress)
     assert progress.started == ("attacking", len(uninterrupted.attacked), 4 * batches)
     assert (audit.attacked, audit.verdict) == (uninterrupted.attacked, uninterrupted.verdict)
-    assert verify_run(root).ok
+    assert tp.verify(root).ok
 
 
 def test_a_complete_audit_is_not_made_again(root: Path, digits: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,23 +232,19 @@ def test_a_complete_audit_is_not_made_again(root: Path, digits: Dataset, monkeyp
     monkeypatch.setattr(CertificateAttacker, "attack", None)
     assert _audit(root, digits, limit=3, key=None) == audit
     assert _content(root) == before
-    (root / "audit.json").write_bytes(before["audit.json"].replace(b'"held"', b'"Held"'))
+    (root / "audits/l2.json").write_bytes(before["audits/l2.json"].replace(b'"held"', b'"Held"'))
     _audit(root, digits, limit=3, key=None)
-    assert read_run_json(root)["files"]["audit.json"] != {"sha256": sha256_file(root / "audit.json")}, "no lie is bound again"
+    assert read_run_json(root)["files"]["audits/l2.json"] != {"sha256": sha256_file(root / "audits/l2.json")}, (
+        "no lie is bound again"
+    )
 
 
-def test_an_audit_killed_before_it_is_bound_is_bound_by_the_next_call(
-    root: Path, digits: Dataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def killed(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(audit_module, "_record", killed)
-        with pytest.raises(KeyboardInterrupt):
-            _audit(root, digits, limit=3)
-    _audit(root, digits, limit=3)
-    assert verify_run(root).ok
+def test_the_certification_is_chosen_by_name(root: Path, digits: Dataset) -> None:
+    small.certify(root, digits, name="linf", method=Method(norm="linf"))
+    audit = _audit(root, digits, limit=2, certificates="linf", name="first")
+    assert (audit.name, audit.settings.of, audit.settings.norm) == ("first", "linf", "linf")
+    assert _audit(root, digits, limit=2).settings.of == "l2", "the norm of the run"
+    assert audits_of(root).keys() == {"first", "l2"}
 
 
 def test_nothing_to_attack_is_said(root: Path, digits: Dataset) -> None:
@@ -285,7 +279,7 @@ def test_new_certificates_need_a_new_audit(root: Path, digits: Dataset) -> None:
 
 
 def _no_certificates(root: Path) -> None:
-    (root / "certificates.json").unlink()
+    (root / "certificates/l2/certificates.json").unlink()
 
 
 def _unfinished(root: Path) -> None:
@@ -301,7 +295,7 @@ def _unknown_norm(root: Path) -> None:
 
 
 def _tampered(root: Path) -> None:
-    path = root / "certificates.csv"
+    path = root / "certificates/l2/certificates.csv"
     path.write_text(path.read_text().replace(",0.", ",0.9"))
 
 
@@ -325,12 +319,14 @@ def _unknown_class(root: Path) -> None:
     small.rewrite_lines(root, lambda row: {**row, "prediction": "10"})
 
 
-def _broken_audit(root: Path) -> None:
-    (root / "audit.json").write_text('{"format": 1, "certificates": {"norm": "l2"}}')
+def _broken_audit(root: Path, text: str = '{"format": 3, "certificates": {"norm": "l2"}}') -> None:
+    (root / "audits").mkdir()
+    (root / "audits/l2.json").write_text(text)
+    update_run_json(root, files=("audits/l2.json",))
 
 
 def _strange_audit(root: Path) -> None:
-    (root / "audit.json").write_text("[]")
+    _broken_audit(root, "[]")
 
 
 @pytest.mark.parametrize(
@@ -339,15 +335,15 @@ def _strange_audit(root: Path) -> None:
         (_no_certificates, "no certificates to attack"),
         (_unfinished, "no certificates to attack"),
         (_no_lines, "not a single certificate"),
-        (_unknown_norm, "unknown norm"),
+        (_unknown_norm, "certificates.json is broken"),
         (_tampered, "not the ones that this run recorded"),
         (_other_weights, "about other weights"),
         (_other_levels, "about other inputs"),
         (_disorder, "makes no sense"),
         (_endless, "certificates.csv is broken"),
         (_unknown_class, "makes no sense"),
-        (_broken_audit, "audit.json is broken"),
-        (_strange_audit, "audit.json is broken"),
+        (_broken_audit, "l2.json is broken"),
+        (_strange_audit, "l2.json is broken"),
     ],
 )
 def test_what_cannot_be_attacked_is_one_clear_error(root: Path, digits: Dataset, spoil: Any, words: str) -> None:

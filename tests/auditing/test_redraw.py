@@ -12,12 +12,12 @@ import torch
 from kept_runs import DEMO, NOISY, TWO_NOISES, copied, count_each_ledger_once, digits
 from torch import nn
 
+import twinproof as tp
 from synthetic_run import forge_lines
 from twinproof.auditing.redraw_noise import Draws
 from twinproof.auditing.verify import verify_run
 from twinproof.certification.grid_noise import input_noise, layer_noise
 from twinproof.certification.method import Method, Sampling
-from twinproof.certification.run import certify_run
 from twinproof.data.record import Dataset
 from twinproof.keys import Key
 from twinproof.layers.noise import Law
@@ -95,7 +95,7 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
 def test_votes_of_every_way_are_drawn_again(way: str, dataset: Dataset, tmp_path: Path) -> None:
     name, how = WAYS[way]
     root = copied(name, tmp_path)
-    certify_run(Run.open(root), dataset, **{"sampling": Sampling(50, 600), **how}, limit=6, device="cpu", overwrite=True)
+    tp.certify(Run.open(root), dataset, **{"sampling": Sampling(50, 600), **how}, limit=6, device="cpu", overwrite=True)
     check = votes_again(root)
     assert check.passed
     if way != "shared noise" and "scores" not in way:
@@ -124,7 +124,7 @@ def test_votes_of_every_network_are_drawn_again(kind: str, dataset: Dataset, tmp
     root = tmp_path / "run"
     settings = {"data": {"source": "digits"}, "steps": 5, "seed": 1, "performance": {"device": "cpu"}}
     train({**settings, **NETWORKS[kind]}, root)
-    certify_run(Run.open(root), dataset, sampling=Sampling(50, 600), limit=6, device="cpu")
+    tp.certify(Run.open(root), dataset, sampling=Sampling(50, 600), limit=6, device="cpu")
     check = votes_again(root)
     assert check.passed
     by_chance = kind == "random scales"
@@ -152,7 +152,7 @@ def test_votes_of_an_owners_network_are_drawn_again(dropout: float, dataset: Dat
     root, network = tmp_path / "run", Own(dropout)
     settings = {"data": {"source": "digits"}, "recipe": "regular", "steps": 5, "seed": 1, "performance": {"device": "cpu"}}
     train(settings, root, network=network)
-    certify_run(Run.open(root, network=network), dataset, sampling=Sampling(50, 600), sigma=0.25, limit=6, device="cpu")
+    tp.certify(Run.open(root, network=network), dataset, sampling=Sampling(50, 600), sigma=0.25, limit=6, device="cpu")
     check = votes_again(root, network=network)
     assert check.passed
     assert ("answers at random" in check.detail) is (dropout > 0)
@@ -166,7 +166,7 @@ def test_votes_of_a_gpu_are_drawn_again_there_and_on_the_host(model: str, datase
     root = tmp_path / "run"
     settings = {"data": {"source": "digits"}, "recipe": "regular", "model": model, "steps": 60, "seed": 1}
     train({**settings, "performance": {"device": "cuda"}}, root)
-    certify_run(Run.open(root), dataset, sampling=Sampling(50, 10_000), limit=6, sigma=0.25, device="cuda")
+    tp.certify(Run.open(root), dataset, sampling=Sampling(50, 10_000), limit=6, sigma=0.25, device="cuda")
     assert votes_again(root).passed
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(torch.cuda, "is_available", lambda: False)

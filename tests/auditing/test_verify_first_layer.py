@@ -14,10 +14,10 @@ import torch
 from safetensors import deserialize
 from safetensors.torch import save
 
+import twinproof as tp
 from twinproof.auditing.verify import verify_run
 from twinproof.certification import noise_site as layer_norm_bound
 from twinproof.certification.method import Method, Sampling
-from twinproof.certification.run import certify_run
 from twinproof.data.load import load
 from twinproof.keys import Key
 from twinproof.layers.networks import NETWORKS, build_network
@@ -72,7 +72,7 @@ def test_a_certifier_whose_norms_are_understated_is_caught(
         monkeypatch.setattr(layer_norm_bound, "operator_norm", planted)
         method = Method(norm=norm)
         sampling = Sampling(10, 50)
-        certify_run(run, load("digits"), sampling=sampling, method=method, limit=5, overwrite=True, key=Key.from_seed(1))
+        tp.certify(run, load("digits"), sampling=sampling, method=method, limit=5, overwrite=True, key=Key.from_seed(1))
         wanted = [] if share == 1.0 else [("certificates.json", BELOW)]
         assert [(one.file, one.what) for one in verify_run(run.root).problems] == wanted
 

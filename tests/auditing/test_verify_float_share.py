@@ -16,15 +16,14 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+import twinproof as tp
 from twinproof.auditing.verify import verify_run
 from twinproof.certification import noise_site
 from twinproof.certification.confidence import few_digits_above
 from twinproof.certification.method import Method, Sampling
 from twinproof.certification.noise_site import WhitenedLayer
-from twinproof.certification.run import certify_run
 from twinproof.data import Dataset, from_arrays
 from twinproof.evaluation.protocols import AttackPlan
-from twinproof.evaluation.under_attack import attack_run
 from twinproof.keys import Key
 from twinproof.layers.noise import Law, NoiseLayer, Place, UniformSpread
 from twinproof.layers.noise_placement import add_noise
@@ -185,16 +184,16 @@ def test_certificates_that_leave_the_share_out_are_refused(
 ) -> None:
     """Radii, largest radius and promise all follow from the understated slack: nothing else tells."""
     slacks: list[float] = []
-    for name, wanted in (("honest", []), ("unpaid", [("certificates.json", FLOAT_SHARE)])):
+    for name, wanted in (("honest", []), ("unpaid", [("certificates/linf/certificates.json", FLOAT_SHARE)])):
         if name == "unpaid":
             monkeypatch.setattr(noise_site, "WhitenedLayer", Unpaid)
         run = _copy(noisy, tmp_path / name)
         method = Method(norm="linf", bound=bound)
-        made = certify_run(run, images, sampling=SAMPLING, method=method, limit=12, device="cpu", key=Key.from_seed(1))
-        assert made.settings.place == "first-layer"
+        made = tp.certify(run, images, sampling=SAMPLING, method=method, limit=12, device="cpu", key=Key.from_seed(1))
+        assert made.settings.noise.place == "first-layer"
         assert any(certificate.radius > 0 for certificate in made.certificates)
         assert _problems(Run.open(run.root, noisy.network)) == wanted
-        slacks.append(made.settings.slack)
+        slacks.append(made.settings.noise.slack)
     assert slacks[1] < slacks[0] < slacks[1] * (1 + 1e-8), "the share is a small one"
 
 
@@ -206,6 +205,6 @@ def test_attacks_that_leave_the_share_out_are_refused(
         if name == "unpaid":
             monkeypatch.setattr(noise_site, "WhitenedLayer", Unpaid)
         run = _copy(noisy, tmp_path / name)
-        attack_run(run, images, plan=plan, sampling=SAMPLING, limit=4, device="cpu", key=Key.from_seed(4))
+        tp.attack(run, images, plan=plan, sampling=SAMPLING, limit=4, device="cpu", key=Key.from_seed(4))
         assert json.loads((run.root / "attacks.json").read_text())["place"] == "first-layer"
         assert _problems(run) == wanted

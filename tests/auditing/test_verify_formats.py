@@ -10,15 +10,11 @@ import pytest
 
 import twinproof as tp
 from synthetic_run import CORE_FILES, write_run
-from twinproof.auditing.audit import audit_run
-from twinproof.auditing.certificate_search import AttackBudget
 from twinproof.auditing.verify import verify_run
-from twinproof.certification.method import Sampling
 from twinproof.cli.main import run
 from twinproof.errors import RunError
 from twinproof.privacy import ledger
 from twinproof.runs import layout
-from twinproof.runs.attacks import ATTACK_FILES
 from twinproof.runs.layout import update_run_json
 from twinproof.runs.run import Run
 from twinproof_verify.ledger import NEIGHBOURS
@@ -30,7 +26,8 @@ OLD_RUNS = ("demo", "hgm-pixeldp", "stobatch")
 
 def test_writers_and_verifier_know_the_same_formats() -> None:
     assert layout.FORMATS == FORMATS
-    assert layout.FORMAT == ledger.FORMAT == FORMATS[-1] == 2
+    assert layout.FORMAT == FORMATS[-1] == 3
+    assert ledger.FORMAT == 2
     assert NEIGHBOURS[ledger.FORMAT] == ledger.NEIGHBOURS
 
 
@@ -53,22 +50,13 @@ def test_what_is_added_to_an_old_run_leaves_its_number(tmp_path: Path) -> None:
     assert verify_run(root).problems == ()
 
 
-def test_an_old_run_can_be_certified_attacked_and_audited_by_this_version(tmp_path: Path) -> None:
-    """New files have the new number, the run keeps its own, and everything still verifies."""
+@pytest.mark.parametrize("verb", ["certify", "attack", "audit"])
+def test_nothing_can_be_added_to_a_run_of_format_1(tmp_path: Path, verb: str) -> None:
     root = tmp_path / "run"
     shutil.copytree(FIXTURES / "demo", root)
-    digits = tp.data.load("digits")
-    tp.certify_run(Run.open(root), digits, sampling=Sampling(n0=20, n=100), limit=3, device="cpu", overwrite=True)
-    assert verify_run(root).ok is False, "the attacks are those of the certificates before"
-    for name in ATTACK_FILES:
-        (root / name).unlink()
-    update_run_json(root, files=ATTACK_FILES)
-    budget = AttackBudget(steps=1, draws=2, restarts=1, directions=1, rounds=1, screen=20, votes=100)
-    audit_run(Run.open(root), digits, budget=budget, device="cpu")
-    formats = {
-        name: json.loads((root / name).read_text())["format"] for name in ("run.json", "certificates.json", "audit.json")
-    }
-    assert formats == {"run.json": 1, "certificates.json": 2, "audit.json": 2}
+    with pytest.raises(RunError, match="nothing can be added to this run of an earlier format") as refused:
+        getattr(tp, verb)(Run.open(root), tp.data.load("digits"), limit=3, device="cpu", overwrite=True)
+    assert refused.value.fix == "train again"
     assert verify_run(root).problems == ()
 
 
@@ -85,7 +73,7 @@ def test_a_newer_format_is_called_what_it_is(tmp_path: Path, capsys: pytest.Capt
     root = tmp_path / "run"
     write_run(root)
     record = json.loads((root / name).read_text())
-    (root / name).write_text(json.dumps({**record, "format": 3}))
+    (root / name).write_text(json.dumps({**record, "format": 4}))
     with pytest.raises(RunError, match="made by a newer version") as refused:
         verify_run(root)
     assert refused.value.fix == "upgrade twinproof"

@@ -14,13 +14,15 @@ import pytest
 
 from planted_lies import Lie
 from synthetic_promise import in_format_2
-from synthetic_run import certificate_settings, forge_ledger, forge_lines, forge_run, forge_settings, write_run
+from synthetic_run import forge_ledger, forge_lines, forge_run, forge_settings, write_run
 from twinproof.auditing.audit import refuted_promise
+from twinproof.auditing.certificate_verdict import Verdict
 from twinproof.auditing.verify import verify_run
 from twinproof.certification.catalogue import _BOUNDS, find_bound
-from twinproof.certification.confidence import CONFIDENCE_NAMES, RunnerUp
-from twinproof.certification.method import Statistic
+from twinproof.certification.confidence import CONFIDENCE_NAMES, RunnerUp, find_confidence
+from twinproof.certification.method import Method, Statistic
 from twinproof.certification.promise import certified_promise
+from twinproof.certification.record import CertificateSettings
 from twinproof.cli.main import run
 from twinproof.data.record import Dataset
 from twinproof.errors import RunError
@@ -34,13 +36,15 @@ from twinproof.recipes.config import TrainConfig, parse_train_config
 from twinproof.recipes.guarantees import OWN_NETWORK_ASSUMPTIONS, not_yet_certified, privacy_guarantee
 from twinproof.recipes.registry import RECIPES
 from twinproof.recipes.variant import variants_of
-from twinproof.runs.audits import Verdict
-from twinproof.runs.certificates import CertificateSettings, Look
+from twinproof.runs.certificates import Look
+from twinproof.runs.records import AUDITS
+from twinproof.runs.work import Place as Work
 from twinproof_papers.published.stobatch import TrainersConfig
 from twinproof_verify import sentences
 from twinproof_verify.inspection import TRAINING
 from twinproof_verify.run_json import CONFIG
-from twinproof_verify.sentences import OWN_NETWORK_CODES, privacy_promise, promise_problems, robustness_promise
+from twinproof_verify.sentences import OWN_NETWORK_CODES, privacy_promise, privacy_words, robustness_promise
+from work_settings import CERTIFICATES, changed
 
 SPENDINGS = (Spending(0.0, 0.0, 1e-5), Spending(2.999213, 3.2, 1e-4), Spending(8.0, 9.0, 1e-5), Spending(50.25, 60.0, 1e-9))
 
@@ -99,44 +103,42 @@ def test_the_tables_of_writer_and_verifier_have_the_same_codes_and_settings() ->
 
 
 def all_settings() -> Iterator[CertificateSettings]:
-    values = {**certificate_settings("ab" * 32), "looks": ()}
-    values.pop("format")
-    plain = CertificateSettings(**values)
     places = (*map(str, Place), BOTH_PLACES)
     for bound, place, norm, statistic in product(
         (*_BOUNDS, *(find_bound("published", law) for law in Law)), places, Norm, Statistic
     ):
-        named = replace(plain, law=str(bound.law), bound=bound.name, place=place, norm=str(norm), statistic=str(statistic))
-        for confidence, runner_up in product(CONFIDENCE_NAMES, RunnerUp):
-            made = replace(named, confidence=confidence, runner_up=str(runner_up))
+        fitting = [name for name in CONFIDENCE_NAMES if statistic is Statistic.VOTES or not find_confidence(name).votes_only]
+        for confidence, runner_up in product(fitting, RunnerUp):
+            method = Method(str(norm), bound.name, statistic, confidence, runner_up)
+            made = changed(replace(CERTIFICATES, method=method), law=str(bound.law), place=place)
             yield replace(made, resolution=2**20 if statistic is Statistic.SCORES else 1)
-            yield replace(made, shared_noise=True, operator_norm=3.25, alpha=0.05, sigma=1.0)
-            yield replace(made, target_radius=0.5, looks=(Look(10, 1e-4), Look(1000, 9e-4)))
+            yield changed(made, shared_noise=True, operator_norm=3.25, alpha=0.05, sigma=1.0)
+            yield changed(made, target_radius=0.5, looks=(Look(10, 1e-4), Look(1000, 9e-4)))
 
 
-def test_writer_and_verifier_promise_the_same_robustness() -> None:
+def test_writer_and_verifier_promise_the_same_robustness(tmp_path: Path) -> None:
     count = 0
-    refuted = Verdict(50, 40, 7, 1, 0.001, 0.05, "binomial", 1e-9, True, 0.5, 0.7, 3)
-    sections: tuple[dict[str, Any], ...] = ({}, {"certificates": {"verdict": {"refuted": False, "flips": 7, "inputs": 50}}})
-    against = {"certificates": {"verdict": {"refuted": True, "flips": 7, "inputs": 50}}}
+    refuted, audit_place = Verdict(50, 40, 7, 1, 0.001, 0.05, "binomial", 1e-9, True, 0.5, 0.7, 3), Work(tmp_path, AUDITS, "l2")
+    audits = (None, ("audits/l2.json", {"refuted": False, "flips": 7, "inputs": 50}))
+    against = ("audits/l2.json", {"refuted": True, "flips": 7, "inputs": 50})
     for settings in all_settings():
         written = json.loads(json.dumps(settings.as_dict()))
-        for audit in sections:
+        for audit in audits:
             assert robustness_promise({}, written, audit) == words(certified_promise(settings))
-        assert robustness_promise({}, written, against) == words(refuted_promise(settings, refuted))
+        assert robustness_promise({}, written, against) == words(refuted_promise(settings, refuted, audit_place))
         count += 1
-    assert count == (len(_BOUNDS) + len(Law)) * 3 * 3 * 2 * 3 * 2 * 3
-    assert robustness_promise({"config": {"sigma": 0.25}}, {}, {}) == words(not_yet_certified(0.25))
+    assert count == (len(_BOUNDS) + len(Law)) * 3 * 3 * 5 * 2 * 3
+    assert robustness_promise({"config": {"sigma": 0.25}}, {}) == words(not_yet_certified(0.25))
 
 
-def test_a_sentence_that_changes_in_one_place_alone_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sentence_that_changes_in_one_place_alone_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The planted bug of the two tests above: one word less on the verifier's side."""
     monkeypatch.setattr(sentences, "PRIVACY_ASSUMPTIONS", sentences.PRIVACY_ASSUMPTIONS[1:])
     monkeypatch.setattr(sentences, "GRID", sentences.GRID[:-1])
     with pytest.raises(AssertionError):
         test_writer_and_verifier_promise_the_same_privacy()
     with pytest.raises(AssertionError):
-        test_writer_and_verifier_promise_the_same_robustness()
+        test_writer_and_verifier_promise_the_same_robustness(tmp_path)
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.1, 3.0, 6.9, 6.91, 7.999, 8.0, 9.2, 9.3, 50.0, 99.99, 1e300])
@@ -272,7 +274,7 @@ def test_the_sentence_of_a_seed_cannot_be_dropped() -> None:
     stated = {"kind": "privacy", **cast(dict[str, Any], privacy_promise(run))}
     assert stated["reason"] == "noise is reproducible from a known seed"
     stated |= {"reason": "", "status": "proven"}
-    found = {problem.what for problem in promise_problems({**run, "guarantees": {"privacy": stated}}, {}, {})}
+    found = {problem.what for problem in privacy_words({**run, "guarantees": {"privacy": stated}})}
     assert {what.split()[0] for what in found} == {"guarantees.privacy.reason", "guarantees.privacy.status"}
 
 

@@ -13,23 +13,22 @@ import pytest
 import torch
 from torch import nn
 
+import twinproof as tp
 from twinproof.attacks.objective import without_noise
-from twinproof.auditing.audit import audit_run
 from twinproof.auditing.verify import verify_run
 from twinproof.certification import run as certify_module
 from twinproof.certification.method import Method, Sampling
-from twinproof.certification.run import certify_run
+from twinproof.certification.record import find_certification
 from twinproof.certification.smoothed import SmoothedClassifier, smooth
 from twinproof.certification.two_noise_bounds import outgoing_sums, rates
 from twinproof.data import Dataset, from_arrays
 from twinproof.evaluation.protocols import AttackPlan
-from twinproof.evaluation.under_attack import attack_run
 from twinproof.guarantee import Status
 from twinproof.keys import Key
 from twinproof.layers.noise import Law, NoiseLayer, UniformSpread
 from twinproof.layers.noise_placement import add_two_noises
 from twinproof.recipes.train import train
-from twinproof.runs.certificates import read_certificates, read_settings
+from twinproof.runs.records import default_name
 from twinproof.runs.run import Run
 from twinproof_verify.certificates import Noise, noise_problems
 from twinproof_verify.first_layer import TwoNoises, two_noises_problems
@@ -62,35 +61,35 @@ def trained(dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def _certified(trained: Run, dataset: Dataset, method: Method) -> Run:
-    certify_run(
-        trained, dataset, sampling=SAMPLING, method=method, limit=12, overwrite=True, device="cpu", key=Key.from_seed(1)
-    )
+    tp.certify(trained, dataset, sampling=SAMPLING, method=method, limit=12, overwrite=True, device="cpu", key=Key.from_seed(1))
     return Run.open(trained.root, trained.network)
 
 
 @pytest.mark.parametrize(("norm", "bound"), [("l1", "tight"), ("linf", "tight"), ("linf", "composition"), ("l2", "pixeldp")])
 def test_a_run_with_two_noises_is_certified_and_verified(trained: Run, dataset: Dataset, norm: str, bound: str) -> None:
     run = _certified(trained, dataset, Method(norm=norm, bound=bound))
-    settings = read_settings(run.root)
-    assert settings is not None
-    assert (settings.place, settings.law, settings.sigma, settings.bound) == ("input-and-first-layer", "laplace", 0.05, bound)
-    assert settings.dimension == 16 + 8
-    assert settings.slackless_norm is not None
-    assert settings.slackless_norm >= settings.operator_norm
-    assert run.robustness.status is Status.PROVEN
-    assert "in the same pass" in run.robustness.theorem
-    assert sum(one.radius > 0 for one in read_certificates(run.root)) > 3
-    found = verify_run(run.root, network=run.network)
-    assert found.ok, found.problems
+    name = default_name(norm, bound)
+    found, promise = find_certification(run.root, name=name), run.robustness[name]
+    assert found is not None
+    noise = found.settings.noise
+    assert (noise.place, noise.law, noise.sigma) == ("input-and-first-layer", "laplace", 0.05)
+    assert noise.dimension == 16 + 8
+    assert noise.slackless_norm is not None
+    assert noise.slackless_norm >= noise.operator_norm
+    assert promise.status is Status.PROVEN
+    assert "in the same pass" in promise.theorem
+    assert sum(one.radius > 0 for one in found.certificates) > 3
+    verified = verify_run(run.root, network=run.network)
+    assert verified.ok, verified.problems
 
 
 def test_the_run_can_be_attacked_and_audited(trained: Run, dataset: Dataset) -> None:
     run = _certified(trained, dataset, Method(norm="linf"))
-    verdict = audit_run(run, dataset, limit=2, device="cpu", key=Key.from_seed(6)).verdict
+    verdict = tp.audit(run, dataset, limit=2, device="cpu", key=Key.from_seed(6)).verdict
     assert verdict is not None
     assert not verdict.refuted
     plan = AttackPlan(norm="linf", sizes=(0.01,), attacks=("pgd",), steps=2, draws=2)
-    attack_run(run, dataset, plan=plan, sampling=SAMPLING, limit=4, device="cpu", key=Key.from_seed(4), overwrite=True)
+    tp.attack(run, dataset, plan=plan, sampling=SAMPLING, limit=4, device="cpu", key=Key.from_seed(4), overwrite=True)
     assert json.loads((run.root / "attacks.json").read_text())["slackless_norm"] > 0
     found = verify_run(run.root, network=run.network)
     assert found.ok, found.problems

@@ -8,17 +8,16 @@ from typing import Any
 
 import pytest
 
+import twinproof as tp
 from twinproof.auditing.verify import verify_run
 from twinproof.certification.method import Method, Sampling
-from twinproof.certification.run import certify_run
+from twinproof.certification.record import NoiseRecord
 from twinproof.data.load import load
 from twinproof.evaluation.protocols import AttackPlan
-from twinproof.evaluation.under_attack import attack_run
 from twinproof.guarantee import Status
 from twinproof.keys import Key
 from twinproof.recipes.train import train
 from twinproof.reporting.run import report_run
-from twinproof.runs.certificates import CertificateSettings, read_certificates, read_settings
 from twinproof.runs.run import Run
 
 SETTINGS: dict[str, Any] = {
@@ -41,12 +40,10 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return train(SETTINGS, tmp_path_factory.mktemp("printed") / "run")
 
 
-def _certified(run: Run, bound: str) -> tuple[CertificateSettings, list[float]]:
+def _certified(run: Run, bound: str) -> tuple[NoiseRecord, list[float]]:
     method = Method(norm="l1", bound=bound)
-    certify_run(run, load("digits"), sampling=SAMPLING, limit=LIMIT, method=method, overwrite=True, key=Key.from_seed(1))
-    settings = read_settings(run.root)
-    assert settings is not None
-    return settings, [one.radius for one in read_certificates(run.root)]
+    made = tp.certify(run, load("digits"), sampling=SAMPLING, limit=LIMIT, method=method, key=Key.from_seed(1))
+    return made.settings.noise, [one.radius for one in made.certificates]
 
 
 def _refused(run: Run, file: str, change: Callable[[dict[str, Any]], object], match: str) -> None:
@@ -74,7 +71,7 @@ def test_its_radii_are_psi_times_the_composition_and_verify_finds_them_again(pri
     assert claimed.slackless_norm == claimed.operator_norm
     found = verify_run(printed.root)
     assert found.ok, found.problems
-    promise = Run.open(printed.root).robustness
+    promise = Run.open(printed.root).robustness["l1-published"]
     assert promise.status is Status.REFUTED
     assert "0.8047" in promise.reason
     assert promise.promise.startswith("Nothing is promised")
@@ -90,26 +87,39 @@ def claiming(printed: Run) -> Run:
 @pytest.mark.parametrize("status", ["proven", "published", "none"])
 def test_verify_refuses_every_other_status(claiming: Run, status: str) -> None:
     _refused(
-        claiming, "run.json", lambda run: run["guarantees"]["robustness"].update(status=status), "bound of the certificates"
+        claiming,
+        "run.json",
+        lambda run: run["guarantees"]["robustness"]["l1-published"].update(status=status),
+        "bound of the certificates",
     )
 
 
+def _with_noise(**factors: float) -> Callable[[dict[str, Any]], object]:
+    return lambda said: said["noise"].update({name: said["noise"][name] * factor for name, factor in factors.items()})
+
+
 LIES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
-    "more noise": (lambda said: said.update(operator_norm=said["operator_norm"] / 5), "operator_norm is below"),
-    "without slack": (lambda said: said.update(slackless_norm=said["slackless_norm"] / 5), "slackless_norm is below"),
-    "a sound name": (lambda said: said.update(bound="composition"), "operator_norm is below"),
-    "the best name": (lambda said: said.update(bound="tight"), "the radius is below"),
-    "one place": (lambda said: said.update(place="first-layer"), "not proven for this noise"),
+    "more noise": (
+        lambda said: said["noise"].update(operator_norm=said["noise"]["operator_norm"] / 5),
+        "operator_norm is below",
+    ),
+    "without slack": (
+        lambda said: said["noise"].update(slackless_norm=said["noise"]["slackless_norm"] / 5),
+        "slackless_norm is below",
+    ),
+    "a sound name": (lambda said: said["method"].update(bound="composition"), "operator_norm is below"),
+    "the best name": (lambda said: said["method"].update(bound="tight"), "the radius is below"),
+    "one place": (lambda said: said["noise"].update(place="first-layer"), "not proven for this noise"),
 }
 
 
 @pytest.mark.parametrize("lie", LIES)
 def test_verify_refuses_lies_about_the_claim(claiming: Run, lie: str) -> None:
-    _refused(claiming, "certificates.json", *LIES[lie])
+    _refused(claiming, "certificates/l1-published/certificates.json", *LIES[lie])
 
 
 def test_a_radius_above_the_claim_is_found(claiming: Run) -> None:
-    path = claiming.root / "certificates.csv"
+    path = claiming.root / "certificates/l1-published/certificates.csv"
     honest = path.read_text()
     lines = honest.splitlines()
     at = next(number for number, line in enumerate(lines[1:], start=1) if float(line.split(",")[5]) > 0)
@@ -124,9 +134,11 @@ def test_a_radius_above_the_claim_is_found(claiming: Run) -> None:
 
 def test_attacks_and_the_report_call_it_claimed_and_refuted(claiming: Run) -> None:
     plan = AttackPlan(norm="l1", sizes=(0.01,), attacks=("pgd",), steps=2, draws=2)
-    attack_run(claiming, load("digits"), plan=plan, sampling=SAMPLING, limit=2, device="cpu", key=Key.from_seed(4))
+    made = "l1-published"
+    tp.attack(claiming, load("digits"), plan=plan, sampling=SAMPLING, limit=2, device="cpu", certificates=made)
     found = verify_run(claiming.root)
     assert found.ok, found.problems
-    made = report_run(claiming.root)
-    assert "claimed, refuted" in made.html.read_text()
-    assert json.loads(made.json.read_text())["certifications"][0]["claim"] == "claimed, refuted"
+    files = report_run(claiming.root)
+    assert "claimed, refuted" in files.html.read_text()
+    claims = {one["name"]: one["claim"] for one in json.loads(files.json.read_text())["certifications"]}
+    assert claims[made] == "claimed, refuted"

@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 from safetensors.numpy import load_file, save
 
+import twinproof as tp
 from twinproof.auditing.verify import verify_run
 from twinproof.certification.method import Method, Sampling
-from twinproof.certification.run import certify_run
 from twinproof.data.record import Dataset
 from twinproof.evaluation.protocols import AttackPlan
-from twinproof.evaluation.under_attack import attack_run
 from twinproof.keys import Key
 from twinproof.recipes.train import train
 from twinproof.runs.layout import update_run_json
@@ -56,7 +55,7 @@ def test_what_certify_run_writes_passes_and_a_larger_layer_does_not(
     noisy: Path, dataset: Dataset, tmp_path: Path, method: Method
 ) -> None:
     root = Path(shutil.copytree(noisy, tmp_path / "run"))
-    certify_run(Run.open(root), dataset, sampling=Sampling(20, 400), method=method, limit=12, device="cpu")
+    tp.certify(Run.open(root), dataset, sampling=Sampling(20, 400), method=method, limit=12, device="cpu")
     assert verify_run(root).problems == ()
     settings = json.loads((root / "certificates.json").read_text())
     assert settings["largest_radius"] > 0
@@ -68,7 +67,7 @@ def test_what_certify_run_writes_passes_and_a_larger_layer_does_not(
 def test_attacks_without_certificates_are_on_the_networks_own_noise(noisy: Path, dataset: Dataset, tmp_path: Path) -> None:
     root = Path(shutil.copytree(noisy, tmp_path / "run"))
     plan = AttackPlan("linf", sizes=(0.125,), attacks=("fgsm",), steps=2, draws=1)
-    attack_run(Run.open(root), dataset, plan=plan, sampling=Sampling(10, 100), limit=5, device="cpu")
+    tp.attack(Run.open(root), dataset, plan=plan, sampling=Sampling(10, 100), limit=5, device="cpu")
     assert verify_run(root).problems == ()
     change_json(root, "attacks.json", lambda record: record.update(sigma=record["sigma"] * 1.01))
     assert any("the network's own noise" in problem.what for problem in verify_run(root).problems)
@@ -80,7 +79,7 @@ def test_what_attack_run_writes_passes_and_its_inputs_moved_do_not(
 ) -> None:
     root = Path(shutil.copytree(trained, tmp_path / "run"))
     plan = AttackPlan(norm, sizes=(0.125, 1.0), attacks=("fgsm", "pgd"), steps=2, draws=1, aim=aim)
-    attack_run(Run.open(root), dataset, plan=plan, sampling=Sampling(10, 50), limit=6, device="cpu", key=Key.from_seed(2))
+    tp.attack(Run.open(root), dataset, plan=plan, sampling=Sampling(10, 50), limit=6, device="cpu", key=Key.from_seed(2))
     originals = Originals(dataset.test.inputs, dataset.test.labels)
     assert verify_run(root).problems == ()
     assert verify_run(root, originals=originals).problems == ()

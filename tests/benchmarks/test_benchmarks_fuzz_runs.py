@@ -74,7 +74,7 @@ def test_mutations_are_repeatable_and_change_something(seeds: dict[str, Path], t
     whole = seeds["whole"]
     for file, change in (
         ("run.json", mutate_json),
-        ("certificates.csv", mutate_table),
+        ("certificates/l2/certificates.csv", mutate_table),
         ("model.safetensors", mutate_tensors),
         ("ledger.jsonl", lambda content, dice: mutate_lines(content, dice, chained=True)),
     ):

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
+import twinproof as tp
 from interruption import StopAfter
 from rank_processes import quick_to_part, run_ranks
-from twinproof.auditing.verify import verify_run
 from twinproof.certification.method import Sampling
-from twinproof.certification.run import certify_run
 from twinproof.compute.ranks import ALONE, Ranks
 from twinproof.data.record import Dataset, Split
 from twinproof.keys import Key
@@ -36,7 +35,7 @@ def certified(
 ) -> Callable[[Ranks], int]:
     sampling = Sampling(10, 200, 0.01, target)
     named = {"sampling": sampling, "limit": INPUTS, "device": "cpu", "key": key, "progress": progress, "overwrite": overwrite}
-    return lambda ranks: len(certify_run(Run.open(root), dataset, ranks=ranks, **named).certificates)  # type: ignore[arg-type]
+    return lambda ranks: len(tp.certify(Run.open(root), dataset, ranks=ranks, **named).certificates)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("world", "target"), [(2, None), (3, None), (2, 0.05)])
@@ -47,8 +46,8 @@ def test_any_number_of_ranks_makes_the_same_certificates(
     certified(one, dataset, target=target)(ALONE)
     ends = run_ranks(world, certified(many, dataset, target=target))
     assert [ended.value for ended in ends] == [INPUTS] * world
-    assert (many / "certificates.csv").read_bytes() == (one / "certificates.csv").read_bytes()
-    assert verify_run(many).problems == ()
+    assert (many / "certificates/l2/certificates.csv").read_bytes() == (one / "certificates/l2/certificates.csv").read_bytes()
+    assert tp.verify(many).problems == ()
 
 
 def test_ranks_go_on_where_one_process_stopped(trained: Path, dataset: Dataset, tmp_path: Path) -> None:
@@ -58,14 +57,17 @@ def test_ranks_go_on_where_one_process_stopped(trained: Path, dataset: Dataset, 
         certified(run, dataset, progress=StopAfter(2))(ALONE)
     # Without a key of its own rank 0 takes the earlier one up, and tells the others.
     assert [ended.value for ended in run_ranks(2, certified(run, dataset, key=None))] == [INPUTS] * 2
-    assert (run / "certificates.csv").read_bytes() == (whole / "certificates.csv").read_bytes()
+    assert (run / "certificates/l2/certificates.csv").read_bytes() == (whole / "certificates/l2/certificates.csv").read_bytes()
     assert [ended.value for ended in run_ranks(2, certified(run, dataset, key=None))] == [INPUTS] * 2
 
 
 def test_a_rank_with_other_inputs_stops_everybody(trained: Path, dataset: Dataset, tmp_path: Path) -> None:
     run = Path(shutil.copytree(trained, tmp_path / "run"))
     certified(run, dataset)(ALONE)
-    before = {name: (run / name).read_bytes() for name in ("certificates.csv", "certificates.json", "run.json")}
+    before = {
+        name: (run / name).read_bytes()
+        for name in ("certificates/l2/certificates.csv", "certificates/l2/certificates.json", "run.json")
+    }
     test = dataset.test
     changed = test.inputs.copy()
     changed[-1] = dataset.levels - changed[-1]

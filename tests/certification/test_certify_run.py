@@ -1,4 +1,4 @@
-"""Certifying a run: resumable to the byte, refused without harm, and recorded only when complete."""
+"""Certifying a run: resumable to the byte, refused without harm, recorded under its name when complete."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import twinproof as tp
 from interruption import StopAfter
-from twinproof.certification import run as certify_run_module
-from twinproof.certification import run as earlier_work
-from twinproof.certification.method import Sampling
-from twinproof.certification.run import CertifiedRun, certify_run
+from twinproof.certification.method import Method, Sampling
+from twinproof.certification.promise import certified_promise
+from twinproof.certification.run import CertifiedRun
 from twinproof.certification.smoothed import smooth
 from twinproof.certification.votes import NoisyRows, VoteCounter
 from twinproof.data.record import Dataset, Split
@@ -27,13 +27,14 @@ from twinproof.errors import ConfigError, ModelError, RunError
 from twinproof.files import sha256_file
 from twinproof.guarantee import Status
 from twinproof.keys import Key
-from twinproof.runs.certificates import read_certificates, read_settings, write_settings
 from twinproof.runs.layout import read_run_json
 from twinproof.runs.run import Run
+from work_settings import CERTIFICATES, changed
 
 KEY = Key.from_seed(21)
 SAMPLING = Sampling(n0=20, n=120, alpha=0.01)
 LIMIT = 30  # three batches of 8 and one of 6
+CSV, SETTINGS = "certificates/l2/certificates.csv", "certificates/l2/certificates.json"
 
 
 @pytest.fixture
@@ -43,46 +44,50 @@ def root(trained: Path, tmp_path: Path) -> Path:
 
 def _certify(root: Path, dataset: Dataset, **options: Any) -> CertifiedRun:
     settings = {"sampling": SAMPLING, "limit": LIMIT, "device": "cpu", "key": KEY, **options}
-    return certify_run(Run.open(root), dataset, **settings)
+    return tp.certify(tp.open(root), dataset, **settings)
 
 
 def _content(root: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(root.iterdir()) if path.is_file()}
+    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(trained: Path, dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> bytes:
+def certified(trained: Path, dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run with certificates; not to be changed."""
     root = Path(shutil.copytree(trained, tmp_path_factory.mktemp("whole") / "run"))
     _certify(root, dataset)
-    return (root / "certificates.csv").read_bytes()
+    return root
 
 
-def test_a_certified_run_is_recorded(root: Path, dataset: Dataset) -> None:
-    before = read_run_json(root)
-    made = _certify(root, dataset)
-    record, settings = read_run_json(root), json.loads((root / "certificates.json").read_text())
-    robustness = Run.open(root).robustness
-    assert robustness.status is Status.PROVEN
+@pytest.fixture
+def copied(certified: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(certified, tmp_path / "run"))
+
+
+def test_a_certified_run_is_recorded(trained: Path, root: Path, dataset: Dataset) -> None:
+    made, before = _certify(root, dataset), read_run_json(trained)
+    record, settings = read_run_json(root), json.loads((root / SETTINGS).read_text())
+    (robustness,) = Run.open(root).robustness.values()
+    assert (made.name, robustness.status) == ("l2", Status.PROVEN)
     largest = made.settings.largest_radius
     assert dict(robustness.values) == {"sigma": 0.25, "alpha": 0.01, "n": 120, "largest_radius": largest, "norm": "l2"}
     assert len(robustness.assumptions) >= 5
-    assert "0.01" in robustness.promise
-    for name in ("certificates.json", "certificates.csv"):
-        assert record["files"][name] == {"sha256": sha256_file(root / name)}
+    assert {name: record["files"][name] for name in (SETTINGS, CSV)} == {
+        name: {"sha256": sha256_file(root / name)} for name in (SETTINGS, CSV)
+    }
     untouched = set(before) - {"files", "guarantees"}
     assert {key: record[key] for key in untouched} == {key: before[key] for key in untouched}
     assert record["guarantees"]["privacy"] == before["guarantees"]["privacy"]
-    assert settings["state"] == "complete"
-    assert settings["model_sha256"] == sha256_file(root / "model.safetensors")
-    assert settings["key"] == KEY.secret.hex()
+    assert (settings["format"], settings["state"], settings["key"]) == (3, "complete", KEY.secret.hex())
+    assert settings["network"]["model_sha256"] == sha256_file(root / "model.safetensors")
     assert [one.index for one in made.certificates] == list(range(LIMIT))
     assert [one.label for one in made.certificates] == dataset.test.labels[:LIMIT].tolist()
     assert made.images_per_second > 0
 
 
-def test_the_lines_are_those_of_the_smoothed_classifier(root: Path, dataset: Dataset) -> None:
-    made = _certify(root, dataset).certificates
-    smoothed = smooth(Run.open(root).model(), 0.25, levels=dataset.levels)
+def test_the_lines_are_those_of_the_smoothed_classifier(certified: Path, dataset: Dataset) -> None:
+    made = _certify(certified, dataset).certificates
+    smoothed = smooth(Run.open(certified).model(), 0.25, levels=dataset.levels)
     for first in range(0, LIMIT, 8):
         rows = slice(first, min(first + 8, LIMIT))
         labels = dataset.test.labels[rows].tolist()
@@ -90,30 +95,28 @@ def test_the_lines_are_those_of_the_smoothed_classifier(root: Path, dataset: Dat
         assert made[rows] == again
 
 
-@pytest.mark.parametrize("batches", [1, 2, 4])
-def test_an_interrupted_certification_goes_on_to_the_same_bytes(
-    root: Path, dataset: Dataset, uninterrupted: bytes, batches: int
+@pytest.mark.parametrize("batches", [1, 4])
+def test_an_interrupted_certification_is_resumed_to_the_same_bytes(
+    root: Path, dataset: Dataset, certified: Path, batches: int
 ) -> None:
     with pytest.raises(KeyboardInterrupt):
         _certify(root, dataset, progress=StopAfter(batches))
-    assert read_run_json(root)["guarantees"]["robustness"]["status"] == "none"
-    assert len(read_certificates(root)) == min(8 * batches, LIMIT)
+    assert Run.open(root).robustness == {}
     progress = StopAfter(-1)
     made = _certify(root, dataset, key=None, progress=progress)
-    assert progress.started == ("certifying", LIMIT, min(8 * batches, 24))
+    assert progress.started == ("certifying", LIMIT, min(8 * batches, LIMIT))
     assert made.settings.key == KEY.secret.hex(), "the key of the earlier work is taken over"
-    assert (root / "certificates.csv").read_bytes() == uninterrupted
-    assert Run.open(root).robustness.status is Status.PROVEN
+    assert (root / CSV).read_bytes() == (certified / CSV).read_bytes()
+    assert Run.open(root).robustness["l2"].status is Status.PROVEN
 
 
 _KILLED = """
 import os, signal, sys
 from pathlib import Path
-from twinproof.certification.run import certify_run
+import twinproof as tp
 from twinproof.certification.smoothed import Sampling
 from twinproof.progress import Silent
 from twinproof.keys import Key
-from twinproof.recipes.run_data import load_run_data
 from twinproof.runs.run import Run
 
 class Kill(Silent):
@@ -125,178 +128,85 @@ class Kill(Silent):
 
 run = Run.open(Path(sys.argv[1]))
 options = {"limit": 30, "device": "cpu", "key": Key.from_seed(21), "progress": Kill()}
-certify_run(run, load_run_data(run), sampling=Sampling(20, 120, 0.01), **options)
+tp.certify(run, sampling=Sampling(20, 120, 0.01), **options)
 """
 
 
-def test_a_killed_certification_goes_on_to_the_same_bytes(root: Path, dataset: Dataset, uninterrupted: bytes) -> None:
+def test_a_killed_certification_is_resumed_to_the_same_bytes(root: Path, dataset: Dataset, certified: Path) -> None:
     killed = subprocess.run([sys.executable, "-c", _KILLED, str(root)], timeout=120, check=False)
     assert killed.returncode == -signal.SIGKILL
-    assert len(read_certificates(root)) == 16
+    assert len(list((root / "private/work/certificates/l2").glob("0*.json"))) == 2
     _certify(root, dataset, key=None)
-    assert (root / "certificates.csv").read_bytes() == uninterrupted
+    assert (root / CSV).read_bytes() == (certified / CSV).read_bytes()
 
 
-def test_a_file_cut_anywhere_is_mended(root: Path, dataset: Dataset, uninterrupted: bytes) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        _certify(root, dataset, progress=StopAfter(3))
-    path = root / "certificates.csv"
-    settings, whole = (root / "certificates.json").read_bytes(), path.read_bytes()
-    for length in (0, 3, 47, 48, 49, 60, len(whole) // 2, len(whole) - 30, len(whole) - 1, len(whole)):
-        (root / "certificates.json").write_bytes(settings)
-        path.write_bytes(whole[:length])
-        _certify(root, dataset)
-        assert path.read_bytes() == uninterrupted, f"cut at byte {length}"
-
-
-def test_a_second_call_draws_nothing(root: Path, dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = _certify(root, dataset)
-    before = _content(root)
+def test_a_second_call_draws_nothing(copied: Path, dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = _content(copied)
     monkeypatch.setattr(VoteCounter, "count", None)
-    assert _certify(root, dataset, key=None).certificates == first.certificates
-    assert _content(root) == before
+    assert len(_certify(copied, dataset, key=None).certificates) == LIMIT
+    assert _content(copied) == before
 
 
 @pytest.mark.parametrize(
-    ("options", "named"),
+    ("options", "error", "words"),
     [
-        ({"sigma": 0.5}, "sigma 0.5"),
-        ({"sampling": Sampling(20, 121, 0.01)}, "n 121"),
-        ({"sampling": Sampling(21, 120, 0.01)}, "n0 21"),
-        ({"sampling": Sampling(20, 120, 0.001)}, "alpha 0.001"),
-        ({"limit": 31}, "inputs 31"),
-        ({"key": Key.from_seed(22)}, "key"),
-    ],
-)
-def test_other_settings_are_refused_and_nothing_is_lost(
-    root: Path, dataset: Dataset, options: dict[str, Any], named: str
-) -> None:
-    _certify(root, dataset)
-    before = _content(root)
-    with pytest.raises(RunError, match="other settings") as refused:
-        _certify(root, dataset, **options)
-    assert named in refused.value.wanted
-    assert "--overwrite" in refused.value.fix
-    assert _content(root) == before
-
-
-@pytest.mark.parametrize(
-    ("options", "error"),
-    [
-        ({"limit": 0}, ConfigError),
-        ({"sigma": -1.0}, ConfigError),
-        ({"sigma": 1e-9}, ConfigError),
-        ({"sampling": Sampling(20, 3, 0.001)}, ConfigError),
+        ({"limit": 0}, ConfigError, "nothing to certify"),
+        ({"sigma": -1.0}, ConfigError, "sigma|noise"),
+        ({"sigma": 1e-9}, ConfigError, "sigma|noise"),
+        ({"sampling": Sampling(20, 3, 0.001)}, ConfigError, "never certify"),
+        ({"name": "../l2"}, ConfigError, "name cannot be used"),
+        ({"sigma": 0.5, "overwrite": False}, RunError, "sigma 0.5"),
     ],
 )
 def test_refusals_leave_earlier_certificates_even_with_overwrite(
-    root: Path, dataset: Dataset, options: dict[str, Any], error: type[Exception]
+    copied: Path, dataset: Dataset, options: dict[str, Any], error: type[Exception], words: str
 ) -> None:
-    _certify(root, dataset)
-    before = _content(root)
-    with pytest.raises(error):
-        _certify(root, dataset, overwrite=True, **options)
-    assert _content(root) == before
+    before = _content(copied)
+    with pytest.raises(error, match=words):
+        _certify(copied, dataset, **{"overwrite": True, **options})
+    assert _content(copied) == before
 
 
-def test_changed_weights_are_refused_before_anything_is_touched(root: Path, dataset: Dataset) -> None:
-    _certify(root, dataset)
-    model = root / "model.safetensors"
-    model.write_bytes(model.read_bytes()[:-4] + b"\0\0\0\1")
-    before = _content(root)
-    with pytest.raises(RunError, match="not the ones this run made"):
-        _certify(root, dataset, overwrite=True)
-    assert _content(root) == before
-
-
-def test_other_data_are_refused(root: Path, dataset: Dataset) -> None:
-    _certify(root, dataset)
-    before = _content(root)
+def test_changed_weights_and_other_data_are_refused(copied: Path, dataset: Dataset) -> None:
     fewer = Split(dataset.test.inputs[:-1], dataset.test.labels[:-1])
     other = Dataset(dataset.name, dataset.kind, dataset.train, fewer, dataset.classes, dataset.levels)
     with pytest.raises(RunError, match="not the data of the run"):
-        _certify(root, other, overwrite=True)
-    assert _content(root) == before
+        _certify(copied, other, overwrite=True)
+    model = copied / "model.safetensors"
+    model.write_bytes(model.read_bytes()[:-4] + b"\0\0\0\1")
+    before = _content(copied)
+    with pytest.raises(RunError, match="not the ones this run made"):
+        _certify(copied, dataset, overwrite=True)
+    assert _content(copied) == before
 
 
-def test_overwrite_replaces_everything(root: Path, dataset: Dataset) -> None:
-    _certify(root, dataset)
-    made = _certify(root, dataset, sigma=0.5, limit=10, overwrite=True)
-    assert len(made.certificates) == 10
-    settings = read_settings(root)
-    assert settings is not None
-    assert (settings.sigma, settings.inputs, settings.state) == (0.5, 10, "complete")
-    assert dict(Run.open(root).robustness.values)["sigma"] == 0.5
+def test_certifications_stand_beside_each_other_and_one_is_replaced_alone(copied: Path, dataset: Dataset) -> None:
+    before = (copied / CSV).read_bytes()
+    names = [
+        _certify(copied, dataset, limit=2, **options).name
+        for options in (
+            {"method": Method(norm="linf")},
+            {"method": Method(norm="linf", bound="hgm")},
+            {"name": "wide", "sigma": 0.5},
+            {"name": "wide", "sigma": 1.0, "overwrite": True},
+        )
+    ]
+    assert names == ["linf", "linf-hgm", "wide", "wide"]
+    robustness = Run.open(copied).robustness
+    assert {name: dict(one.values)["sigma"] for name, one in robustness.items()} == {
+        "l2": 0.25,
+        "linf": 0.25,
+        "linf-hgm": 0.25,
+        "wide": 1.0,
+    }
+    assert (copied / CSV).read_bytes() == before
 
 
-class Interruption(BaseException):
-    """A kill, at a place of the test's choice."""
-
-
-def _interrupt(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, call: int) -> None:
-    real, calls = getattr(module, name), iter(range(1, 100))
-
-    def interrupted(*args: Any, **options: Any) -> Any:
-        if next(calls) == call:
-            raise Interruption
-        return real(*args, **options)
-
-    monkeypatch.setattr(module, name, interrupted)
-
-
-@pytest.mark.parametrize(
-    ("module", "name", "call"),
-    [
-        (earlier_work, "sync_folder", 1),
-        (earlier_work, "sync_folder", 2),
-        (earlier_work, "update_run_json", 1),
-        (earlier_work, "write_settings", 1),
-        (certify_run_module, "CertificateWriter", 1),
-        (certify_run_module, "write_settings", 1),
-        (certify_run_module, "update_run_json", 1),
-    ],
-)
-def test_overwriting_killed_at_any_step_never_mixes_old_and_new(
-    root: Path, dataset: Dataset, uninterrupted: bytes, monkeypatch: pytest.MonkeyPatch, module: Any, name: str, call: int
-) -> None:
-    """The worst that a kill could do: old votes at sigma 1 counted as done under the new sigma, and called proven."""
-    _certify(root, dataset, sigma=1.0)
-    old = (root / "certificates.csv").read_bytes()
-    assert old != uninterrupted
-    with monkeypatch.context() as patched:
-        _interrupt(patched, module, name, call)
-        with pytest.raises(Interruption):
-            _certify(root, dataset, overwrite=True)
-    _certify(root, dataset)
-    assert (root / "certificates.csv").read_bytes() == uninterrupted
-    record = read_run_json(root)
-    assert record["guarantees"]["robustness"]["status"] == "proven"
-    assert record["guarantees"]["robustness"]["values"]["sigma"] == 0.25
-    assert record["files"]["certificates.csv"] == {"sha256": sha256_file(root / "certificates.csv")}
-    assert record["files"]["certificates.json"] == {"sha256": sha256_file(root / "certificates.json")}
-
-
-def test_planted_settings_before_the_old_lines_are_gone_is_caught(
-    root: Path, dataset: Dataset, uninterrupted: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Shows that the test above can fail: the order it forbids does mix."""
-    _certify(root, dataset, sigma=1.0)
-    monkeypatch.setattr(earlier_work, "_start_afresh", lambda root, wanted: write_settings(root, wanted))
-    with monkeypatch.context() as patched:
-        _interrupt(patched, certify_run_module, "CertificateWriter", 1)
-        with pytest.raises(Interruption):
-            _certify(root, dataset, overwrite=True)
-    _certify(root, dataset)
-    assert (root / "certificates.csv").read_bytes() != uninterrupted
-
-
-def test_tampered_lines_are_not_bound_again(root: Path, dataset: Dataset) -> None:
-    """A second call must not renew the digest of certificates that somebody changed in between."""
-    _certify(root, dataset)
-    path, bound = root / "certificates.csv", read_run_json(root)["files"]["certificates.csv"]
-    path.write_text(path.read_text().replace(",0.0", ",0.9"))
-    _certify(root, dataset)
-    assert read_run_json(root)["files"]["certificates.csv"] == bound != {"sha256": sha256_file(path)}
+def test_lines_that_are_lost_are_noticed(copied: Path, dataset: Dataset) -> None:
+    lines = (copied / CSV).read_text().splitlines(keepends=True)
+    (copied / CSV).write_text("".join([*lines[:3], lines[4], lines[3], *lines[5:]]))
+    with pytest.raises(RunError, match="in order"):
+        _certify(copied, dataset)
 
 
 def test_memory_does_not_grow_with_n(root: Path, dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -335,7 +245,14 @@ def test_a_network_that_changes_while_votes_are_counted_promises_nothing(
     LateMixing.seen = 0
     with pytest.raises(ModelError, match=r"changes while it is used|depends on the other inputs"):
         _certify(root, dataset)
-    settings = read_settings(root)
-    assert settings is not None, "it began"
-    assert settings.state == "sampling"
-    assert Run.open(root).robustness.status is Status.NONE
+    assert Run.open(root).robustness == {}
+    assert not (root / "certificates").exists()
+
+
+@pytest.mark.parametrize("alpha", [0.001, 1e-9, 0.0012345678])
+def test_the_promise_states_alpha_as_it_is_and_that_noise_was_shared(alpha: float) -> None:
+    plain, shared = (certified_promise(changed(CERTIFICATES, alpha=alpha, shared_noise=value)) for value in (False, True))
+    assert repr(alpha) in plain.promise
+    assert plain.status is Status.PROVEN
+    assert shared.assumptions[: len(plain.assumptions)] == plain.assumptions
+    assert any("fail together" in line for line in shared.assumptions[len(plain.assumptions) :])

@@ -10,19 +10,18 @@ from typing import Any
 
 import pytest
 
+import twinproof as tp
 from interruption import StopAfter
-from twinproof.auditing.verify import verify_run
 from twinproof.certification import run as certify_run_module
 from twinproof.certification.base_classifier import BaseClassifier, base_classifier
 from twinproof.certification.lowering import AS_GIVEN
 from twinproof.certification.method import Sampling
-from twinproof.certification.run import CertifiedRun, certify_run
+from twinproof.certification.run import CertifiedRun
 from twinproof.certification.shared_noise import SharedNoiseCounter
 from twinproof.certification.smoothed import smooth
 from twinproof.data.record import Dataset
 from twinproof.errors import RunError
 from twinproof.keys import Key
-from twinproof.runs.certificates import read_settings, write_settings
 from twinproof.runs.run import Run
 
 KEY, LIMIT = Key.from_seed(23), 30
@@ -39,17 +38,17 @@ def root(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
 def _certify(root: Path, dataset: Dataset, sampling: Sampling = SHARED, **options: Any) -> CertifiedRun:
     settings = {"sampling": sampling, "limit": LIMIT, "device": "cpu", "key": KEY, **options}
-    return certify_run(Run.open(root), dataset, **settings)
+    return tp.certify(Run.open(root), dataset, **settings)
 
 
 @pytest.mark.parametrize("sampling", [SHARED, TARGET], ids=["all draws", "target"])
 def test_a_run_with_shared_noise_says_so_and_verifies(root: Path, dataset: Dataset, sampling: Sampling) -> None:
     made = _certify(root, dataset, sampling)
-    record = json.loads((root / "certificates.json").read_text())
-    assert record["shared_noise"] is True
-    assert record["arithmetic"] == "float32"
-    assert any("fail together" in line for line in Run.open(root).robustness.assumptions)
-    assert verify_run(root).problems == ()
+    record = json.loads((root / "certificates/l2/certificates.json").read_text())
+    assert record["sampling"]["shared_noise"] is True
+    assert record["network"]["arithmetic"] == "float32"
+    assert any("fail together" in line for line in Run.open(root).robustness["l2"].assumptions)
+    assert tp.verify(root).problems == ()
     assert len({one.votes for one in made.certificates}) > 3
 
 
@@ -70,14 +69,14 @@ def test_an_interrupted_certification_goes_on_to_the_same_bytes(
     with pytest.raises(KeyboardInterrupt):
         _certify(root, dataset, progress=StopAfter(batches))
     _certify(root, dataset, key=None)
-    assert (root / "certificates.csv").read_bytes() == (other / "certificates.csv").read_bytes()
+    assert (root / "certificates/l2/certificates.csv").read_bytes() == (other / "certificates/l2/certificates.csv").read_bytes()
 
 
 def test_shared_and_own_noise_are_never_mixed(root: Path, dataset: Dataset) -> None:
     _certify(root, dataset)
     with pytest.raises(RunError, match="other settings") as refused:
         _certify(root, dataset, OWN)
-    assert refused.value.wanted == "shared_noise False"
+    assert refused.value.wanted == "sampling.shared_noise False"
 
 
 def test_an_interrupted_certification_keeps_its_form(root: Path, dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,10 +90,8 @@ def test_an_interrupted_certification_keeps_its_form(root: Path, dataset: Datase
     monkeypatch.setattr("twinproof.certification.smoothed.base_classifier", watched)
     with pytest.raises(KeyboardInterrupt):
         _certify(root, dataset, OWN, progress=StopAfter(1))
-    settings = read_settings(root)
-    assert settings is not None
     _certify(root, dataset, OWN, key=None)
-    assert asked == [None, settings.form]
+    assert asked == [None, json.loads((root / "certificates/l2/certificates.json").read_text())["network"]["form"]]
 
 
 def test_a_form_found_for_the_other_kind_of_noise_is_not_used(root: Path, dataset: Dataset) -> None:
@@ -105,23 +102,12 @@ def test_a_form_found_for_the_other_kind_of_noise_is_not_used(root: Path, datase
         assert mixed.certify(inputs, sampling=sampling, key=KEY) == smoothed.certify(inputs, sampling=sampling, key=KEY)
 
 
-def test_another_arithmetic_is_refused_while_votes_are_still_to_be_counted(root: Path, dataset: Dataset) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        _certify(root, dataset, OWN, progress=StopAfter(1))
-    settings = read_settings(root)
-    assert settings is not None
-    write_settings(root, replace(settings, arithmetic="tf32"))
-    with pytest.raises(RunError, match="other settings") as refused:
-        _certify(root, dataset, OWN, key=None)
-    assert refused.value.got == "arithmetic tf32"
-
-
 def test_the_votes_are_those_of_the_network_as_given(root: Path, dataset: Dataset) -> None:
     """Another form may differ in last bits, which move few votes; here it is asked for by name."""
     run = Run.open(root)
     made = _certify(root, dataset, OWN)
     settings = made.settings
-    smoothed = smooth(run.model(), settings.sigma, levels=settings.levels)
+    smoothed = smooth(run.model(), settings.noise.sigma, levels=settings.noise.levels)
     given = replace(smoothed, base=smoothed.base_for(dataset.test.inputs[:1], OWN, form=AS_GIVEN))
     certified = given.certify(dataset.test.inputs[:LIMIT], sampling=OWN, key=KEY)
     assert max(abs(one.votes - other.votes) for one, other in zip(certified, made.certificates, strict=True)) <= 1

@@ -9,16 +9,15 @@ from typing import Any
 
 import pytest
 
+import twinproof as tp
 from interruption import StopAfter
-from twinproof.auditing.verify import verify_run
 from twinproof.certification import run as certify_run_module
 from twinproof.certification.method import Sampling
 from twinproof.certification.radius import RadiusRule
-from twinproof.certification.run import CertifiedRun, certify_run
+from twinproof.certification.run import CertifiedRun
 from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError, RunError
 from twinproof.keys import Key
-from twinproof.runs.certificates import read_certificates
 from twinproof.runs.run import Run
 
 KEY = Key.from_seed(22)
@@ -33,31 +32,29 @@ def root(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
 
 def _certify(root: Path, dataset: Dataset, sampling: Sampling = TARGET, **options: Any) -> CertifiedRun:
-    return certify_run(
-        Run.open(root), dataset, **{"sampling": sampling, "limit": LIMIT, "device": "cpu", "key": KEY, **options}
-    )
+    return tp.certify(Run.open(root), dataset, **{"sampling": sampling, "limit": LIMIT, "device": "cpu", "key": KEY, **options})
 
 
 def test_what_is_recorded_verifies(root: Path, dataset: Dataset) -> None:
     made = _certify(root, dataset)
-    record = json.loads((root / "certificates.json").read_text())
-    assert record["target_radius"] == 0.1
+    record = json.loads((root / "certificates/l2/certificates.json").read_text())
+    assert record["sampling"]["target_radius"] == 0.1
     assert [look["draws"] for look in record["looks"]] == [125, 250, 500, 600]
     assert sum(look["alpha"] for look in record["looks"]) == pytest.approx(0.01, rel=1e-12)
     assert len({one.draws for one in made.certificates}) > 1
-    robustness = Run.open(root).robustness
+    robustness = Run.open(root).robustness["l2"]
     assert dict(robustness.values)["target_radius"] == 0.1
     assert "union bound" in robustness.theorem
-    assert verify_run(root).problems == ()
+    assert tp.verify(root).problems == ()
 
 
 def test_a_full_certification_says_that_all_draws_were_made(root: Path, dataset: Dataset) -> None:
     made = _certify(root, dataset, FULL)
     assert {one.draws for one in made.certificates} == {600}
-    record = json.loads((root / "certificates.json").read_text())
-    assert (record["target_radius"], record["looks"]) == (None, [{"draws": 600, "alpha": 0.01}])
-    assert "union bound" not in Run.open(root).robustness.theorem
-    assert verify_run(root).problems == ()
+    record = json.loads((root / "certificates/l2/certificates.json").read_text())
+    assert (record["sampling"]["target_radius"], record["looks"]) == (None, [{"draws": 600, "alpha": 0.01}])
+    assert "union bound" not in Run.open(root).robustness["l2"].theorem
+    assert tp.verify(root).problems == ()
 
 
 def test_planted_bounds_at_all_of_alpha_do_not_verify(root: Path, dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +62,7 @@ def test_planted_bounds_at_all_of_alpha_do_not_verify(root: Path, dataset: Datas
     honest = RadiusRule.certified
     monkeypatch.setattr(RadiusRule, "certified", lambda rule, evidence, alpha: honest(rule, evidence, 0.01))
     _certify(root, dataset)
-    assert any("radius is above" in problem.what for problem in verify_run(root).problems)
+    assert any("radius is above" in problem.what for problem in tp.verify(root).problems)
 
 
 @pytest.mark.parametrize("batches", [1, 3])
@@ -76,9 +73,8 @@ def test_an_interrupted_certification_goes_on_to_the_same_bytes(
     _certify(other, dataset)
     with pytest.raises(KeyboardInterrupt):
         _certify(root, dataset, progress=StopAfter(batches))
-    assert len(read_certificates(root)) == 8 * batches
     _certify(root, dataset, key=None)
-    assert (root / "certificates.csv").read_bytes() == (other / "certificates.csv").read_bytes()
+    assert (root / "certificates/l2/certificates.csv").read_bytes() == (other / "certificates/l2/certificates.csv").read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -98,7 +94,7 @@ def test_another_target_is_another_certification(
     assert named in refused.value.wanted
     assert "looks" not in refused.value.wanted, "what follows from the target needs no words"
     _certify(root, dataset, second, overwrite=True)
-    assert verify_run(root).problems == ()
+    assert tp.verify(root).problems == ()
 
 
 def test_a_target_out_of_reach_is_refused_before_anything_is_touched(root: Path, dataset: Dataset) -> None:

@@ -117,7 +117,7 @@ def test_a_target_radius_is_decided_with_fewer_draws(call: Any, trained: Path, t
     root = Path(shutil.copytree(trained, tmp_path / "run"))
     options = ["--n", "2000", "--limit", "40", "--target-radius", "0.3", "--overwrite"]
     answer = call("certify", root, *options, "--json").json()
-    lines = [line.split(",") for line in (root / "certificates.csv").read_text().splitlines()[1:]]
+    lines = [line.split(",") for line in (root / "certificates/l2/certificates.csv").read_text().splitlines()[1:]]
     assert answer["target_radius"] == 0.3
     assert answer["decided"] == sum(float(line[5]) >= 0.3 for line in lines) / 40
     assert answer["mean_draws"] == sum(int(line[7]) for line in lines) / 40 < 2000
@@ -151,9 +151,9 @@ def test_shared_noise_is_asked_for_and_said(call: Any, trained: Path, tmp_path: 
     assert "shared by all inputs" in shared.out
     assert "95 % interval given this noise" in shared.out
     answer = call("certify", root, *options, "--shared-noise", "--json").json()
-    record = json.loads((root / "certificates.json").read_text())
-    assert record["shared_noise"] is answer["shared_noise"] is True
-    assert (answer["form"], answer["arithmetic"]) == (record["form"], record["arithmetic"])
+    record = json.loads((root / "certificates/l2/certificates.json").read_text())
+    assert record["sampling"]["shared_noise"] is answer["shared_noise"] is True
+    assert (answer["form"], answer["arithmetic"]) == (record["network"]["form"], record["network"]["arithmetic"])
     assert call("verify", root, "--json").json()["problems"] == []
     page = Path(call("report", root, "--json").json()["html"]).read_text()
     assert "certificates may fail together" in page
@@ -393,7 +393,8 @@ def test_demo_runs_the_main_job(tmp_path: Path) -> None:
     for size, certified in attacked["certified_accuracy"].items():
         # An answer under attack rests on fewer draws than a certificate, and an abstention is not correct.
         assert certified - 0.1 < attacked["accuracy"][size] <= attacked["clean_accuracy"]
-    assert {"attacks.json", "attacks.csv", "attacks.safetensors"} <= {path.name for path in (tmp_path / "demo").iterdir()}
+    attacks = {path.name for path in (tmp_path / "demo/attacks/l2").iterdir()}
+    assert attacks == {"attacks.json", "attacks.csv", "attacks.safetensors"}
     assert "Under attack" in (tmp_path / "demo" / "report.html").read_text()
     assert (tmp_path / "demo" / "report.html").stat().st_size > 10_000
     assert "Traceback" not in done.stderr

@@ -41,12 +41,16 @@ def test_the_answer_for_machines(call: Any, root: Path) -> None:
 
 
 def test_attacks_are_in_the_norm_of_the_certificates_unless_told_otherwise(call: Any, root: Path) -> None:
-    certify = ("certify", root, "--n", "200", "--limit", "20", "--device", "cpu", "--norm", "linf", "--overwrite")
+    certify = ("certify", root, "--n", "200", "--limit", "20", "--device", "cpu", "--norm", "linf")
     assert call(*certify).code == 0
-    answer = call("attack", root, "--size", "0.05", "--attack", "fgsm", *QUICK, "--json").json()
-    assert (answer["norm"], answer["certificate_norm"]) == ("linf", "linf")
-    other = call("attack", root, "--size", "0.05", "--attack", "fgsm", "--norm", "l1", *QUICK, "--overwrite", "--json").json()
-    assert (other["norm"], other["certificate_norm"]) == ("l1", "linf")
+    attack = ("attack", root, "--size", "0.05", "--attack", "fgsm", *QUICK, "--json")
+    for options, wanted in (((), ("linf", "linf", "linf")), (("--norm", "l1"), ("l1", "l1", "linf"))):
+        answer = call(*attack, *options).json()
+        assert (answer["name"], answer["norm"], answer["certificate_norm"]) == wanted
+    assert call(*certify[:-2], "--norm", "l2").code == 0
+    answer = call(*attack, "--certificates", "linf", "--name", "mine").json()
+    assert (answer["name"], answer["norm"], answer["certificates"]) == ("mine", "linf", "linf")
+    assert call(*attack, "--norm", "l1", "--name", "other").code == 2, "two certifications, none of them in l1"
 
 
 def test_both_protocols_stand_side_by_side(call: Any, root: Path) -> None:
@@ -76,21 +80,22 @@ def test_warnings_are_one_line_each_on_stderr(call: Any, root: Path) -> None:
 
 def test_radii_of_a_bound_that_is_known_to_be_false_are_called_claims(call: Any, root: Path) -> None:
     """Crossed by an attack, they end with 0: nobody was promised anything."""
-    certify = ("certify", root, "--n", "200", "--limit", "20", "--device", "cpu", "--bound", "published", "--overwrite")
+    certify = ("certify", root, "--n", "200", "--limit", "20", "--device", "cpu", "--bound", "published")
     assert call(*certify).code == 0
-    path = root / "certificates.csv"
+    path = root / "certificates/l2-published/certificates.csv"
     header, *lines = [line.split(",") for line in path.read_text().splitlines()]
     for line in lines:
         line[header.index("prediction")], line[header.index("radius")] = line[header.index("label")], "9.000000"
     path.write_text("".join(",".join(line) + "\n" for line in (header, *lines)))
-    update_run_json(root, files=(path.name,))
-    shown = call("attack", root, "--size", "1.5", "--attack", "pgd", *QUICK)
+    update_run_json(root, files=("certificates/l2-published/certificates.csv",))
+    shown = call("attack", root, "--size", "1.5", "--attack", "pgd", "--certificates", "l2-published", *QUICK)
     assert shown.code == 0, shown.err
     for words in ("l2, published bound (claimed, refuted)", "claimed, refuted  ", "and that claim is refuted"):
         assert words in shown.out
     assert "are certified" not in shown.out
     assert "as expected, the published bound is broken" in shown.err
-    answer = json.loads(call("attack", root, "--size", "1.5", "--attack", "pgd", *QUICK, "--json").out)
+    again = ("attack", root, "--size", "1.5", "--attack", "pgd", "--certificates", "l2-published", *QUICK, "--json")
+    answer = json.loads(call(*again).out)
     assert (answer["crossing"], answer["already_refuted"], answer["bound"]) == (True, True, "published")
 
 
@@ -123,4 +128,4 @@ def test_certifying_anew_says_what_to_renew(call: Any, root: Path) -> None:
     assert call("attack", root, "--size", "0.5", "--attack", "fgsm", *QUICK).code == 0
     answer = call("certify", root, "--n", "200", "--limit", "20", "--overwrite", "--device", "cpu")
     assert answer.code == 0, answer.err
-    assert "attacks.json is about the previous certificates" in answer.out
+    assert "attacks l2 were compared with the previous certificates" in answer.out

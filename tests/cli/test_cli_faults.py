@@ -46,9 +46,13 @@ VERBS = {
     for verb in (
         Verb("train", "", ("model.safetensors", "ledger.jsonl", "metrics.jsonl"), False, ("--resume",)),
         Verb("federate", "--parties 2", ("model.safetensors", "metrics.jsonl"), False, ("--resume",)),
-        Verb("certify", "--n 40 --n0 10 --limit 20 --device cpu", ("certificates.csv",)),
-        Verb("attack", "--limit 8 --steps 2 --n 40 --size 0.5 --seed 1 --device cpu", ("attacks.csv", "attacks.safetensors")),
-        Verb("audit", "--certificates --steps 2 --draws 2 --restarts 1 --votes 100 --seed 7", ()),
+        Verb("certify", "--n 40 --n0 10 --limit 20 --device cpu", ("certificates/l2/certificates.csv",)),
+        Verb(
+            "attack",
+            "--limit 8 --steps 2 --n 40 --size 0.5 --seed 1 --device cpu",
+            ("attacks/l2/attacks.csv", "attacks/l2/attacks.safetensors"),
+        ),
+        Verb("audit", "--steps 2 --draws 2 --restarts 1 --votes 100 --seed 7", ()),
         Verb("report", "", ("report.html", "report.json")),
         Verb("reproduce hgm-fig1", "", ("hgm-fig1/table.md", "hgm-fig1/figure.svg"), False),
     )
@@ -80,7 +84,7 @@ def _place(verb: Verb, certified: Path, folder: Path) -> Path:
     if verb.needs_run:
         shutil.copytree(certified, root)
         if verb.name == "certify":
-            (root / "certificates.json").unlink()
+            (root / "certificates/l2/certificates.json").unlink()
     return root
 
 
@@ -104,7 +108,7 @@ def whole(certified: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable
 def _contents(root: Path, verb: Verb) -> dict[str, bytes]:
     found = {name: (root / name).read_bytes() for name in verb.leaves}
     if verb.name == "audit":
-        audit = json.loads((root / "audit.json").read_text())["certificates"]
+        audit = json.loads((root / "audits/l2.json").read_text())["certificates"]
         found["audit.json"] = json.dumps([audit["attacked"], audit["verdict"]]).encode()
     return found
 

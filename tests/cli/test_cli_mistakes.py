@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+import twinproof as tp
 from twinproof.certification.method import Sampling
-from twinproof.certification.run import certify_run
 from twinproof.cli.train import assignments
 from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError
@@ -21,7 +21,7 @@ DEEP = "/".join(["a" * 200] * 40)
 TRAIN = ("train", "--data", "digits", "--set", "model=mlp", "--out", "{tmp}/x")
 CERTIFY = ("certify", "{run}", "--overwrite", "--limit", "2", "--n", "100")
 ATTACK = ("attack", "{run}", "--overwrite", "--limit", "2", "--n", "50")
-AUDIT = ("audit", "{run}", "--certificates", "--overwrite", "--limit", "1")
+AUDIT = ("audit", "{run}", "--overwrite", "--limit", "1")
 EPSILON = ("epsilon", "--noise-multiplier", "1", "--delta", "1e-5", "--sample-rate", "0.01")
 SIGMA_ALONE = ("sigma", "--epsilon", "1")
 SIGMA = ("sigma", "--epsilon", "1", "--delta", "1e-5")
@@ -120,8 +120,10 @@ OPTIONS: list[tuple[tuple[str, ...], str]] = [
         ("--votes", "5", "votes cannot be used"), ("--limit", "0", "nothing to attack"), ("--device", "tpu", ""),
         ("--data", "breast-cancer", "not the data"),
     )),
-    (("audit", "{tmp}/nowhere", "--certificates"), "not a run directory"),
-    (("audit", "{run}"), "--certificates"),
+    (("audit", "{tmp}/nowhere"), "not a run directory"),
+    ((*AUDIT, "--certificates", "mine"), "mine"),
+    ((*AUDIT, "--name", "../x"), "name"),
+    ((*CERTIFY, "--name", LONG), "name"),
     (("verify", "{tmp}/nowhere"), "not a run directory"),
     (("verify", LONG), ""),
     (("verify", "{run}", "--data", LONG), ""),
@@ -178,7 +180,7 @@ OPTIONS: list[tuple[tuple[str, ...], str]] = [
 @pytest.fixture(scope="module")
 def certified(trained: Path, dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = Path(shutil.copytree(trained, tmp_path_factory.mktemp("mistakes") / "run"))
-    certify_run(Run.open(root), dataset, sampling=Sampling(10, 100), limit=2, device="cpu")
+    tp.certify(Run.open(root), dataset, sampling=Sampling(10, 100), limit=2, device="cpu")
     return root
 
 

@@ -149,7 +149,7 @@ def test_every_long_verb_tells_of_itself(call: Any, trained: Path, tmp_path: Pat
     attacked = call("attack", root, "--limit", "4", "--n", "50", "--attack", "fgsm", "--size", "0.1", "--json")
     assert attacked.code == 0, attacked.err
     assert all(words in attacked.err for words in ("attacking: 0 of 12 (0 %)", "judging: "))
-    audited = call("audit", root, "--certificates", "--steps", "2", "--votes", "100", "--json")
+    audited = call("audit", root, "--steps", "2", "--votes", "100", "--json")
     assert audited.code == 0, audited.err
     assert "attacking: " in audited.err
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from twinproof.certification.confidence import clopper_pearson_lower
+from twinproof.certification.record import CertificateSettings
 from twinproof.errors import UserError
 from twinproof.evaluation.accuracy import binomial_interval
 from twinproof.evaluation.certified import (
@@ -25,7 +25,8 @@ from twinproof.evaluation.certified import (
     smoothed_accuracy,
     summarize,
 )
-from twinproof.runs.certificates import ABSTAIN, Certificate, CertificateSettings
+from twinproof.runs.certificates import ABSTAIN, Certificate
+from work_settings import CERTIFICATES, changed
 
 Certificates = Sequence[Certificate]
 
@@ -38,26 +39,7 @@ ALL = (RIGHT_WIDE, RIGHT_NARROW, WRONG_WIDE, SILENT)
 
 
 def settings(largest_radius: float = 1.6) -> CertificateSettings:
-    return CertificateSettings(
-        model_sha256="0" * 64,
-        norm="l2",
-        sigma=0.5,
-        grid=0.25,
-        levels=255,
-        dimension=64,
-        tau=1e-9,
-        n0=100,
-        n=1000,
-        alpha=0.001,
-        key="00" * 32,
-        largest_radius=largest_radius,
-        inputs=4,
-        state="complete",
-        device="cpu",
-        versions={},
-        created="2024-01-01T00:00:00Z",
-        seconds=1.0,
-    )
+    return changed(CERTIFICATES, n=1000, sigma=0.5, inputs=4, largest_radius=largest_radius)
 
 
 def check_counts(certified: Callable[[Certificates, float], float], radius: Callable[[Certificates], float]) -> None:
@@ -210,13 +192,13 @@ def test_intervals_of_inputs_that_shared_their_noise_hold_given_this_noise_and_s
         noise = generator.standard_normal(DRAWS)
         given, radii = (_with_shared_noise(generator, noise, inputs) for inputs in (100_000, INPUTS))
         made = [Certificate(index, 1, 1 if radius else ABSTAIN, 90, 1, radius) for index, radius in enumerate(radii.tolist())]
-        found = summarize(made, replace(settings(float(RADII[-1])), shared_noise=True), radii=[AT])
+        found = summarize(made, changed(settings(float(RADII[-1])), shared_noise=True), radii=[AT])
         for held, truth in ((over_noise, some), (given_noise, given)):
             values = ((found.certified[0][1], (truth >= AT).mean()), (found.acr, truth.mean()))
             held += [interval.low <= value <= interval.high for interval, value in values]
     assert given_noise.min() >= 0.95 * runs
     assert over_noise.max() < 0.4 * runs, "what the words must not promise"
-    shared, own = (summarize(ALL, replace(settings(), shared_noise=shared)).as_dict() for shared in (True, False))
+    shared, own = (summarize(ALL, changed(settings(), shared_noise=shared)).as_dict() for shared in (True, False))
     assert "given the noise that all of them shared" in shared["intervals_over"]
     assert "noise of its own" in own["intervals_over"]
     assert shared["intervals"] == own["intervals"]

@@ -9,9 +9,9 @@ import pytest
 
 from twinproof.errors import DataError
 from twinproof.evaluation.accuracy import binomial_interval
+from twinproof.evaluation.attack_record import NOBODY, AttackLine
 from twinproof.evaluation.attack_results import Outcome, outcome_as_papers, outcome_of_all, scores, worst_outcomes
 from twinproof.evaluation.certified import CertifiedLine, Crossing, held_against
-from twinproof.runs.attacks import NOBODY, AttackLine
 from twinproof.runs.certificates import ABSTAIN, Certificate
 
 RIGHT = AttackLine(0, "adaptive", "smoothed", "pgd", 0.5, 3, NOBODY, 0.5, 3, 3, 3, 900, 3, 0.6, 1000)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -12,22 +11,22 @@ import numpy as np
 import pytest
 import torch
 
+import twinproof as tp
 from twinproof.attacks.objective import Objective, OwnNoise, Plain
-from twinproof.attacks.resumable import attack_in_folder
-from twinproof.attacks.search import Attack
-from twinproof.auditing.verify import verify_run
+from twinproof.attacks.run import run_attack
+from twinproof.attacks.search import Attack, Keep
 from twinproof.certification.method import Method, Sampling
-from twinproof.certification.run import certify_run, smoothed_for_run
+from twinproof.certification.record import certifications
+from twinproof.certification.run import smoothed_for_run
 from twinproof.data.record import Dataset
 from twinproof.errors import RunError
 from twinproof.evaluation import under_attack
-from twinproof.evaluation.attack_work import smoothed_objective
-from twinproof.evaluation.protocols import AttackPlan
-from twinproof.evaluation.under_attack import AttackedRun, attack_run
+from twinproof.evaluation.protocols import AttackPlan, smoothed_objective
+from twinproof.evaluation.under_attack import AttackedRun
 from twinproof.keys import Key
 from twinproof.layers.noise import NoiseLayer, silenced
-from twinproof.recipes.run_data import load_run_data
 from twinproof.recipes.train import train
+from twinproof.runs.dataset import load_run_data
 from twinproof.runs.run import Run
 
 LIMIT = 30
@@ -37,7 +36,7 @@ CPU = torch.device("cpu")
 
 
 def _certify(root: Path, dataset: Dataset, method: Method, sigma: float | None = None) -> None:
-    certify_run(
+    tp.certify(
         Run.open(root),
         dataset,
         sampling=Sampling(20, 500),
@@ -72,7 +71,7 @@ def root(certified: Path, tmp_path: Path) -> Path:
 
 def _attack(root: Path, dataset: Dataset, **options: Any) -> AttackedRun:
     settings = {"plan": PLAN, "sampling": SAMPLING, "limit": LIMIT, "device": "cpu", "key": Key.from_seed(5), **options}
-    return attack_run(Run.open(root), dataset, **settings)
+    return tp.attack(Run.open(root), dataset, **settings)
 
 
 def _draws(target: Objective) -> bool:
@@ -84,23 +83,24 @@ def test_the_record_names_the_noise_the_norm_and_the_bound(
 ) -> None:
     attacked: list[tuple[str, Objective]] = []
 
-    def watched(folder: Path, attack: Attack, target: Objective, *args: Any, **options: Any) -> Any:
-        attacked.append((folder.parts[-5], target))
-        return attack_in_folder(folder, attack, target, *args, **options)
+    def watched(attack: Attack, target: Objective, *args: Any, **options: Any) -> Any:
+        attacked.append(("paper" if attack.keep is Keep.LAST else "adaptive", target))
+        return run_attack(attack, target, *args, **options)
 
-    monkeypatch.setattr(under_attack, "attack_in_folder", watched)
+    monkeypatch.setattr(under_attack, "run_attack", watched)
     made = _attack(root, dataset)
     wanted = [("paper", Plain, False), ("adaptive", Plain, False), ("adaptive", OwnNoise, True)]
     assert [(name, type(target), _draws(target)) for name, target in attacked] == wanted * len(PLAN.sizes)
-    settings, certificates = made.settings, json.loads((root / "certificates.json").read_text())
-    for name in ("sigma", "levels", "law", "place", "bound", "operator_norm", "slack", "grid", "tau"):
-        assert getattr(settings, name) == certificates[name], name
-    assert (settings.certificate_norm, settings.noise_dimension) == (certificates["norm"], certificates["dimension"])
-    assert (settings.place, settings.bound, settings.dimension) == ("first-layer", "pixeldp", 64)
+    settings = made.settings
+    (certified,) = certifications(root).values()
+    assert (made.name, settings.certificates, certified.name) == ("linf-pixeldp", "linf-pixeldp", "linf-pixeldp")
+    assert (settings.noise, settings.network) == (certified.settings.noise, certified.settings.network)
+    assert (settings.method.norm, settings.method.bound) == ("linf", "pixeldp")
+    assert (settings.noise.place, settings.dimension) == ("first-layer", 64)
     assert not settings.random_network, "silenced, it answers twice alike"
     assert [result["reach"] for result in made.results["sizes"]] == [0.0625, 0.1875], "linf attacks, linf radii"
     assert made.results["certified_by"]["source"] == "certificates.csv"
-    verification = verify_run(root)
+    verification = tp.verify(root)
     assert verification.ok, verification.problems
 
 
@@ -109,7 +109,7 @@ def test_the_networks_own_answers_are_those_without_noise(root: Path, dataset: D
 
     made = _attack(root, dataset, plan=replace(PLAN, sizes=(0.1875,)))
     model = Run.open(root).model()
-    for name, stored in load_file(root / "attacks.safetensors").items():
+    for name, stored in load_file(root / "attacks/linf-pixeldp/attacks.safetensors").items():
         with torch.no_grad(), silenced(model):
             classes = model(torch.as_tensor(stored.astype(np.float32) / dataset.levels)).argmax(dim=1)
         assert [line.network for line in made.lines if line.entry == name] == classes.tolist()
@@ -131,25 +131,29 @@ def test_another_sigma_is_attacked_at_that_sigma(root: Path, dataset: Dataset) -
     plain = smoothed_objective(smoothed_for_run(Run.open(root), dataset, CPU), 4)
     assert isinstance(plain, OwnNoise)
     _certify(root, dataset, Method(norm="l1"), sigma)
-    made = _attack(root, dataset, plan=AttackPlan("linf", (0.0625,), ("fgsm",), ("adaptive",), draws=2))
-    assert (made.settings.sigma, made.settings.certificate_norm) == (sigma, "l1")
+    made = _attack(root, dataset, plan=AttackPlan("linf", (0.0625,), ("fgsm",), ("adaptive",), draws=2), certificates="l1")
+    assert (made.settings.noise.sigma, made.settings.method.norm) == (sigma, "l1")
     assert made.results["sizes"][0]["reach"] == 4.0, "64 coordinates of 0.0625: an l1 radius must cover d times the size"
 
 
 def test_certificates_by_scores_are_no_line_for_votes(root: Path, dataset: Dataset) -> None:
     """The highest mean score may be another class than that of most votes: answers by votes cannot contradict it."""
     _certify(root, dataset, Method(norm="linf", statistic="scores", confidence="hoeffding"))
-    made = _attack(root, dataset, plan=AttackPlan("linf", (0.0625,), ("fgsm",), ("paper",)))
-    assert made.results["certified_by"]["source"] == "attacks.csv"
-    verification = verify_run(root)
+    made = _attack(root, dataset, plan=AttackPlan("linf", (0.0625,), ("fgsm",), ("paper",)), certificates="linf")
+    assert (made.name, made.results["certified_by"]["source"]) == ("linf", "attacks.csv")
+    verification = tp.verify(root)
     assert verification.ok, verification.problems
 
 
-def test_another_bound_or_norm_needs_new_attacks(root: Path, dataset: Dataset) -> None:
+def test_attacks_are_compared_with_the_certificates_of_their_norm(root: Path, dataset: Dataset) -> None:
     plan = AttackPlan("linf", (0.0625,), ("fgsm",), ("paper",))
-    _attack(root, dataset, plan=plan)
+    assert _attack(root, dataset, plan=plan).settings.certificates == "linf-pixeldp"
     _certify(root, dataset, Method(norm="l2"))
+    assert _attack(root, dataset, plan=plan).settings.certificates == "linf-pixeldp"
     with pytest.raises(RunError, match="other settings") as refused:
-        _attack(root, dataset, plan=plan)
-    assert "certificate_norm l2" in refused.value.wanted
-    assert "bound tight" in refused.value.wanted
+        _attack(root, dataset, plan=plan, certificates="l2", name="linf-pixeldp")
+    assert "method.norm l2" in refused.value.wanted
+    assert "method.bound tight" in refused.value.wanted
+    _certify(root, dataset, Method(norm="linf"))
+    made = _attack(root, dataset, plan=plan)
+    assert (made.name, made.settings.certificates) == ("linf", "linf")

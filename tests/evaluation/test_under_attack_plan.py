@@ -12,8 +12,14 @@ from twinproof.attacks.objective import Expectation, OwnNoise, Plain, Smoothed
 from twinproof.attacks.search import Keep
 from twinproof.certification.smoothed import smooth
 from twinproof.errors import ConfigError
-from twinproof.evaluation.attack_work import AttackedClassifiers
-from twinproof.evaluation.protocols import DEFAULT_SIZES, AttackPlan, Entry, aimed_classes, answers_at_random
+from twinproof.evaluation.protocols import (
+    DEFAULT_SIZES,
+    AttackedClassifiers,
+    AttackPlan,
+    Entry,
+    aimed_classes,
+    answers_at_random,
+)
 from twinproof.layers.noise import Law, NoiseLayer, Place, UniformSpread
 from twinproof.layers.noise_placement import add_noise
 

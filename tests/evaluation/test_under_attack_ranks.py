@@ -9,28 +9,26 @@ from pathlib import Path
 
 import pytest
 
+import twinproof as tp
 from interruption import StopAfter
 from rank_processes import run_ranks
-from twinproof.attacks import resumable
-from twinproof.auditing.verify import verify_run
 from twinproof.certification.method import Sampling
 from twinproof.compute.ranks import ALONE, Ranks
 from twinproof.data.record import Dataset
 from twinproof.evaluation import under_attack
 from twinproof.evaluation.protocols import AttackPlan
-from twinproof.evaluation.under_attack import attack_run
 from twinproof.keys import Key
 from twinproof.progress import Progress
 from twinproof.runs.run import Run
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 INPUTS = 21
-FILES = ("attacks.csv", "attacks.safetensors")
+FILES = ("attacks/l2/attacks.csv", "attacks/l2/attacks.safetensors")
 
 
 def attacked(root: Path, dataset: Dataset, progress: Progress | None = None) -> Callable[[Ranks], int]:
     def work(ranks: Ranks) -> int:
-        made = attack_run(
+        made = tp.attack(
             Run.open(root),
             dataset,
             plan=AttackPlan(norm="l2", sizes=(0.5,), attacks=("fgsm", "pgd"), steps=2, draws=2),
@@ -49,7 +47,7 @@ def attacked(root: Path, dataset: Dataset, progress: Progress | None = None) -> 
 @pytest.fixture(autouse=True)
 def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(under_attack, "_INPUTS_PER_BATCH", 5)
-    monkeypatch.setattr(resumable, "default_batch", lambda device: 8)
+    monkeypatch.setattr(under_attack, "default_batch", lambda device: 8)
 
 
 @pytest.fixture
@@ -64,7 +62,7 @@ def test_any_number_of_ranks_finds_the_same(world: int, runs: tuple[Path, Path],
     lines = attacked(one, dataset)(ALONE)
     assert [ended.value for ended in run_ranks(world, attacked(many, dataset))] == [lines] * world
     assert all((one / name).read_bytes() == (many / name).read_bytes() for name in FILES)
-    assert verify_run(many).problems == ()
+    assert tp.verify(many).problems == ()
     # Once complete, all ranks read the record.
     assert [ended.value for ended in run_ranks(2, attacked(many, dataset))] == [lines] * 2
 

@@ -19,24 +19,23 @@ import torch
 from scipy.stats import beta
 from torch import Tensor, nn
 
+import twinproof as tp
 from twinproof.attacks.objective import Expectation, Objective, Plain, Smoothed
-from twinproof.attacks.resumable import attack_in_folder
-from twinproof.attacks.search import Attack
-from twinproof.auditing.verify import verify_run
+from twinproof.attacks.run import run_attack
+from twinproof.attacks.search import Attack, Keep
 from twinproof.certification.method import Sampling
-from twinproof.certification.run import certify_run
 from twinproof.certification.smoothed import smooth
 from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError, RunError, UserError
 from twinproof.evaluation import attack_results, under_attack
+from twinproof.evaluation.attack_record import read_attacks
 from twinproof.evaluation.protocols import AttackPlan
-from twinproof.evaluation.under_attack import AttackedRun, attack_run
+from twinproof.evaluation.under_attack import AttackedRun
 from twinproof.keys import Key
 from twinproof.progress import Silent
-from twinproof.recipes.run_data import load_run_data
 from twinproof.recipes.train import train
-from twinproof.runs.attacks import read_attack_lines, read_attacks
-from twinproof.runs.certificates import CertificateWriter, read_certificates
+from twinproof.runs.certificates import format_certificates, read_certificates
+from twinproof.runs.dataset import load_run_data
 from twinproof.runs.layout import update_run_json
 from twinproof.runs.run import Run
 
@@ -44,7 +43,8 @@ KEY = Key.from_seed(5)
 PLAN = AttackPlan(sizes=(0.25, 0.75), steps=8, draws=4)
 SAMPLING = Sampling(n0=20, n=200, alpha=0.001)
 LIMIT = 120
-LASTING = ("attacks.csv", "attacks.safetensors")
+LASTING = ("attacks/l2/attacks.csv", "attacks/l2/attacks.safetensors")
+CERTIFICATES = "certificates/l2/certificates.csv"
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def certified(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("attacked") / "run"
     settings = {"data": {"source": "digits"}, "recipe": "regular", "model": "mlp", "steps": 200, "learning_rate": 0.5}
     run = train({**settings, "sigma": 0.25, "seed": 1, "performance": {"device": "cpu"}}, root)
-    certify_run(run, load_run_data(run), sampling=Sampling(20, 1000), limit=100, device="cpu", key=Key.from_seed(6))
+    tp.certify(run, load_run_data(run), sampling=Sampling(20, 1000), limit=100, device="cpu", key=Key.from_seed(6))
     return root
 
 
@@ -64,7 +64,7 @@ def dataset(certified: Path) -> Dataset:
 
 def _attack(root: Path, dataset: Dataset, **options: Any) -> AttackedRun:
     settings = {"plan": PLAN, "sampling": SAMPLING, "limit": LIMIT, "device": "cpu", "key": KEY, **options}
-    return attack_run(Run.open(root), dataset, **settings)
+    return tp.attack(Run.open(root), dataset, **settings)
 
 
 @pytest.fixture(scope="module")
@@ -85,13 +85,13 @@ def _content(root: Path) -> dict[str, bytes]:
 
 
 def _rows(root: Path) -> list[dict[str, str]]:
-    return list(csv.DictReader((root / "attacks.csv").read_text().splitlines()))
+    return list(csv.DictReader((root / "attacks/l2/attacks.csv").read_text().splitlines()))
 
 
 def _inputs(root: Path) -> dict[str, np.ndarray[Any, Any]]:
     from safetensors.numpy import load_file
 
-    return dict(load_file(root / "attacks.safetensors"))
+    return dict(load_file(root / "attacks/l2/attacks.safetensors"))
 
 
 def test_the_network_and_the_smoothed_classifier_said_what_is_written(attacked: Path, dataset: Dataset) -> None:
@@ -123,8 +123,8 @@ def test_the_network_and_the_smoothed_classifier_said_what_is_written(attacked: 
 def test_the_results_follow_from_the_lines(attacked: Path) -> None:
     """Accuracies, intervals and the certified line counted from the two CSV files with nothing but Python and scipy."""
     rows = _rows(attacked)
-    results = json.loads((attacked / "attacks.json").read_text())["results"]
-    certificates = list(csv.DictReader((attacked / "certificates.csv").read_text().splitlines()))
+    results = json.loads((attacked / "attacks/l2/attacks.json").read_text())["results"]
+    certificates = list(csv.DictReader((attacked / "certificates/l2/certificates.csv").read_text().splitlines()))
 
     def interval(count: int) -> tuple[float, float]:
         low, high = beta.ppf(0.025, count, LIMIT - count + 1), beta.ppf(0.975, count + 1, LIMIT - count)
@@ -154,13 +154,12 @@ def test_the_results_follow_from_the_lines(attacked: Path) -> None:
 
 
 def test_the_certified_line_lies_under_every_curve(attacked: Path) -> None:
-    record = read_attacks(attacked)
-    assert record is not None
-    certificates = {one.index: one for one in read_certificates(attacked)}
+    record = read_attacks(attacked / "attacks/l2/attacks.json", "l2")
+    certificates = {one.index: one for one in read_certificates(attacked / CERTIFICATES)}
     assert record.results["certified_by"]["source"] == "certificates.csv"
     assert not record.results["crossing"]
     for result in record.results["sizes"]:
-        mine = [line for line in read_attack_lines(attacked) if line.size == result["size"] and line.index in certificates]
+        mine = [line for line in record.lines if line.size == result["size"] and line.index in certificates]
         for entry in {line.entry for line in mine}:
             left = [not line.misled for line in mine if line.entry == entry]
             assert result["certified"]["value"] <= sum(left) / len(left), entry
@@ -171,20 +170,20 @@ def test_the_certified_line_lies_under_every_curve(attacked: Path) -> None:
 
 
 def test_the_run_still_verifies_and_nothing_is_left_behind(attacked: Path) -> None:
-    verification = verify_run(attacked)
+    verification = tp.verify(attacked)
     assert verification.ok, verification.problems
-    assert not (attacked / "private" / "attacks").exists()
-    lines = (attacked / "attacks.csv").read_bytes()
-    (attacked / "attacks.csv").write_bytes(lines.replace(b",3,", b",4,", 1))
+    assert not (attacked / "private" / "work").exists()
+    lines = (attacked / "attacks/l2/attacks.csv").read_bytes()
+    (attacked / "attacks/l2/attacks.csv").write_bytes(lines.replace(b",3,", b",4,", 1))
     try:
-        assert not verify_run(attacked).ok, "the digests are bound"
+        assert not tp.verify(attacked).ok, "the digests are bound"
     finally:
-        (attacked / "attacks.csv").write_bytes(lines)
+        (attacked / "attacks/l2/attacks.csv").write_bytes(lines)
 
 
 def test_the_papers_fgsm_is_the_papers(root: Path, dataset: Dataset) -> None:
     """One signed step from the true label on the network without noise; 0.125 is two of the sixteen levels."""
-    _attack(root, dataset, plan=AttackPlan("linf", (0.125,), ("fgsm",), ("paper",)), limit=30)
+    _attack(root, dataset, plan=AttackPlan("linf", (0.125,), ("fgsm",), ("paper",)), limit=30, name="l2")
     model = Run.open(root).model()
     stored = torch.as_tensor(dataset.test.inputs[:30].astype(np.float32))
     leaf = (stored / dataset.levels).requires_grad_()
@@ -192,7 +191,7 @@ def test_the_papers_fgsm_is_the_papers(root: Path, dataset: Dataset) -> None:
     (gradient,) = torch.autograd.grad(loss, leaf)
     wanted = (stored + 2 * gradient.sign()).clamp(0, dataset.levels)
     assert np.array_equal(_inputs(root)["paper/network/fgsm/0.125"], wanted.numpy().astype(np.uint8))
-    result = json.loads((root / "attacks.json").read_text())["results"]["sizes"][0]
+    result = json.loads((root / "attacks/l2/attacks.json").read_text())["results"]["sizes"][0]
     assert result["reach"] == 1.0, "sqrt(64) * 0.125"
     assert "adaptive" not in result
     assert "difference" not in result
@@ -223,15 +222,15 @@ def test_interrupted_attacks_go_on_to_the_same_bytes(
     before = _content(root)
     with pytest.raises(KeyboardInterrupt):
         _attack(root, dataset, progress=StopAfter(stage, batches))
-    outside = {name: content for name, content in _content(root).items() if not name.startswith("private/attacks/")}
+    outside = {name: content for name, content in _content(root).items() if not name.startswith("private/work/")}
     assert outside == before, "an unfinished attack changes nothing that could be released"
-    assert verify_run(root).ok
+    assert tp.verify(root).ok
     made = _attack(root, dataset, key=None)
     assert made.settings.key == KEY.secret.hex(), "the key of the earlier work is taken over"
     for name in LASTING:
         assert (root / name).read_bytes() == (attacked / name).read_bytes()
-    assert made.results == json.loads((attacked / "attacks.json").read_text())["results"]
-    assert verify_run(root).ok
+    assert made.results == json.loads((attacked / "attacks/l2/attacks.json").read_text())["results"]
+    assert tp.verify(root).ok
 
 
 _KILLED = """
@@ -239,11 +238,10 @@ import os, signal, sys
 from pathlib import Path
 from twinproof.certification.smoothed import Sampling
 from twinproof.evaluation.protocols import AttackPlan
-from twinproof.evaluation.under_attack import attack_run
 from twinproof.progress import Silent
 from twinproof.keys import Key
-from twinproof.recipes.run_data import load_run_data
 from twinproof.runs.run import Run
+import twinproof as tp
 
 class Kill(Silent):
     batches = 0
@@ -255,49 +253,33 @@ class Kill(Silent):
 run = Run.open(Path(sys.argv[1]))
 options = {"limit": 120, "device": "cpu", "key": Key.from_seed(5), "progress": Kill()}
 plan = AttackPlan(sizes=(0.25, 0.75), steps=8, draws=4)
-attack_run(run, load_run_data(run), plan=plan, sampling=Sampling(20, 200, 0.001), **options)
+tp.attack(run, plan=plan, sampling=Sampling(20, 200, 0.001), **options)
 """
 
 
 def test_killed_attacks_go_on_to_the_same_bytes(root: Path, dataset: Dataset, attacked: Path) -> None:
     killed = subprocess.run([sys.executable, "-c", _KILLED, str(root)], timeout=120, check=False)
     assert killed.returncode == -signal.SIGKILL
-    assert list((root / "private" / "attacks").rglob("judged-*.csv"))
+    assert list((root / "private/work/attacks/l2/judged").rglob("0*"))
     _attack(root, dataset)
     for name in LASTING:
         assert (root / name).read_bytes() == (attacked / name).read_bytes()
 
 
-@pytest.mark.parametrize("name", ["write_attacks", "update_run_json"])
-def test_a_kill_while_the_record_is_written_is_mended(
-    root: Path, dataset: Dataset, attacked: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    def killed(*args: Any, **options: Any) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(under_attack, name, killed)
-        with pytest.raises(KeyboardInterrupt):
-            _attack(root, dataset)
-    _attack(root, dataset)
-    assert (root / "attacks.csv").read_bytes() == (attacked / "attacks.csv").read_bytes()
-    assert verify_run(root).ok
-
-
 def test_a_second_call_attacks_nothing(attacked: Path, dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     before = _content(attacked)
-    monkeypatch.setattr(under_attack, "attack_in_folder", None)
+    monkeypatch.setattr(under_attack, "run_attack", None)
     again = _attack(attacked, dataset, key=None)
-    assert again.lines == read_attack_lines(attacked)
+    assert len(again.lines) == LIMIT * 13
     assert _content(attacked) == before
 
 
 def test_lost_lines_are_noticed_and_changed_ones_not_bound_again(attacked: Path, dataset: Dataset, tmp_path: Path) -> None:
     root = Path(shutil.copytree(attacked, tmp_path / "run"))
-    path, whole = root / "attacks.csv", (attacked / "attacks.csv").read_text()
+    path, whole = root / "attacks/l2/attacks.csv", (attacked / "attacks/l2/attacks.csv").read_text()
     path.write_text(whole.replace(",3,", ",4,", 1))
     _attack(root, dataset)
-    assert not verify_run(root).ok, "a second call must not renew the digest of lines that somebody changed"
+    assert not tp.verify(root).ok, "a second call must not renew the digest of lines that somebody changed"
     for content in (None, "".join(whole.splitlines(keepends=True)[:-1])):
         path.unlink() if content is None else path.write_text(content)
         with pytest.raises(RunError, match="not the ones that attacks"):
@@ -326,35 +308,22 @@ def test_other_settings_are_refused_and_nothing_is_lost(
     assert _content(attacked) == before
 
 
-def test_unfinished_work_of_other_settings_is_refused_too(root: Path, dataset: Dataset) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        _attack(root, dataset, progress=StopAfter("attacking", 1))
-    before = _content(root)
-    with pytest.raises(RunError, match="other settings"):
-        _attack(root, dataset, limit=3)
-    assert _content(root) == before
-    made = _attack(root, dataset, limit=3, overwrite=True)
-    assert made.settings.inputs == 3
-
-
 def test_overwriting_keeps_the_old_record_until_the_new_one_is_whole(attacked: Path, dataset: Dataset, tmp_path: Path) -> None:
     root = Path(shutil.copytree(attacked, tmp_path / "run"))
-    old = (root / "attacks.csv").read_bytes()
+    old = (root / "attacks/l2/attacks.csv").read_bytes()
     with pytest.raises(KeyboardInterrupt):
         _attack(root, dataset, limit=5, overwrite=True, progress=StopAfter("judging", 2))
-    assert (root / "attacks.csv").read_bytes() == old
-    assert verify_run(root).ok
+    assert (root / "attacks/l2/attacks.csv").read_bytes() == old
+    assert tp.verify(root).ok
     made = _attack(root, dataset, limit=5)
     assert len(made.lines) == 5 * 13
-    assert verify_run(root).ok
+    assert tp.verify(root).ok
 
 
 def _change_radii(root: Path, change: Callable[[float], float]) -> None:
-    certificates = read_certificates(root)
-    writer = CertificateWriter(root)
-    writer.append([replace(one, radius=change(one.radius)) for one in certificates])
-    writer.close()
-    update_run_json(root, files=("certificates.csv",))
+    lines = [replace(one, radius=change(one.radius)) for one in read_certificates(root / CERTIFICATES)]
+    (root / CERTIFICATES).write_bytes(format_certificates(lines))
+    update_run_json(root, files=(CERTIFICATES,))
 
 
 def test_a_planted_bug_that_doubles_radii_is_a_crossing(attacked: Path, dataset: Dataset, tmp_path: Path) -> None:
@@ -365,7 +334,7 @@ def test_a_planted_bug_that_doubles_radii_is_a_crossing(attacked: Path, dataset:
     broken = [result for result in made.results["sizes"] if result["crossing"]]
     assert all(result["flips"] > 0 and result["flips_probability"] < 1e-6 for result in broken)
     assert any("misled inside their certified radius" in warning for warning in made.results["warnings"])
-    assert json.loads((root / "attacks.json").read_text())["results"]["crossing"] is True, "the record is renewed"
+    assert json.loads((root / "attacks/l2/attacks.json").read_text())["results"]["crossing"] is True, "the record is renewed"
     _change_radii(root, lambda radius: radius / 2)
     assert not _attack(root, dataset).results["crossing"]
 
@@ -391,17 +360,16 @@ def test_a_planted_sign_error_is_seen_as_accuracy_above_the_papers(
         def propose(self, points: Any, gradient: Any, gathered: Any, threat: Any) -> Any:
             return super().propose(points, -gradient, gathered, threat)
 
-    def planted(folder: Path, attack: Attack, *args: Any, **options: Any) -> Any:
-        wrong = WrongWay(**vars(attack)) if "adaptive" in folder.parts else attack
-        return attack_in_folder(folder, wrong, *args, **options)
+    def planted(attack: Attack, *args: Any, **options: Any) -> Any:
+        adaptive = attack.keep is Keep.BEST
+        return run_attack(WrongWay(**vars(attack)) if adaptive else attack, *args, **options)
 
-    monkeypatch.setattr(under_attack, "attack_in_folder", planted)
+    monkeypatch.setattr(under_attack, "run_attack", planted)
     made = _attack(root, dataset)
     assert all(result["weaker"] for result in made.results["sizes"])
     assert all(result["difference"]["smoothed"] < 0 for result in made.results["sizes"])
     assert any("weaker than the papers'" in warning for warning in made.results["warnings"])
-    honest = read_attacks(attacked)
-    assert honest is not None
+    honest = read_attacks(attacked / "attacks/l2/attacks.json", "l2")
     assert not honest.results["sizes"][-1]["weaker"]
     assert honest.results["sizes"][-1]["difference"]["smoothed"] >= 0
 
@@ -412,11 +380,11 @@ def test_a_run_without_certificates_draws_its_own_line(trained: Path, tmp_path: 
     plan = AttackPlan(sizes=(0.1,), attacks=("fgsm",), protocols=("paper",))
     made = _attack(root, data, plan=plan, limit=20)
     assert made.results["certified_by"] == {"source": "attacks.csv", "inputs": 20, "alpha": 0.001}
-    certify_run(Run.open(root), data, sampling=Sampling(20, 300), limit=15, device="cpu")
+    tp.certify(Run.open(root), data, sampling=Sampling(20, 300), limit=15, device="cpu")
     again = _attack(root, data, plan=plan, limit=20)
     assert again.results["certified_by"] == {"source": "certificates.csv", "inputs": 15, "alpha": 0.001}
     assert again.results["sizes"][0]["certified"]["inputs"] == 15
-    assert verify_run(root).ok
+    assert tp.verify(root).ok
 
 
 def test_few_inputs_are_honest_about_it(root: Path, dataset: Dataset) -> None:
@@ -469,7 +437,7 @@ def test_missing_or_changed_weights_are_refused(root: Path, dataset: Dataset) ->
     model.unlink()
     with pytest.raises(RunError, match="weights of this run are missing"):
         _attack(root, dataset)
-    assert not (root / "private" / "attacks").exists()
+    assert not (root / "private" / "work").exists()
 
 
 class NoisyAtInference(nn.Module):
@@ -490,15 +458,15 @@ def test_a_network_with_noise_of_its_own_is_attacked_in_expectation(
 ) -> None:
     attacked: list[tuple[str, Objective]] = []
 
-    def watched(folder: Path, attack: Attack, target: Objective, *args: Any, **options: Any) -> Any:
-        attacked.append((folder.parts[-5], target))
-        return attack_in_folder(folder, attack, target, *args, **options)
+    def watched(attack: Attack, target: Objective, *args: Any, **options: Any) -> Any:
+        attacked.append(("paper" if attack.keep is Keep.LAST else "adaptive", target))
+        return run_attack(attack, target, *args, **options)
 
-    monkeypatch.setattr(under_attack, "attack_in_folder", watched)
+    monkeypatch.setattr(under_attack, "run_attack", watched)
     settings = {"recipe": "regular", "steps": 30, "learning_rate": 0.5, "seed": 1, "performance": {"device": "cpu"}}
     run = train(settings, tmp_path / "run", dataset=dataset, network=NoisyAtInference())
     plan = AttackPlan(sizes=(0.5,), attacks=("fgsm",), draws=3)
-    made = attack_run(run, dataset, plan=plan, sampling=SAMPLING, limit=20, device="cpu", key=KEY)
+    made = tp.attack(run, dataset, plan=plan, sampling=SAMPLING, limit=20, device="cpu", key=KEY)
     assert made.settings.random_network
     assert [(protocol, type(target), getattr(target, "draws", None)) for protocol, target in attacked] == [
         ("paper", Plain, None),

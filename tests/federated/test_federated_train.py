@@ -13,9 +13,9 @@ import pytest
 import torch
 from federations import Cheat, agreed, digits, local, members, public, settings, shares, with_sums
 
+import twinproof as tp
 from twinproof.auditing.verify import verify_run
 from twinproof.certification.method import Sampling
-from twinproof.certification.run import certify_run
 from twinproof.errors import RunError
 from twinproof.federated.agreement import agree
 from twinproof.federated.coordinator import read_rounds
@@ -24,9 +24,9 @@ from twinproof.federated.messages import Update
 from twinproof.federated.train import federate
 from twinproof.guarantee import Status
 from twinproof.progress import Silent
-from twinproof.recipes.run_data import load_run_data
 from twinproof.recipes.train import train
 from twinproof.reporting.run import write_report
+from twinproof.runs.dataset import load_run_data
 from twinproof.runs.run import Run
 
 LEARNING = {"noise_multiplier": 2.0, "steps": 60, "performance": {"device": "cpu", "report_every": 60}}
@@ -81,7 +81,7 @@ def test_the_ledger_is_the_pooled_runs(tmp_path: Path) -> None:
 def test_verify_certify_and_report_accept_it(run: Run) -> None:
     assert verify_run(run.root).problems == ()
     data = load_run_data(run)
-    certified = certify_run(run, data, sampling=Sampling(n0=10, n=100, alpha=0.01), limit=5, device="cpu")
+    certified = tp.certify(run, data, sampling=Sampling(n0=10, n=100, alpha=0.01), limit=5, device="cpu")
     assert len(certified.certificates) == 5
     found = verify_run(run.root)
     assert found.problems == ()

@@ -10,9 +10,9 @@ from recipe_fixtures import on_one_thread as on_one_thread
 from recipe_fixtures import source as source
 from small_runs import announced_steps, ledger_lines, model_bytes, tiny
 
+import twinproof as tp
 from twinproof.auditing.verify import verify_run
 from twinproof.certification.method import Sampling
-from twinproof.certification.run import certify_run
 from twinproof.data.load import load
 from twinproof.evaluation.certified import summarize
 from twinproof.guarantee import Status
@@ -133,7 +133,7 @@ def test_noise_in_training_is_what_makes_radii(tmp_path: Path) -> None:
     for recipe in ("gaussian", "regular"):
         settings = DIGITS | {"recipe": recipe, "sigma": 1.0, "epochs": 15, "schedule": "cosine"}
         run = train(settings, tmp_path / recipe)
-        certified = certify_run(run, load("digits"), sampling=Sampling(20, 200, 0.001), limit=80, key=Key.from_seed(3))
-        assert certified.settings.sigma == 1.0
+        certified = tp.certify(run, load("digits"), sampling=Sampling(20, 200, 0.001), limit=80, key=Key.from_seed(3))
+        assert certified.settings.noise.sigma == 1.0
         radii.append(summarize(certified.certificates, certified.settings, radii=(0.0,)).as_dict()["acr"])
     assert radii[0] > 1.05 * radii[1]

@@ -17,9 +17,9 @@ from safetensors.torch import load_file
 from small_runs import tiny
 from torch import Tensor, nn
 
+import twinproof as tp
 from twinproof.auditing.verify import verify_run
 from twinproof.certification.method import Sampling
-from twinproof.certification.run import certify_run
 from twinproof.data.load import load
 from twinproof.guarantee import Status
 from twinproof.keys import Key
@@ -29,8 +29,8 @@ from twinproof.layers.noise_placement import split_at_noise
 from twinproof.privacy.operator_norm import operator_norm
 from twinproof.privacy.plan import PrivateExecution
 from twinproof.recipes import train as train_module
-from twinproof.recipes.run_data import load_run_data
 from twinproof.recipes.train import train
+from twinproof.runs.dataset import load_run_data
 from twinproof.runs.run import Run
 from twinproof.training.checkpoint import load_checkpoint, save_checkpoint
 
@@ -60,10 +60,10 @@ def test_a_recipe_learns_the_digits_and_is_certified_in_its_norm(
 ) -> None:
     run = train(DIGITS | {"recipe": recipe} | changes, tmp_path / "run")
     assert run.record["accuracy"]["value"] >= least
-    made = certify_run(run, load("digits"), sampling=Sampling(20, 200), limit=24)
-    assert made.settings.norm == norm
+    made = tp.certify(run, load("digits"), sampling=Sampling(20, 200), limit=24)
+    assert made.settings.method.norm == norm
     assert sum(certificate.correct and certificate.radius > 0 for certificate in made.certificates) >= 8
-    assert Run.open(run.root).robustness.status is Status.PROVEN
+    assert [one.status for one in Run.open(run.root).robustness.values()] == [Status.PROVEN]
     verification = verify_run(run.root)
     assert verification.ok, [str(problem) for problem in verification.problems]
 
@@ -171,8 +171,8 @@ def test_an_own_network_gets_its_noise_on_a_copy(source: Path, tmp_path: Path) -
     assert [name for name, _ in network.named_children()] == ["0", "1", "2"], "the caller's network has no noise"
     model = Run.open(run.root, own_network()).model()
     assert [name for name, _ in model.named_children()] == ["0", "noise", "1", "2"]
-    made = certify_run(Run.open(run.root, own_network()), load_run_data(run), sampling=Sampling(10, 50), limit=3)
-    assert made.settings.norm == "linf"
+    made = tp.certify(Run.open(run.root, own_network()), load_run_data(run), sampling=Sampling(10, 50), limit=3)
+    assert made.settings.method.norm == "linf"
     assert verify_run(run.root, network=own_network()).ok
 
 

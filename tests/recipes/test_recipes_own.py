@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import twinproof as tp
 from twinproof.auditing.verify import verify_run
 from twinproof.certification.method import Sampling
-from twinproof.certification.run import certify_run
 from twinproof.cli.summaries import training_answer
 from twinproof.data import Dataset, from_arrays
 from twinproof.errors import ConfigError, ModelError, RunError
@@ -59,7 +59,7 @@ def test_an_own_network_on_an_own_data_set_end_to_end(dataset: Dataset, tmp_path
     assert run.record["own_network"] == {"assumptions": []}
     assert run.record["config"]["model"] == "own:Gated"
     assert run.record["data"]["name"] == "memory"
-    certify_run(run, dataset, sampling=Sampling(10, 50), limit=3)
+    tp.certify(run, dataset, sampling=Sampling(10, 50), limit=3)
     assert verify_run(run.root).ok
 
 

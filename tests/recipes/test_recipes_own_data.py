@@ -21,8 +21,8 @@ from twinproof.data.scaling import private_scaling
 from twinproof.errors import ConfigError, RunError
 from twinproof.guarantee import Status
 from twinproof.recipes import train as train_module
-from twinproof.recipes.run_data import load_run_data
 from twinproof.recipes.train import train
+from twinproof.runs.dataset import load_run_data
 from twinproof.runs.run import Run
 
 RANGES_NOISE = 15.0

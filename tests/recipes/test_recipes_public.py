@@ -19,8 +19,8 @@ from twinproof.data import from_arrays
 from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError, DataError
 from twinproof.recipes.resolve import OverlapWarning, check_test_part
-from twinproof.recipes.run_data import load_run_data
 from twinproof.recipes.train import train
+from twinproof.runs.dataset import load_run_data
 from twinproof.runs.run import Run
 
 Arrays = dict[str, NDArray[Any]]

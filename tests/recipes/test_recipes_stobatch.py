@@ -14,13 +14,12 @@ from recipe_fixtures import source as source
 from safetensors.torch import load_file
 from small_runs import model_bytes, one_thread, tiny
 
+import twinproof as tp
 from twinproof.auditing.verify import verify_run
 from twinproof.certification.method import Method, Sampling
-from twinproof.certification.run import certify_run
 from twinproof.data.load import load
 from twinproof.errors import RunError
 from twinproof.evaluation.protocols import AttackPlan
-from twinproof.evaluation.under_attack import attack_run
 from twinproof.guarantee import Status
 from twinproof.keys import Key
 from twinproof.layers.networks import build_network
@@ -61,13 +60,13 @@ def test_it_learns_and_both_bounds_certify_it(digits_run: Run) -> None:
     radii: dict[str, list[float]] = {}
     for bound in ("composition", "tight"):
         method = Method(norm="linf", bound=bound)
-        made = certify_run(
+        made = tp.certify(
             digits_run, load("digits"), sampling=Sampling(20, 200), limit=20, method=method, overwrite=True, key=KEY
         )
-        assert made.settings.place == "input-and-first-layer"
+        assert made.settings.noise.place == "input-and-first-layer"
         radii[bound] = [certificate.radius for certificate in made.certificates]
         assert sum(certificate.correct and certificate.radius > 0 for certificate in made.certificates) >= 8
-        assert Run.open(digits_run.root).robustness.status is Status.PROVEN
+        assert [one.status for one in Run.open(digits_run.root).robustness.values()] == [Status.PROVEN]
         verification = verify_run(digits_run.root)
         assert verification.ok, [str(problem) for problem in verification.problems]
     assert all(single >= composed for single, composed in zip(radii["tight"], radii["composition"], strict=True))
@@ -75,9 +74,9 @@ def test_it_learns_and_both_bounds_certify_it(digits_run: Run) -> None:
 
 def test_it_is_attacked_and_reported(digits_run: Run) -> None:
     run, dataset = Run.open(digits_run.root), load("digits")
-    certify_run(run, dataset, sampling=Sampling(20, 100), limit=4, overwrite=True, key=KEY)
+    tp.certify(run, dataset, sampling=Sampling(20, 100), limit=4, overwrite=True, key=KEY)
     plan = AttackPlan(norm="linf", sizes=(0.005,), attacks=("pgd",), steps=2, restarts=1, draws=2, paper_steps=2)
-    attacked = attack_run(run, dataset, plan=plan, sampling=Sampling(20, 100), limit=4, key=KEY)
+    attacked = tp.attack(run, dataset, plan=plan, sampling=Sampling(20, 100), limit=4, key=KEY)
     assert {line.protocol for line in attacked.lines} >= {"paper", "adaptive"}
     assert verify_run(run.root).ok
     page = report_run(run.root).html.read_text()
@@ -92,8 +91,8 @@ def test_the_papers_network_is_trained_certified_and_verified(tmp_path: Path, va
     changes = {"model": "stobatch-cnn", "steps": 6, "seed": 1, "variant": variant, "learning_rate": 0.01} | noise
     run = train(DIGITS | changes, tmp_path / "run")
     assert run.record["config"]["model"] == "stobatch-cnn"
-    made = certify_run(run, load("digits"), sampling=Sampling(20, 100), limit=4, key=KEY)
-    assert made.settings.norm == "linf"
+    made = tp.certify(run, load("digits"), sampling=Sampling(20, 100), limit=4, key=KEY)
+    assert made.settings.method.norm == "linf"
     verification = verify_run(run.root)
     assert verification.ok, [str(problem) for problem in verification.problems]
 

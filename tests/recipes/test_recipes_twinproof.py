@@ -21,8 +21,8 @@ from twinproof.evaluation.accuracy import clean_accuracy
 from twinproof.guarantee import Status
 from twinproof.recipes import train as train_module
 from twinproof.recipes.finish import Reporter
-from twinproof.recipes.run_data import load_run_data
 from twinproof.recipes.train import train
+from twinproof.runs.dataset import load_run_data
 from twinproof.training.checkpoint import load_checkpoint, save_checkpoint
 from twinproof.training.passes import DeviceRecords
 

@@ -13,17 +13,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors.numpy import save
 
-from twinproof.auditing.certificate_verdict import verdict_of
-from twinproof.data.record import Dataset, InputKind, Scaling, Split
-from twinproof.evaluation.attack_results import attack_results
-from twinproof.evaluation.certified import CertifiedLine
-from twinproof.evaluation.protocols import CLEAN, AttackPlan, Entry
-from twinproof.files import sha256_file, write_json
-from twinproof.guarantee import Guarantee, Kind, Status
-from twinproof.reporting import write_report
-from twinproof.runs.attacks import AttackLine, AttackRecord, AttackSettings, read_attacks, write_attacks, write_record
-from twinproof.runs.audits import (
+from twinproof.auditing.certificate_search import AttackBudget
+from twinproof.auditing.certificate_verdict import (
     FLIPPED,
     HELD,
     UNDECIDED,
@@ -31,10 +24,21 @@ from twinproof.runs.audits import (
     AuditSettings,
     CertificateAudit,
     Flip,
-    write_audit,
+    verdict_of,
 )
-from twinproof.runs.certificates import ABSTAIN, Certificate, CertificateSettings, CertificateWriter, write_settings
+from twinproof.certification.record import CertificateSettings
+from twinproof.data.record import Dataset, InputKind, Scaling, Split
+from twinproof.evaluation.attack_record import AttackLine, AttackSettings, format_lines, read_attacks
+from twinproof.evaluation.attack_results import attack_results
+from twinproof.evaluation.certified import CertifiedLine
+from twinproof.evaluation.protocols import CLEAN, AttackPlan, Entry
+from twinproof.files import sha256_file, write_json
+from twinproof.guarantee import Guarantee, Kind, Status
+from twinproof.reporting import write_report
+from twinproof.runs.certificates import ABSTAIN, Certificate, format_certificates
 from twinproof.runs.layout import RunLayout
+from twinproof.runs.records import json_file
+from work_settings import CERTIFICATES, changed
 
 LARGEST_RADIUS = 1.599289
 CLASSES = ("zero", "one", "two", "three")
@@ -66,17 +70,18 @@ def robustness_promise(status: Status = Status.PROVEN) -> Guarantee:
     )
 
 
-def run_record(private: Status = Status.PROVEN, robust: Status = Status.PROVEN, **changes: Any) -> dict[str, Any]:
+def run_record(private: Status = Status.PROVEN, robust: Status | None = Status.PROVEN, **changes: Any) -> dict[str, Any]:
     """A complete run.json; keyword arguments replace entries."""
     record: dict[str, Any] = {
-        "format": 2, "state": "complete", "created": "2025-01-01T10:00:00Z", "recipe": "dp-cert-gaussian", "device": "cpu",
+        "format": 3, "state": "complete", "created": "2025-01-01T10:00:00Z", "recipe": "dp-cert-gaussian", "device": "cpu",
         "config": {"recipe": "dp-cert-gaussian"},
         "data": {
             "name": "squares", "kind": "image", "shape": [1, 8, 8], "classes": list(CLASSES), "levels": 255,
             "test_records": 360, "records": 1437, "feature_names": [], "scaling": None,
         },
         "guarantees": {
-            "privacy": privacy_promise(private).as_dict(), "robustness": robustness_promise(robust).as_dict(),
+            "privacy": privacy_promise(private).as_dict(),
+            "robustness": {} if robust is None else {"l2": robustness_promise(robust).as_dict()},
         },
         "privacy": {
             "epsilon": 2.9999, "epsilon_rdp": 3.210001, "delta": 1e-5, "noise_multiplier": 1.234567, "sample_rate": 0.0625,
@@ -86,19 +91,15 @@ def run_record(private: Status = Status.PROVEN, robust: Status = Status.PROVEN, 
         "versions": {"twinproof": "0.1.0", "torch": "2.13.0"},
         "files": {"model.safetensors": {"sha256": "ab" * 32}},
     }  # fmt: skip
+    if changes.get("format", 3) != 3:
+        record["guarantees"]["robustness"] = record["guarantees"]["robustness"]["l2"]
     return {**record, **changes}
 
 
 def certificate_settings(**changes: Any) -> CertificateSettings:
-    values: dict[str, Any] = {
-        "model_sha256": "ab" * 32, "norm": "l2", "sigma": 0.5, "grid": 0.25, "levels": 255, "dimension": 64, "tau": 1e-9,
-        "n0": 100, "n": 10_000, "alpha": 0.001, "key": "00" * 32, "largest_radius": LARGEST_RADIUS, "inputs": 360,
-        "state": "complete", "device": "cpu", "versions": {"torch": "2.13.0"}, "created": "2025-01-01T11:00:00Z",
-        "seconds": 61.0, "law": "gaussian", "place": "input", "bound": "tight", "statistic": "votes",
-        "confidence": "clopper-pearson", "runner_up": "complement", "classes": 4, "resolution": 1, "operator_norm": 1.0,
-        "operator_norm_method": "identity", "slack": 0.0,
-    }  # fmt: skip
-    return CertificateSettings(**{**values, **changes})
+    values: dict[str, Any] = {"model_sha256": "ab" * 32, "sigma": 0.5, "grid": 0.25, "dimension": 64, "n0": 100, "n": 10_000}
+    made = {"key": "00" * 32, "largest_radius": LARGEST_RADIUS, "inputs": 360, "classes": 4, "seconds": 61.0}
+    return changed(CERTIFICATES, **{**values, **made, "created": "2025-01-01T11:00:00Z", "device": "cpu", **changes})
 
 
 def make_certificates(labels: Sequence[int], seed: int = 1, classes: int = 4, strength: float = 0.9) -> list[Certificate]:
@@ -130,17 +131,30 @@ def write_run(
     layout = RunLayout(root)
     if metrics is not None:
         layout.metrics.write_text("".join(json.dumps(line) + "\n" for line in metrics), encoding="utf-8")
-    if certificates is not None:
-        write_settings(root, settings or certificate_settings(inputs=len(certificates)))
-        writer = CertificateWriter(root)
-        writer.append(list(certificates))
-        writer.close()
     record = run_record() if record is None else record
-    for path in (layout.metrics, layout.certificates_json, layout.certificates_csv):
-        if path.is_file():
-            record["files"] = {**record["files"], path.name: {"sha256": sha256_file(path)}}
+    if metrics is not None:
+        record["files"] = {**record["files"], layout.metrics.name: {"sha256": sha256_file(layout.metrics)}}
     write_json(layout.run_json, record)
+    if certificates is not None:
+        add_certificates(root, certificates, settings or certificate_settings(inputs=len(certificates)))
     return root
+
+
+def add_certificates(root: Path, certificates: Sequence[Certificate], settings: CertificateSettings) -> None:
+    """Writes a certification under its norm; the promise is that of the one before."""
+    name = settings.method.norm
+    folder = root / "certificates" / name
+    folder.mkdir(parents=True)
+    (folder / "certificates.json").write_bytes(json_file(settings.as_dict()))
+    (folder / "certificates.csv").write_bytes(format_certificates(certificates))
+    record = json.loads((root / "run.json").read_text())
+    files = {f"certificates/{name}/{path.name}": {"sha256": sha256_file(path)} for path in folder.iterdir()}
+    promises = record["guarantees"]["robustness"]
+    if record["format"] == 3:
+        first = next(iter(promises.values()))
+        kept = {} if len(list(folder.parent.iterdir())) == 1 else promises
+        record["guarantees"]["robustness"] = {**kept, name: first}
+    write_json(root / "run.json", {**record, "files": {**record["files"], **files}})
 
 
 def certified_run(root: Path, robust: Status = Status.PROVEN, config: dict[str, Any] | None = None, **settings: Any) -> Path:
@@ -182,16 +196,25 @@ IMAGES = image_data(LABELS)
 
 
 def attack_settings(dataset: Dataset, **changes: Any) -> AttackSettings:
-    values: dict[str, Any] = {
-        "model_sha256": "ab" * 32, "norm": "l2", "sizes": SIZES, "attacks": ("fgsm", "pgd"), "protocols": ("paper", "adaptive"),
-        "steps": 20, "step_size": None, "paper_steps": 10, "restarts": 1, "draws": 8, "aim": None, "inputs": len(LABELS),
-        "certificate_norm": "l2", "sigma": 0.5, "levels": dataset.levels, "law": "gaussian", "place": "input", "bound": "tight",
-        "operator_norm": 1.0, "slack": 0.0, "grid": 1.0, "tau": 1e-9, "dimension": int(np.prod(dataset.shape)),
-        "noise_dimension": int(np.prod(dataset.shape)), "n0": 100, "n": 1000, "alpha": 0.001,
-        "key": "11" * 32, "random_network": False, "form": "as given", "device": "cpu", "versions": {"torch": "2.13.0"},
-        "created": "2025-01-01T12:00:00Z", "seconds": 12.5, "state": "complete",
-    }  # fmt: skip
-    return AttackSettings(**{**values, **changes})
+    certified = certificate_settings(levels=dataset.levels, grid=1.0, dimension=int(np.prod(dataset.shape)), n=1000)
+    plan = AttackPlan("l2", SIZES, ("fgsm", "pgd"))
+    norm = changes.pop("certificate_norm", "l2")
+    planned = {name: changes.pop(name) for name in list(changes) if hasattr(plan, name)}
+    settings = AttackSettings(
+        network=certified.network,
+        inputs=len(LABELS),
+        key="11" * 32,
+        made=replace(certified.made, created="2025-01-01T12:00:00Z", seconds=12.5),
+        state="complete",
+        plan=replace(plan, **planned),
+        method=replace(certified.method, norm=norm),
+        sampling=certified.sampling,
+        noise=certified.noise,
+        certificates=norm,
+        dimension=certified.noise.dimension,
+        random_network=False,
+    )
+    return changed(settings, **changes)
 
 
 def plausible(certificate: Certificate, entry: Entry) -> int:
@@ -233,11 +256,15 @@ def add_attacks(
     """Writes attacks on the run; ``factor`` is the share of each size that attacked inputs really moved."""
     factor = changes.pop("factor", 0.9)
     settings = attack_settings(dataset, **changes)
-    plan = AttackPlan(norm=settings.norm, sizes=settings.sizes, attacks=settings.attacks, protocols=settings.protocols)
+    plan = settings.plan
     lines = [attack_line(one, entry, answer(one, entry)) for entry in (CLEAN, *plan.entries) for one in certificates]
     results = attack_results(settings, lines, CertifiedLine(certificates, 0.001, "certificates.csv"))
     inputs = {entry.name: moved(dataset, entry, factor=factor) for entry in plan.entries}
-    write_attacks(root, AttackRecord(settings, results), lines, inputs)
+    folder = root / "attacks" / plan.norm
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "attacks.safetensors").write_bytes(save({name: np.ascontiguousarray(one) for name, one in inputs.items()}))
+    (folder / "attacks.csv").write_bytes(format_lines(lines))
+    (folder / "attacks.json").write_bytes(json_file({**settings.as_dict(), "results": results}))
     return lines
 
 
@@ -251,11 +278,10 @@ def attacked_run(root: Path, dataset: Dataset, answer: Answer = plausible, **cha
 
 def change_results(root: Path, change: Callable[[dict[str, Any]], object]) -> None:
     """Rewrites the results of ``attacks.json`` alone."""
-    record = read_attacks(root)
-    if record is None:
-        raise ValueError("the run was not attacked")
+    path = root / "attacks" / "l2" / "attacks.json"
+    record = read_attacks(path, "l2")
     change(record.results)
-    write_record(root, record)
+    path.write_bytes(json_file({**record.settings.as_dict(), "results": record.results}))
 
 
 def attacked_certificate(index: int, ratio: float | None, *, inside: bool = False, doubt: bool = False) -> AttackedCertificate:
@@ -264,21 +290,36 @@ def attacked_certificate(index: int, ratio: float | None, *, inside: bool = Fals
 
 
 def add_audit(
-    root: Path, attacked: Sequence[AttackedCertificate], *, complete: bool = True, shared_noise: bool = False, **changes: Any
+    root: Path,
+    attacked: Sequence[AttackedCertificate],
+    *,
+    complete: bool = True,
+    shared_noise: bool = False,
+    of: str = "l2",
+    **changes: Any,
 ) -> CertificateAudit:
     """Writes an audit with these findings; the verdict is the one that the audit itself would give."""
-    values: dict[str, Any] = {
-        "certificates_sha256": sha256_file(root / "certificates.csv"),
-        "settings_sha256": sha256_file(root / "certificates.json"),
-        "model_sha256": "ab" * 32, "norm": "l2", "inputs": len(LABELS), "attackable": len(attacked) if complete else 50,
-        "within": 0.99, "outward": 3.0, "steps": 100, "draws": 32, "restarts": 3, "directions": 8, "rounds": 20, "screen": 200,
-        "votes": 10_000, "false_flips": 1e-6, "key": "22" * 32, "form": "as given", "arithmetic": "float32", "device": "cpu",
-        "versions": {"torch": "2.13.0"}, "created": "2025-01-01T13:00:00Z", "seconds": 33.0, "state": "complete",
-    }  # fmt: skip
-    audit = CertificateAudit(AuditSettings(**{**values, **changes}), tuple(attacked))
-    if complete:
-        audit = replace(audit, verdict=verdict_of(attacked, len(LABELS), 0.001, shared_noise=shared_noise))
-    write_audit(root, audit)
+    certified = certificate_settings()
+    settings = AuditSettings(
+        network=certified.network,
+        inputs=len(LABELS),
+        key="22" * 32,
+        made=replace(certified.made, created="2025-01-01T13:00:00Z", seconds=33.0),
+        state="complete",
+        of=of,
+        certificates_sha256=sha256_file(root / f"certificates/{of}/certificates.csv"),
+        settings_sha256=sha256_file(root / f"certificates/{of}/certificates.json"),
+        norm=of,
+        attackable=len(attacked) if complete else 50,
+        within=0.99,
+        outward=3.0,
+        budget=AttackBudget(directions=8, rounds=20),
+        false_flips=1e-6,
+    )
+    verdict = verdict_of(attacked, len(LABELS), 0.001, shared_noise=shared_noise) if complete else None
+    audit = CertificateAudit(of, changed(settings, **changes), tuple(attacked), verdict)
+    (root / "audits").mkdir(exist_ok=True)
+    (root / "audits" / f"{of}.json").write_bytes(audit.content())
     return audit
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import io
+import json
 import math
 import re
 import shutil
@@ -39,12 +40,12 @@ from report_runs import (
     write_run,
 )
 
+import twinproof as tp
 from twinproof.certification.method import Sampling
-from twinproof.certification.run import certify_run
 from twinproof.data.record import Dataset, Split
 from twinproof.errors import RunError
+from twinproof.evaluation.attack_record import AttackLine
 from twinproof.evaluation.protocols import CLEAN, AttackPlan, Entry
-from twinproof.evaluation.under_attack import attack_run
 from twinproof.guarantee import Status
 from twinproof.keys import Key
 from twinproof.reporting import write_report
@@ -52,7 +53,6 @@ from twinproof.reporting.attacks import SHOWN, AttackFacts, Culprit, choose_atta
 from twinproof.reporting.examples import amplification
 from twinproof.reporting.facts import load_facts
 from twinproof.reporting.page import run_page
-from twinproof.runs.attacks import AttackLine, read_attacks
 from twinproof.runs.certificates import ABSTAIN, Certificate
 from twinproof.runs.run import Run
 
@@ -93,10 +93,8 @@ def up(share: float) -> str:
     return f"{math.ceil(1000 * share - 1e-6) / 10:.1f} %"
 
 
-def results_of(root: Path) -> dict[str, Any]:
-    record = read_attacks(root)
-    assert record is not None
-    return record.results
+def results_of(root: Path, name: str = "l2") -> dict[str, Any]:
+    return dict(json.loads((root / f"attacks/{name}/attacks.json").read_text())["results"])
 
 
 def test_page_and_json_copy_have_the_numbers_of_the_record(tmp_path: Path) -> None:
@@ -161,7 +159,7 @@ def test_without_attacks_there_is_no_section(tmp_path: Path) -> None:
     """Taken away, every byte is that of the run before it was attacked."""
     root = attacked_run(tmp_path / "run", IMAGES)
     attacked = load_facts(root)
-    for name in ("attacks.json", "attacks.csv", "attacks.safetensors"):
+    for name in ("attacks/l2/attacks.json", "attacks/l2/attacks.csv", "attacks/l2/attacks.safetensors"):
         (root / name).unlink()
     page = run_page(load_facts(root), IMAGES)
     assert page == run_page(replace(attacked, attacks=()), IMAGES)
@@ -275,7 +273,7 @@ def test_other_norms(tmp_path: Path, norm: str) -> None:
 def test_attacks_in_another_norm_say_what_a_radius_must_cover(tmp_path: Path) -> None:
     root = certified_run(tmp_path / "run", config={"noise_layer": {"place": "first-layer"}}, norm="l1")
     add_attacks(root, IMAGES, make_certificates(LABELS), norm="linf", certificate_norm="l1")
-    assert [one["reach"] for one in results_of(root)["sizes"]] == [16.0, 32.0, 64.0], "64 coordinates"
+    assert [one["reach"] for one in results_of(root, "linf")["sizes"]] == [16.0, 32.0, 64.0], "64 coordinates"
     same = certified_run(tmp_path / "same")
     add_attacks(same, IMAGES, make_certificates(LABELS))
     for words in ("Radii are in l1: an attack of linf size 1 can be 64.000 long there", "This network has a noise layer"):
@@ -311,9 +309,9 @@ def test_a_broken_record_writes_nothing(tmp_path: Path, lost: str) -> None:
 
 def test_a_real_run_end_to_end(trained: Path, dataset: Dataset, tmp_path: Path) -> None:
     root = Path(shutil.copytree(trained, tmp_path / "run"))
-    certify_run(Run.open(root), dataset, sampling=Sampling(20, 200), limit=30, device="cpu", key=Key.from_seed(1))
+    tp.certify(Run.open(root), dataset, sampling=Sampling(20, 200), limit=30, device="cpu", key=Key.from_seed(1))
     plan = AttackPlan(sizes=(0.25, 0.5), steps=3, draws=2)
-    made = attack_run(
+    made = tp.attack(
         Run.open(root), dataset, plan=plan, sampling=Sampling(20, 100), limit=30, device="cpu", key=Key.from_seed(2)
     )
     page, copy = report(root, dataset)
@@ -407,7 +405,7 @@ def test_what_cannot_be_shown_is_said(tmp_path: Path, dataset: Any, words: str) 
 @pytest.mark.parametrize(("lost", "words"), [("attacks.csv", "do not follow"), ("attacks.safetensors", "does not hold them")])
 def test_lost_files_are_said(tmp_path: Path, lost: str, words: str) -> None:
     root = attacked_run(tmp_path / "run", IMAGES)
-    (root / lost).unlink()
+    (root / "attacks/l2" / lost).unlink()
     assert words in shown(root)
 
 

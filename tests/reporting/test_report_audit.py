@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from report_runs import add_audit, attacked_certificate, certified_run, check_page, report, section, text_of
 
+from twinproof.auditing.certificate_verdict import HELD, AttackedCertificate
 from twinproof.errors import RunError
 from twinproof.guarantee import Status
 from twinproof.reporting import write_report
 from twinproof.reporting.attacks import BINS_PER_RADIUS
 from twinproof.reporting.facts import load_facts
-from twinproof.runs.audits import HELD, AttackedCertificate
 
 SOUND = [
     *(attacked_certificate(index, ratio) for index, ratio in enumerate((1.0, 1.199999, 1.25, 2.9))),
@@ -130,7 +130,7 @@ def test_the_radius_is_an_edge_of_the_histogram(tmp_path: Path, ratio: float, in
 def test_a_broken_audit_writes_nothing(tmp_path: Path) -> None:
     root = certified_run(tmp_path / "run")
     add_audit(root, SOUND)
-    (root / "audit.json").write_text('{"format": 9}')
-    with pytest.raises(RunError, match=r"audit.json was made by a newer version"):
+    (root / "audits/l2.json").write_text('{"format": 9}')
+    with pytest.raises(RunError, match=r"l2.json was made by a newer version"):
         write_report(root)
     assert not (root / "report.html").exists()

@@ -51,7 +51,8 @@ def test_runs_stand_side_by_side(tmp_path: Path) -> None:
     assert page.count("run (2)") == 4, "three tables and the legend"
     assert "&lt;script&gt;" in page
     assert page.count("<td>3.000</td>") == 1, "a refuted epsilon is not printed"
-    wanted = [summarize(read_certificates(root), certificate_settings()).as_dict() for root in roots]
+    files = [root / "certificates/l2/certificates.csv" for root in roots]
+    wanted = [summarize(read_certificates(file), certificate_settings()).as_dict() for file in files]
     assert [run["certifications"][0]["certified"] for run in record["runs"]] == wanted
     assert [run["run"] for run in record["runs"]] == ["run", "run (2)"]
 
@@ -60,7 +61,7 @@ def test_a_badge_is_that_of_the_runs_own_report(tmp_path: Path) -> None:
     """No green for certificates that an attack contradicts or that are gone."""
     roots = [certified_run(tmp_path / "sound"), attacked_run(tmp_path / "attacked", IMAGES, crossing)]
     gone = certified_run(tmp_path / "gone")
-    (gone / "certificates.csv").unlink()
+    (gone / "certificates/l2/certificates.csv").unlink()
     page, record = compared([*roots, gone], tmp_path / "out.html")
     rows = section(page, "guarantees").split("<tbody>")[1].split("</tr>")
     badges = [re.findall(r'class="badge (\w+)".*?</span>\s*([\w ]+)</span>', row, flags=re.DOTALL) for row in rows[:3]]
@@ -91,7 +92,7 @@ def test_runs_without_certificates_are_named(tmp_path: Path) -> None:
 def test_runs_are_compared_within_one_norm_only(tmp_path: Path) -> None:
     roots = [
         certified_run(tmp_path / "sound"),
-        certified_run(tmp_path / "layered", norm="linf", law="laplace", place="first-layer", statistic="scores"),
+        certified_run(tmp_path / "layered", norm="linf", law="laplace", place="first-layer"),
         certified_run(tmp_path / "printed", Status.REFUTED, bound="published"),
         write_run(tmp_path / "bare"),
     ]

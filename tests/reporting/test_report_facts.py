@@ -26,6 +26,7 @@ from report_runs import (
     write_run,
 )
 
+from twinproof.certification.record import find_certification
 from twinproof.errors import RunError
 from twinproof.evaluation.certified import certified_accuracy, radius_at_accuracy, summarize
 from twinproof.guarantee import Status
@@ -33,7 +34,7 @@ from twinproof.reporting.card import guarantee_card, privacy_sentence, robustnes
 from twinproof.reporting.evidence import table_radii
 from twinproof.reporting.facts import load_facts
 from twinproof.reporting.words import RadiusWords, Undone
-from twinproof.runs.certificates import Certificate, read_certificates, read_settings
+from twinproof.runs.certificates import Certificate
 
 CHECKED = {"ok": True, "problems": [], "checks": ["chain"]}
 FAILED = {"ok": False, "problems": ["a radius is too large"], "checks": ["chain"]}
@@ -97,7 +98,7 @@ def test_what_the_card_says_it_does_not_say(tmp_path: Path) -> None:
         assert words in shown
 
 
-@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("number", [1, 2, 3])
 def test_words_of_format_1_are_not_checked(tmp_path: Path, number: int) -> None:
     """A run of format 1 could say anything in them; its numbers are checked."""
     page, _ = report(write_run(tmp_path / "run", run_record(format=number), make_certificates(LABELS)), verification=CHECKED)
@@ -119,7 +120,7 @@ def test_a_promise_whose_certificates_are_gone_is_not_shown(tmp_path: Path) -> N
     """run.json alone proves nothing of robustness, whatever it records."""
     root = certified_run(tmp_path / "run")
     for name in ("certificates.csv", "certificates.json"):
-        (root / name).unlink()
+        (root / "certificates/l2" / name).unlink()
         page, copy = report(root)
         shown = copy["guarantees"]["robustness"].popitem()[1]
         assert (shown["status"], shown["shown"]) == ("proven", "evidence missing")
@@ -131,7 +132,7 @@ def test_a_promise_whose_certificates_are_gone_is_not_shown(tmp_path: Path) -> N
 
 
 def test_before_certification_nothing_is_missing(tmp_path: Path) -> None:
-    page, copy = report(write_run(tmp_path / "run", run_record(robust=Status.NONE)))
+    page, copy = report(write_run(tmp_path / "run", run_record(robust=None)))
     assert copy["guarantees"]["robustness"]["uncertified"]["shown"] == "none"
     assert "No test input has been certified yet" in section(page, "certified")
     assert copy["certifications"] == []
@@ -204,8 +205,9 @@ def test_no_other_status_has_the_colour_of_proofs() -> None:
 def test_the_json_copy_agrees_with_evaluate(tmp_path: Path) -> None:
     root = certified_run(tmp_path / "run")
     _, copy = report(root, verification=CHECKED)
-    certificates, settings = read_certificates(root), read_settings(root)
-    assert settings is not None
+    found = find_certification(root)
+    assert found is not None
+    certificates, settings = found.certificates, found.settings
     (record,) = copy["certifications"]
     assert record["certified"] == summarize(certificates, settings).as_dict()
     assert (record["name"], record["certified_inputs"], record["claim"]) == ("l2", len(LABELS), "")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from report_runs import (
     LABELS,
     add_attacks,
     add_audit,
+    add_certificates,
     attacked_certificate,
     attacked_run,
     certificate_settings,
@@ -38,7 +38,7 @@ from report_runs import (
 from twinproof.data.record import Dataset, Split
 from twinproof.errors import RunError
 from twinproof.guarantee import Status
-from twinproof.reporting import evidence, facts, write_report
+from twinproof.reporting import facts, write_report
 from twinproof.reporting.page import render
 from twinproof.runs.certificates import Certificate
 
@@ -98,19 +98,19 @@ def test_everything_from_a_run_is_escaped(tmp_path: Path, data: Dataset) -> None
         recipe=HOSTILE, device=HOSTILE, versions={HOSTILE: HOSTILE}, created=HOSTILE, files={HOSTILE: {"sha256": HOSTILE}}
     )
     record["data"] |= {"name": HOSTILE, "classes": [HOSTILE] * 4}
-    for promise in record["guarantees"].values():
+    for promise in (record["guarantees"]["privacy"], record["guarantees"]["robustness"]["l2"]):
         promise |= {"promise": HOSTILE, "theorem": HOSTILE, "assumptions": [HOSTILE], "reason": HOSTILE}
-    hostile = dict.fromkeys(("device", "created", "norm", "law", "place", "bound", "confidence", "form", "arithmetic"), HOSTILE)
+    hostile = dict.fromkeys(("device", "created", "law", "place", "form", "arithmetic"), HOSTILE)
     certificates = make_certificates(LABELS)
     root = write_run(
         tmp_path / "<b>run", record, certificates, certificate_settings(inputs=len(LABELS), **hostile), make_metrics()
     )
-    add_attacks(root, data, certificates, crossing, device=HOSTILE, aim=HOSTILE, created=HOSTILE)
-    attacks = json.loads((root / "attacks.json").read_text())
+    add_attacks(root, data, certificates, crossing, device=HOSTILE, created=HOSTILE)
+    attacks = json.loads((root / "attacks/l2/attacks.json").read_text())
     attacks["results"]["warnings"] = [HOSTILE]
     for size in attacks["results"]["sizes"]:
         size["paper"]["attacks"] = {f"{name}{HOSTILE}": one for name, one in size["paper"]["attacks"].items()}
-    (root / "attacks.json").write_text(json.dumps(attacks))
+    (root / "attacks/l2/attacks.json").write_text(json.dumps(attacks))
     flipped = [attacked_certificate(index, 0.5, inside=True) for index in range(12)]
     flipped = [replace(one, flip=one.flip and replace(one.flip, found_by=HOSTILE)) for one in flipped]
     add_audit(root, flipped, device=HOSTILE, norm=HOSTILE)
@@ -131,7 +131,7 @@ def test_a_misnamed_value_in_a_template_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("parts", "words"),
     [
-        ({"record": run_record(robust=Status.NONE)}, ("No test input has been certified yet", "kept no progress")),
+        ({"record": run_record(robust=None)}, ("No test input has been certified yet", "kept no progress")),
         ({"metrics": make_metrics()}, ("certificates of this run are missing", "At the last report 3.000")),
         ({"certificates": make_certificates(LABELS)}, ("kept no progress", "data set was not at hand")),
         ({"certificates": make_certificates(LABELS)[:20], "settings": certificate_settings()}, ("not finished: 20 of 360",)),
@@ -177,7 +177,7 @@ def test_a_broken_run_writes_nothing(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="Infinity is not a JSON number"):
         write_report(root)
     (root / "run.json").write_text(run_json)
-    (root / "certificates.csv").write_text("index,label\n1,x\n")
+    (root / "certificates/l2/certificates.csv").write_text("index,label\n1,x\n")
     with pytest.raises(RunError, match=r"certificates.csv is broken"):
         write_report(root)
     assert not list(root.glob("report.*"))
@@ -275,22 +275,15 @@ def test_shared_noise_is_said_wherever_certificates_speak(tmp_path: Path) -> Non
     assert (made["shared_noise"], made["form"], made["arithmetic"]) == (True, "exact first layer", "tf32")
 
 
-def test_several_certifications_and_attacks_are_shown_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_certifications_and_attacks_are_shown_by_name(tmp_path: Path) -> None:
     """One of them is contradicted, and the other keeps its promise."""
-    folders = {"l2": attacked_run(tmp_path / "l2", IMAGES), "linf": certified_run(tmp_path / "linf", norm="linf")}
+    root = attacked_run(tmp_path / "run", IMAGES)
+    add_certificates(root, make_certificates(LABELS), certificate_settings(inputs=len(LABELS), norm="linf"))
     broken = {"norm": "linf", "certificate_norm": "linf", "sizes": (0.1,)}
-    add_attacks(folders["linf"], IMAGES, make_certificates(LABELS), crossing, **broken)
-    for root in folders.values():
-        add_audit(root, [attacked_certificate(0, 1.5)])
-
-    def certifications(root: Path, run: dict[str, Any]) -> Iterator[evidence.Certification]:
-        for one in folders.values():
-            yield from evidence.certifications(one, run)
-
-    monkeypatch.setattr(facts, "certifications", certifications)
-    monkeypatch.setattr(facts, "attack_files", lambda root: (f for one in folders.values() for f in evidence.attack_files(one)))
-    monkeypatch.setattr(facts, "audit_files", lambda root: (f for one in folders.values() for f in evidence.audit_files(one)))
-    page, copy = report(folders["l2"])
+    add_attacks(root, IMAGES, make_certificates(LABELS), crossing, **broken)
+    for name in ("l2", "linf"):
+        add_audit(root, [attacked_certificate(0, 1.5)], of=name)
+    page, copy = report(root)
     both = [f"{name}{end}" for end in ("", "-2") for name in ("certified", "radii")]
     parts = [f"{name}{end}" for name in ("attacks", "audit") for end in ("", "-2")]
     assert check_page(page).sections == ["guarantee", "numbers", *both, *parts, "progress", "examples", "examples-2", "check"]

@@ -97,7 +97,7 @@ def test_the_privacy_panel_only_where_something_was_spent(plots: dict[str, str])
 
 
 def test_text_in_plots_is_escaped() -> None:
-    plot = curve_plot("one", certification(norm="<b>$x$"), None)
+    plot = comparison_plot("one", [certification().curve()], "<b>$x$ radius")
     assert "&lt;b&gt;$x$" in plot
     assert "<b>" not in plot
 

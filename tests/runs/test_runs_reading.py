@@ -13,24 +13,64 @@ from typing import Any
 
 import pytest
 
+from twinproof.auditing.certificate_verdict import audits_of
+from twinproof.certification.record import certifications
 from twinproof.errors import RunError
+from twinproof.evaluation.attack_record import attacks_of
 from twinproof.files import read_bounded, strict_json
 from twinproof.reporting.facts import load_facts
 from twinproof.runs import private_files
-from twinproof.runs.attacks import read_attack_lines, read_attacks
-from twinproof.runs.audits import read_audit
-from twinproof.runs.certificates import HEADER, read_certificates, read_settings
-from twinproof.runs.layout import MetricsLine, read_run_json
+from twinproof.runs.certificates import HEADER, read_certificates
+from twinproof.runs.layout import MetricsLine, file_digests, read_run_json, write_run_json
 from twinproof.runs.reading import read_json, read_lines
+from twinproof.runs.records import FORMER, json_file
 from twinproof.runs.run import Run
 
 KEPT = Path(__file__).parents[1] / "fixtures" / "format-1"
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    """A run with certificates, attacks and an audit."""
-    return Path(shutil.copytree(KEPT / "hgm-pixeldp", tmp_path / "run"))
+def in_format_3(root: Path) -> Path:
+    """The same run, with its certificates, attacks and audit under the name ``linf``."""
+    (certified,), (attacked,), (audit,) = certifications(root).values(), attacks_of(root).values(), audits_of(root).values()
+    record = read_run_json(root)
+    for kind, content in (
+        ("certificates", certified.settings.as_dict()),
+        ("attacks", {**attacked.settings.as_dict(), "results": attacked.results}),
+    ):
+        folder = root / kind / "linf"
+        folder.mkdir(parents=True)
+        for path in root.glob(f"{kind}.*"):
+            path.replace(folder / path.name)
+        (folder / f"{kind}.json").write_bytes(json_file(content))
+    (root / "audits").mkdir()
+    (root / "audits" / "linf.json").write_bytes(audit.content())
+    (root / "audit.json").unlink()
+    guarantees = {**record["guarantees"], "robustness": {"linf": record["guarantees"]["robustness"]}}
+    names = [path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file() and path.name != "run.json"]
+    write_run_json(root, {**record, "format": 3, "guarantees": guarantees, "files": file_digests(root, names)})
+    return root
+
+
+PLACES = {name: f"{kind}/linf/{name}" for kind, name in FORMER.items()} | {"audit.json": "audits/linf.json"}
+
+
+@pytest.fixture(params=[1, 3])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], Path]:
+    """Where the files of a run with certificates, attacks and an audit lie, in an old format and in today's."""
+    root = Path(shutil.copytree(KEPT / "hgm-pixeldp", tmp_path / "run"))
+    names = {} if request.param == 1 else PLACES
+    if names:
+        in_format_3(root)
+    return lambda name: root / names.get(name, name)
+
+
+def test_formats_are_read_alike(tmp_path: Path) -> None:
+    old = KEPT / "hgm-pixeldp"
+    new = in_format_3(Path(shutil.copytree(old, tmp_path / "run")))
+    for found in (certifications, attacks_of, audits_of):
+        (one,), (other,) = found(old).values(), found(new).values()
+        assert one.settings == other.settings
+    assert Run.open(old).robustness == Run.open(new).robustness
 
 
 @pytest.mark.parametrize(
@@ -88,16 +128,16 @@ HOSTILE: list[tuple[str, str, Any, Callable[[Path], Any]]] = [
     ("run.json", "files.model.safetensors", "x", read_run_json),
     ("run.json", "accuracy.value", True, read_run_json),
     ("run.json", "privacy", 3.0, read_run_json),
-    ("certificates.json", "sigma", "0.25", read_settings),
-    ("certificates.json", "key", "zz", read_settings),
-    ("certificates.json", "inputs", -1, read_settings),
-    ("certificates.json", "looks", [{"draws": 1}], read_settings),
-    ("attacks.json", "sizes", [None], read_attacks),
-    ("attacks.json", "results.clean", {}, read_attacks),
-    ("attacks.json", "results.sizes", {"x": 1}, read_attacks),
-    ("audit.json", "certificates.attacked", [{"index": "0"}], read_audit),
-    ("audit.json", "certificates.outward", 1e300, read_audit),
-    ("audit.json", "certificates.verdict", "held", read_audit),
+    ("certificates.json", "sigma", "0.25", certifications),
+    ("certificates.json", "key", "zz", certifications),
+    ("certificates.json", "inputs", -1, certifications),
+    ("certificates.json", "looks", [{"draws": 1}], certifications),
+    ("attacks.json", "sizes", [None], attacks_of),
+    ("attacks.json", "results.clean", {}, attacks_of),
+    ("attacks.json", "results.sizes", {"x": 1}, attacks_of),
+    ("audit.json", "certificates.attacked", [{"index": "0"}], audits_of),
+    ("audit.json", "certificates.outward", 1e300, audits_of),
+    ("audit.json", "certificates.verdict", "held", audits_of),
 ]
 IDS = [f"{name} {key} {value}"[:60] for name, key, value, _ in HOSTILE]
 
@@ -107,19 +147,23 @@ def _changed(path: Path, key: str, value: Any) -> None:
     holder, parts = record, key.split(".", 1) if key.startswith("files.") else key.split(".")
     for part in parts[:-1]:
         holder = holder[part]
-    holder[parts[-1]] = value
+    sections = [inner for inner in holder.values() if isinstance(inner, dict) and parts[-1] in inner]
+    (holder if parts[-1] in holder else sections[0])[parts[-1]] = value
     path.write_text(json.dumps(record))
 
 
 @pytest.mark.parametrize(("name", "key", "value", "read"), HOSTILE, ids=IDS)
-def test_a_hostile_value_is_named(root: Path, name: str, key: str, value: Any, read: Callable[[Path], Any]) -> None:
+def test_a_hostile_value_is_named(
+    place: Callable[[str], Path], name: str, key: str, value: Any, read: Callable[[Path], Any]
+) -> None:
+    root, path = place("run.json").parent, place(name)
     read(root)
-    _changed(root / name, key, value)
+    _changed(path, key, value)
     with pytest.raises(RunError) as refused:
         read(root)
     error = refused.value
-    assert name in error.where
-    assert key.removesuffix(".safetensors") in error.where
+    assert str(path) in error.where
+    assert all(part in error.where for part in key.removesuffix(".safetensors").split("."))
     assert all((error.got, error.wanted, error.fix))
     assert len(error.message()) < 1500
     assert error.message().replace("\n", " ").isprintable()
@@ -134,20 +178,21 @@ def _keys(record: Any, place: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("name", ["run.json", "certificates.json", "attacks.json", "audit.json"])
-def test_any_value_in_the_wrong_place_is_one_error_or_none(root: Path, name: str) -> None:
+def test_any_value_in_the_wrong_place_is_one_error_or_none(place: Callable[[str], Path], name: str) -> None:
     """Each key of each file in turn is lost or replaced by junk: readers answer, or raise a RunError."""
-    whole = (root / name).read_text()
+    root, path = place("run.json").parent, place(name)
+    whole = path.read_text()
     refused = 0
-    for number, place in enumerate(_keys(json.loads(whole))):
+    for number, keys in enumerate(_keys(json.loads(whole))):
         record = json.loads(whole)
         holder = record
-        for part in place[:-1]:
+        for part in keys[:-1]:
             holder = holder[part]
         if number % 6 == 0:
-            del holder[place[-1]]
+            del holder[keys[-1]]
         else:
-            holder[place[-1]] = (None, -1, 10**18, "x", [{}])[number % 6 - 1]
-        (root / name).write_text(json.dumps(record))
+            holder[keys[-1]] = (None, -1, 10**18, "x", [{}])[number % 6 - 1]
+        path.write_text(json.dumps(record))
         try:
             load_facts(root)
             Run.open(root)
@@ -160,14 +205,15 @@ def test_any_value_in_the_wrong_place_is_one_error_or_none(root: Path, name: str
 class Thing:
     x: int
     y: int = 3
+    inner: Thing | None = None
 
 
 def test_what_a_record_does_not_say_is_no_default(tmp_path: Path) -> None:
     path = tmp_path / "thing.json"
-    path.write_text('{"x": 1}')
-    assert read_json(path).typed(Thing, optional=("y",)) == Thing(1, 3)
-    with pytest.raises(RunError, match="key y"):
-        read_json(path).typed(Thing)
+    for text, missing in (('{"x": 1}', "y, inner"), ('{"x": 1, "y": 2, "inner": {"x": 1, "inner": null}}', r"inner\.y")):
+        path.write_text(text)
+        with pytest.raises(RunError, match=f"key {missing}"):
+            read_json(path).typed(Thing)
 
 
 def test_a_reader_that_indexes_is_caught(tmp_path: Path) -> None:
@@ -194,7 +240,7 @@ def test_a_reader_that_indexes_is_caught(tmp_path: Path) -> None:
 def test_a_cell_is_named(tmp_path: Path, cell: str, words: str) -> None:
     (tmp_path / "certificates.csv").write_text(f"{','.join(HEADER)}\n0,1,1,{cell},1,0.5,1,9\n")
     with pytest.raises(RunError, match="is broken") as refused:
-        read_certificates(tmp_path)
+        read_certificates(tmp_path / "certificates.csv")
     assert "line 2" in refused.value.where
     assert words in refused.value.where + refused.value.got
 
@@ -203,10 +249,10 @@ def test_a_cell_is_named(tmp_path: Path, cell: str, words: str) -> None:
 def test_radii_are_finite_numbers(tmp_path: Path, radius: str) -> None:
     (tmp_path / "certificates.csv").write_text(f"{','.join(HEADER)}\n0,1,1,5,1,{radius},1,9\n")
     if radius in ("1e5", "0.5"):
-        assert read_certificates(tmp_path)[0].radius == float(radius)
+        assert read_certificates(tmp_path / "certificates.csv")[0].radius == float(radius)
         return
     with pytest.raises(RunError, match="radius"):
-        read_certificates(tmp_path)
+        read_certificates(tmp_path / "certificates.csv")
 
 
 @pytest.mark.parametrize("name", ["demo", "hgm-pixeldp", "stobatch"])
@@ -214,9 +260,9 @@ def test_kept_runs_are_read(name: str) -> None:
     root = KEPT / name
     run = Run.open(root)
     assert run.record["format"] == 1
-    assert read_settings(root) is not None
-    assert read_certificates(root)
-    assert (read_attacks(root) is None) == (not read_attack_lines(root))
+    (certified,) = certifications(root).values()
+    assert certified.certificates
+    assert all(found.lines and found.inputs for found in attacks_of(root).values())
     assert private_files.load_source(root / "private") is None
 
 
@@ -224,5 +270,5 @@ def test_ten_thousand_certificates_are_read_at_once(tmp_path: Path) -> None:
     lines = "".join(f"{index},3,3,9990,3,0.512345,1,10000\n" for index in range(10_000))
     (tmp_path / "certificates.csv").write_text(",".join(HEADER) + "\n" + lines)
     began = time.process_time()
-    assert len(read_certificates(tmp_path)) == 10_000
+    assert len(read_certificates(tmp_path / "certificates.csv")) == 10_000
     assert time.process_time() - began < 1.0

@@ -31,7 +31,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def test_format_is_written_first_of_all(root: Path) -> None:
-    assert read_run_json(root)["format"] == 2
+    assert read_run_json(root)["format"] == 3
     assert not (root / "run.json.part").exists()
 
 

@@ -32,7 +32,7 @@ def _make(root: Path, **changes: Any) -> nn.Module:
         "state": "complete",
         "config": {"model": "mlp", "width": 1},
         "data": {"shape": [1, 4, 4], "classes": ["a", "b", "c"]},
-        "guarantees": {"privacy": PRIVACY.as_dict(), "robustness": ROBUSTNESS.as_dict()},
+        "guarantees": {"privacy": PRIVACY.as_dict(), "robustness": {"l2": ROBUSTNESS.as_dict()}},
         "privacy": {"epsilon": 1.5},
         "files": file_digests(root, ["model.safetensors"]),
     }
@@ -45,9 +45,28 @@ def test_a_run_gives_back_its_promises(tmp_path: Path) -> None:
     run = Run.open(tmp_path)
     assert dict(run.guarantee.values) == dict(PRIVACY.values)  # JSON keeps no order
     assert replace(run.guarantee, values=PRIVACY.values) == PRIVACY
-    assert run.robustness == ROBUSTNESS
+    assert run.robustness == {"l2": ROBUSTNESS}
     assert run.epsilon == 1.5
     assert run.layout.root == tmp_path
+
+
+def test_a_run_is_shown_in_a_line(tmp_path: Path) -> None:
+    _make(tmp_path)
+    text = repr(Run.open(str(tmp_path)))
+    assert text == f"Run({str(tmp_path)!r}, None, privacy proven, epsilon 1.5)"
+
+
+@pytest.mark.parametrize("section", ["privacy", "robustness"])
+def test_a_promise_without_a_theorem_is_named(tmp_path: Path, section: str) -> None:
+    promise = {name: value for name, value in PRIVACY.as_dict().items() if name != "theorem"}
+    _make(
+        tmp_path,
+        guarantees={"privacy": PRIVACY.as_dict(), "robustness": {}}
+        | {section: promise if section == "privacy" else {"l2": promise}},
+    )
+    run = Run.open(tmp_path)
+    with pytest.raises(RunError, match=r"run\.json is broken"):
+        _ = run.guarantee, run.robustness
 
 
 def test_a_run_without_privacy_has_no_epsilon(tmp_path: Path) -> None:

@@ -197,7 +197,7 @@ SETTING_LIES = [
         ("a smaller norm", attacks(lambda r: r.update(operator_norm=0.99)), "not that of the input itself"),
         ("tau understated", attacks(lambda r: r.update(tau=r["tau"] * 0.99)), "tau is understated"),
         ("a coarse grid", attacks(lambda r: r.update(grid=1.0)), "grid is too coarse"),
-        ("other noise", attacks(lambda r: r.update(noise_dimension=4)), "noise_dimension is not"),
+        ("other noise", attacks(lambda r: r.update(noise_dimension=4)), "noise.dimension is not"),
         ("the key of old", attacks(lambda r: r.update(l2_reach=1)), "unknown key"),
     ),
     *told(

@@ -13,10 +13,19 @@ from scipy.stats import beta, binom, norm
 from synthetic_run import certificate_settings
 from twinproof_verify.bounds import Counts, Rule
 from twinproof_verify.certificate_lines import HEADER, Lines, line_problems, read_lines
-from twinproof_verify.certificates import CertificateSettings, look_problems, read_settings, rules_of, smallest_tau
+from twinproof_verify.certificates import (
+    FORMER_CERTIFICATES,
+    CertificateSettings,
+    look_problems,
+    nested,
+    read_settings,
+    rules_of,
+    smallest_tau,
+)
 from twinproof_verify.models import read
 from twinproof_verify.run_json import PublicData
 
+FILE = "certificates.csv"
 ANY = PublicData(None, None, None, None)
 
 
@@ -84,7 +93,7 @@ def test_tau_grows_with_all_that_makes_cells() -> None:
     ],
 )
 def test_lines_that_are_no_certificates(line: str) -> None:
-    lines, problems = read_lines(HEADER + b"\n" + line.encode() + b"\n")
+    lines, problems = read_lines(HEADER + b"\n" + line.encode() + b"\n", FILE)
     assert len(lines.rows) == 0
     assert [problem.what for problem in problems] == ["line 2: this is no certificate"]
 
@@ -105,7 +114,7 @@ SEQUENTIAL: dict[str, Any] = {
 
 def found(lines: Lines, settings: dict[str, Any]) -> list[str]:
     """What the verifier says of lines under settings."""
-    read, problems = read_settings("certificates.json", settings, ANY)
+    read, problems = read_settings("certificates.json", nested(settings, FORMER_CERTIFICATES), ANY)
     assert read is not None, problems
     return [problem.what for problem in line_problems(lines, rules_of(read), settings["inputs"], ANY)]
 
@@ -114,7 +123,7 @@ def _line(votes: int, look: dict[str, Any], settings: dict[str, Any] = SEQUENTIA
     """What the verifier says of a line that stopped at ``look`` with the radius of that look's own bound."""
     bound = float(beta.ppf(look["alpha"], votes, look["draws"] - votes + 1))
     size = np.floor(0.5 * norm.ppf(bound) * 1e6) / 1e6
-    lines, _ = read_lines(HEADER + f"\n0,0,0,{votes},0,{size:.6f},1,{look['draws']}\n".encode())
+    lines, _ = read_lines(HEADER + f"\n0,0,0,{votes},0,{size:.6f},1,{look['draws']}\n".encode(), FILE)
     return found(lines, settings)
 
 
@@ -131,12 +140,12 @@ def test_a_bound_at_all_of_alpha_is_caught_at_every_look(look: dict[str, Any]) -
 
 
 def test_more_votes_than_the_draws_of_the_look() -> None:
-    lines, _ = read_lines(HEADER + b"\n0,0,0,150,0,0.100000,1,100\n")
+    lines, _ = read_lines(HEADER + b"\n0,0,0,150,0,0.100000,1,100\n", FILE)
     assert any("more votes than draws" in what for what in found(lines, SEQUENTIAL))
 
 
 def test_sound_looks_have_no_problem() -> None:
-    assert list(look_problems("f", CertificateSettings.model_validate(SEQUENTIAL))) == []
+    assert list(look_problems("f", CertificateSettings.model_validate(nested(SEQUENTIAL, FORMER_CERTIFICATES)))) == []
 
 
 @pytest.mark.parametrize(
@@ -156,7 +165,7 @@ def test_sound_looks_have_no_problem() -> None:
     ],
 )
 def test_looks_that_void_the_union_bound_are_problems(changes: dict[str, Any], what: str) -> None:
-    settings, problems = read(CertificateSettings, {**SEQUENTIAL, **changes}, "f")
+    settings, problems = read(CertificateSettings, nested({**SEQUENTIAL, **changes}, FORMER_CERTIFICATES), "f")
     problems += [] if settings is None else look_problems("f", settings)
     assert len(problems) == 1
     assert re.search(what, problems[0].what), problems
@@ -164,7 +173,7 @@ def test_looks_that_void_the_union_bound_are_problems(changes: dict[str, Any], w
 
 def test_an_unrecomputable_radius_is_a_problem_not_a_pass() -> None:
     changes = {"sigma": 1e308, "tau": 0.0, "looks": [{"draws": 10, "alpha": 1 - 1e-16}], "inputs": 1}
-    lines, _ = read_lines(HEADER + b"\n0,0,0,10,0,5.000000,1,10\n")
+    lines, _ = read_lines(HEADER + b"\n0,0,0,10,0,5.000000,1,10\n", FILE)
     radius = radii(Rule(1e308, 0.0, 10, 1 - 1e-16), np.array([10]))[1]
     assert np.isinf(radius).all()
     assert any("cannot be recomputed" in what for what in found(lines, {**SEQUENTIAL, **changes}))

@@ -17,7 +17,7 @@ from synthetic_run import bind
 
 SOURCE = Path(twinproof_verify.__file__).parent
 FIXTURES = Path(__file__).parents[2] / "tests" / "fixtures"
-RUNS = ["format-1/demo", "format-1/hgm-pixeldp", "format-1/stobatch", "format-2/demo"]
+RUNS = ["format-1/demo", "format-1/hgm-pixeldp", "format-1/stobatch", "format-2/demo", "format-3/demo"]
 BLOCKED = """
 import sys
 

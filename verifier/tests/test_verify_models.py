@@ -20,7 +20,7 @@ from twinproof_verify.models import Count, Near, Record, Text, differences, exac
         (models.Rate, (1, 1e-9), (0, 1.1)),
         (models.Count, (0, 5), (-1, 1.0, True, 2**60, 10**400)),
         (models.PositiveCount, (1,), (0, 1.0, True)),
-        (models.Format, (1, 2), (0, 3, True, 1.0)),
+        (models.Format, (1, 2, 3), (0, 4, True, 1.0)),
         (models.Digest, ("0" * 64,), ("0" * 63, "A" * 64, "0" * 64 + "\n", 0, None)),
         (models.KeyText, ("00ff",), ("", "0", "0G", "00\n", 0)),
         (models.Text, ("a",), ("", None, 1)),

@@ -28,7 +28,7 @@ from twinproof_verify.run_json import PublicData
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
-FORM = Form("x.csv", b"a,b,c", "this is no line", (COUNT, CLASS, LENGTH))
+FORM = Form(b"a,b,c", "this is no line", (COUNT, CLASS, LENGTH))
 
 
 def _table(*lines: bytes) -> bytes:
@@ -38,7 +38,7 @@ def _table(*lines: bytes) -> bytes:
 def test_numbers_and_decimals_are_the_ones_that_are_written() -> None:
     values = np.random.default_rng(0).integers(0, 10**15, 2000)
     table = read_table(
-        _table(*(b"%d,-1,%d.%06d" % (at, value // 10**6, value % 10**6) for at, value in enumerate(values))), FORM
+        _table(*(b"%d,-1,%d.%06d" % (at, value // 10**6, value % 10**6) for at, value in enumerate(values))), FORM, "x.csv"
     )
     assert table.problems == []
     np.testing.assert_array_equal(table.rows, np.arange(2, 2002))
@@ -67,7 +67,7 @@ def test_numbers_and_decimals_are_the_ones_that_are_written() -> None:
     ],
 )
 def test_a_number_has_one_spelling(line: bytes) -> None:
-    table = read_table(_table(b"1,0,0.500000", line, b"2,1,0.250000"), FORM)
+    table = read_table(_table(b"1,0,0.500000", line, b"2,1,0.250000"), FORM, "x.csv")
     assert [problem.what for problem in table.problems] == ["line 3: this is no line"]
     assert table.rows.tolist() == [2, 4]
     assert table.cells.tolist() == [[1, 0, 500000], [2, 1, 250000]]
@@ -77,9 +77,9 @@ def test_a_number_has_one_spelling(line: bytes) -> None:
 def test_the_size_of_a_chunk_changes_nothing(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [b"%d,%d,0.%06d" % (at, at % 7, at) for at in range(300)]
     lines[100] = b"no line"
-    whole = read_table(_table(*lines), FORM)
+    whole = read_table(_table(*lines), FORM, "x.csv")
     monkeypatch.setattr(certificate_lines, "_CHUNK", size)
-    parts = read_table(_table(*lines), FORM)
+    parts = read_table(_table(*lines), FORM, "x.csv")
     assert parts.problems == whole.problems
     np.testing.assert_array_equal(parts.cells, whole.cells)
     np.testing.assert_array_equal(parts.rows, whole.rows)
@@ -88,24 +88,24 @@ def test_the_size_of_a_chunk_changes_nothing(size: int, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"a,b,c", b"a,b,c\n", b"a,b,c\n1,0,0.500000", b"x\n1,0,0.500000\n"])
 def test_short_files_are_read_too(content: bytes) -> None:
-    table = read_table(content, FORM)
+    table = read_table(content, FORM, "x.csv")
     assert len(table.cells) == (content == b"x\n1,0,0.500000\n")
     assert bool(table.problems) == (content != b"a,b,c\n")
 
 
 def test_sums_of_19_digits_are_exact() -> None:
     line = b"0,0,0,5,0,0.000000,1,9,9199999999999999999,0,8999999999999999999"
-    lines, problems = read_lines(WIDE_HEADER + b"\n" + line + b"\n", wide=True)
+    lines, problems = read_lines(WIDE_HEADER + b"\n" + line + b"\n", "certificates.csv", wide=True)
     assert problems == []
     assert (lines.counts.squares[0], lines.counts.other_squares[0]) == (9199999999999999999, 8999999999999999999)
-    assert Form("", b"", "", (SUM,)).line == SUM
+    assert Form(b"", "", (SUM,)).line == SUM
 
 
 @pytest.mark.parametrize("content", [b"\n" * 2**22, b"1" * 2**23 + b"\n", b"1," * 2**22, b",\n" * 2**21])
 def test_hostile_bytes_cost_little(content: bytes) -> None:
     tracemalloc.start()
     started = time.thread_time()
-    table = read_table(b"a,b,c\n" + content, FORM)
+    table = read_table(b"a,b,c\n" + content, FORM, "x.csv")
     assert time.thread_time() - started < 3
     assert tracemalloc.get_traced_memory()[1] < 2**27
     tracemalloc.stop()
@@ -118,7 +118,7 @@ def test_a_hundred_thousand_certificates_are_checked_in_a_second() -> None:
     count = 100_000
     lines = b"".join(b"%d,1,-1,400,1,0.000000,0,1000\n" % at for at in range(count))
     started = time.thread_time()
-    read, problems = read_lines(HEADER + b"\n" + lines)
+    read, problems = read_lines(HEADER + b"\n" + lines, "certificates.csv")
     assert [*problems, *line_problems(read, (), count, PublicData(3, 16, 255, count))] == []
     assert time.thread_time() - started < 1.5
 

@@ -14,6 +14,7 @@ from twinproof.certification.catalogue import find_bound, status_of
 from twinproof.certification.confidence import Evidence
 from twinproof.certification.method import Method
 from twinproof.certification.radius import Certified, RadiusRule
+from twinproof.certification.record import CertificateSettings
 from twinproof.certification.run import smoothed_for_run
 from twinproof.data.record import Dataset
 from twinproof.errors import CheckFailed
@@ -21,7 +22,6 @@ from twinproof.guarantee import Status
 from twinproof.layers.fixed_draws import FixedDraws
 from twinproof.layers.noise import Law
 from twinproof.layers.noise_placement import BOTH_PLACES
-from twinproof.runs.certificates import CertificateSettings
 from twinproof.runs.run import Run
 
 TIGHT, HGM, PIXELDP, COMPOSITION, PUBLISHED = "tight", "hgm", "pixeldp", "composition", "published"
@@ -54,15 +54,17 @@ class Rereading:
     @classmethod
     def of(cls, run: Run, dataset: Dataset, settings: CertificateSettings) -> Rereading:
         """For the certificates of a run. Their own norm serves every bound that is charged no other one."""
-        method = Method(norm=settings.norm, bound=settings.bound)
-        smoothed = smoothed_for_run(run, dataset, torch.device("cpu"), sigma=settings.sigma, method=method)
-        bounds = bounds_for(settings.place, settings.law, fixed_draws=has_fixed_draws(smoothed.model))
+        method = Method(norm=settings.method.norm, bound=settings.method.bound)
+        smoothed = smoothed_for_run(run, dataset, torch.device("cpu"), sigma=settings.noise.sigma, method=method)
+        bounds = bounds_for(settings.noise.place, settings.noise.law, fixed_draws=has_fixed_draws(smoothed.model))
         others = {
-            bound: replace(smoothed, method=replace(method, bound=bound)).radius_rule(tuple(dataset.shape), settings.classes)
+            bound: replace(smoothed, method=replace(method, bound=bound)).radius_rule(
+                tuple(dataset.shape), settings.network.classes
+            )
             for bound in bounds
             if bound in _OF_THEIR_OWN_NORM
         }
-        return cls(settings.bound, {bound: others.get(bound) or recorded_rule(settings, bound) for bound in bounds})
+        return cls(settings.method.bound, {bound: others.get(bound) or recorded_rule(settings, bound) for bound in bounds})
 
     @property
     def bounds(self) -> tuple[str, ...]:
@@ -97,14 +99,13 @@ def has_fixed_draws(network: nn.Module) -> bool:
 
 def recorded_rule(settings: CertificateSettings, bound: str) -> RadiusRule:
     """What ``bound`` makes of votes under the noise, the norm and the confidence that the certificates record."""
-    method = Method(settings.norm, settings.bound, settings.statistic, settings.confidence, settings.runner_up)
     return RadiusRule(
-        bound=find_bound(bound, Law(settings.law)),
-        classes=settings.classes,
-        sigma=settings.sigma,
-        tau=settings.tau,
-        method=method,
-        operator_norm=settings.operator_norm,
-        slack=settings.slack,
-        slackless_norm=settings.slackless_norm,
+        bound=find_bound(bound, Law(settings.noise.law)),
+        classes=settings.network.classes,
+        sigma=settings.noise.sigma,
+        tau=settings.noise.tau,
+        method=settings.method,
+        operator_norm=settings.noise.operator_norm,
+        slack=settings.noise.slack,
+        slackless_norm=settings.noise.slackless_norm,
     )

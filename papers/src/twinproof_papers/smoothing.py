@@ -1,6 +1,6 @@
 """Measuring a model as DP-CERT does: l2 certificates by CERTIFY, clean accuracy, and accuracy under one linf step.
 
-A run holds one set of certificates, so that a model is copied for each further sigma. Every copy is a complete run, which
+A model is copied for each further sigma. Every copy is a complete run, which
 ``twinproof verify`` and ``report`` take.
 """
 
@@ -18,19 +18,15 @@ from twinproof.attacks.run import predicted_labels, run_attack
 from twinproof.attacks.search import Keep, fgsm
 from twinproof.attacks.threat import Threat
 from twinproof.certification.method import Sampling
-from twinproof.certification.run import CERTIFICATE_FILES, CertifiedRun, certify_run
-from twinproof.certification.run import COMPLETE as CERTIFIED
+from twinproof.certification.record import find_certification
+from twinproof.certification.run import CertifiedRun, certify
 from twinproof.compute.devices import resolve_device
 from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError
 from twinproof.evaluation.certified import summarize
 from twinproof.files import sync_folder
 from twinproof.keys import Key
-from twinproof.recipes.guarantees import not_yet_certified
-from twinproof.runs.attacks import ATTACK_FILES
-from twinproof.runs.audits import AUDIT_JSON
-from twinproof.runs.certificates import read_certificates, read_settings
-from twinproof.runs.layout import RunLayout, update_run_json
+from twinproof.runs.layout import COMPLETE, RunLayout, read_run_json, write_run_json
 from twinproof.runs.run import Run
 from twinproof_papers.cell import Numbers, is_trained
 
@@ -78,7 +74,7 @@ class Smoothing:
         smoothed: Numbers = {}
         for sigma, copy in certified_copies(run, self.sigmas).items():
             sampling = Sampling(self.n0, self.n, self.alpha)
-            made = certify_run(copy, dataset, sampling=sampling, sigma=sigma, limit=self.limit, device=device)
+            made = certify(copy, dataset, sampling=sampling, sigma=sigma, limit=self.limit, device=device)
             smoothed[sigma_name(sigma)] = certified_numbers(made)
         return {
             "clean": run.record["accuracy"]["value"],
@@ -107,7 +103,7 @@ def sigma_name(sigma: float) -> str:
 
 def certified_numbers(made: CertifiedRun) -> Numbers:
     """ACR, certified accuracy at each of ``radii_of``, smoothed accuracy, abstentions."""
-    radii = radii_of(made.settings.sigma)
+    radii = radii_of(made.settings.noise.sigma)
     summary = summarize(made.certificates, made.settings, radii=radii)
     return {
         "acr": summary.acr.value,
@@ -115,7 +111,7 @@ def certified_numbers(made: CertifiedRun) -> Numbers:
         "smoothed_accuracy": summary.smoothed.value,
         "abstained": summary.abstained.value,
         "largest_radius": made.settings.largest_radius,
-        "seconds": made.settings.seconds,
+        "seconds": made.settings.made.seconds,
     }
 
 
@@ -135,7 +131,7 @@ def fgsm_accuracy(run: Run, dataset: Dataset, measurement: Smoothing, *, device:
 
 
 # What is made of a finished run, and speaks of its certificates.
-_LATER = (*CERTIFICATE_FILES, *ATTACK_FILES, AUDIT_JSON, "report.html", "report.json")
+_LATER = ("certificates", "attacks", "audits", "work", "report.html", "report.json")
 
 
 def certified_copies(run: Run, sigmas: tuple[float, ...]) -> dict[float, Run]:
@@ -155,21 +151,24 @@ def copy_folder(root: Path, sigma: float) -> Path:
 
 
 def _is_certified(folder: Path, run: Run, sigma: float, measurement: Smoothing) -> bool:
-    found = read_settings(folder)
-    if not _has_weights_of(run, folder) or found is None or found.state != CERTIFIED:
+    if not _has_weights_of(run, folder):
         return False
+    certification = find_certification(folder)
+    if certification is None or certification.settings.state != COMPLETE:
+        return False
+    found, asked = certification.settings, certification.settings.sampling
     everything = int(run.record["data"]["test_records"])
     inputs = min(measurement.limit or everything, everything)
     wanted = (sigma, measurement.n0, measurement.n, measurement.alpha, run.model_sha256, inputs)
-    same = (found.sigma, found.n0, found.n, found.alpha, found.model_sha256, found.inputs) == wanted
-    return same and len(read_certificates(folder)) == found.inputs
+    same = (found.noise.sigma, asked.n0, asked.n, asked.alpha, found.network.model_sha256, found.inputs) == wanted
+    return same and len(certification.certificates) == found.inputs
 
 
 def _is_copy(folder: Path, run: Run, sigma: float) -> bool:
     if not _has_weights_of(run, folder):
         return False
-    found = read_settings(folder)
-    return found is None or (found.sigma, found.model_sha256) == (sigma, run.model_sha256)
+    found = find_certification(folder)
+    return found is None or (found.settings.noise.sigma, found.settings.network.model_sha256) == (sigma, run.model_sha256)
 
 
 def _has_weights_of(run: Run, folder: Path) -> bool:
@@ -182,8 +181,9 @@ def _copy(run: Run, folder: Path) -> None:
     half = folder.with_name(folder.name + ".part")
     shutil.rmtree(half, ignore_errors=True)
     shutil.copytree(run.root, half, ignore=shutil.ignore_patterns(*_LATER))
-    nothing_yet = not_yet_certified(float(run.record["config"]["sigma"])).as_dict()
-    update_run_json(half, files=_LATER, guarantees={**run.record["guarantees"], "robustness": nothing_yet})
+    record = read_run_json(half)
+    record["files"] = {name: entry for name, entry in record["files"].items() if not name.startswith(_LATER)}
+    write_run_json(half, {**record, "guarantees": {**record["guarantees"], "robustness": {}}})
     shutil.rmtree(folder, ignore_errors=True)
     half.replace(folder)
     sync_folder(folder.parent)

@@ -19,15 +19,15 @@ from twinproof.attacks.run import predicted_labels, run_attack
 from twinproof.attacks.search import pgd
 from twinproof.attacks.threat import Threat
 from twinproof.certification.method import Method, Sampling
-from twinproof.certification.run import CertifiedRun, certify_run, smoothed_for_run
+from twinproof.certification.run import CertifiedRun, certify, smoothed_for_run
 from twinproof.compute.devices import resolve_device
 from twinproof.data.record import Dataset
+from twinproof.evaluation import under_attack
+from twinproof.evaluation.attack_record import AttackLine
 from twinproof.evaluation.attack_results import stored_inside
-from twinproof.evaluation.attack_work import smoothed_objective
-from twinproof.evaluation.protocols import CLEAN, AttackPlan, Protocol
-from twinproof.evaluation.under_attack import AttackedRun, attack_run
+from twinproof.evaluation.protocols import CLEAN, AttackPlan, Protocol, smoothed_objective
+from twinproof.evaluation.under_attack import AttackedRun
 from twinproof.keys import Key
-from twinproof.runs.attacks import AttackLine
 from twinproof.runs.run import Run
 from twinproof_papers.cell import Numbers
 from twinproof_papers.experiment import in_input_units
@@ -81,7 +81,7 @@ class UnderAttack:
         """Certifies and attacks ``run``, and counts."""
         certified = None
         if self.certified:
-            certified = certify_run(
+            certified = certify(
                 run,
                 dataset,
                 sampling=Sampling(self.n0, self.n, self.alpha),
@@ -89,7 +89,7 @@ class UnderAttack:
                 limit=self.limit,
                 device=device,
             )
-        attacked = attack_run(
+        attacked = under_attack.attack(
             Run.open(run.root),
             dataset,
             plan=attack_plan(self),
@@ -136,14 +136,14 @@ def counted(
     if certified is None:
         return numbers
     reading = Rereading.of(run, dataset, certified.settings)
-    reading.check(*_votes(certified.certificates), certified.settings.n, certified.settings.alpha)
-    reading.check(*_votes(clean), attacked.settings.n, attacked.settings.alpha)
+    reading.check(*_votes(certified.certificates), certified.settings.sampling.n, certified.settings.sampling.alpha)
+    reading.check(*_votes(clean), attacked.settings.sampling.n, attacked.settings.sampling.alpha)
     bounds = reading.bounds
     claimed = {"paper_norm": reading.rules[PUBLISHED].operator_norm} if PUBLISHED in bounds else {}
     return {
         **numbers,
-        "sigma": certified.settings.sigma,
-        "operator_norm": certified.settings.operator_norm,
+        "sigma": certified.settings.noise.sigma,
+        "operator_norm": certified.settings.noise.operator_norm,
         **claimed,
         "bound_status": {bound: str(reading.status(bound)) for bound in bounds},
         "certified_there": {bound: _there(reading, bound, entries, attacked, measurement) for bound in bounds},
@@ -187,19 +187,21 @@ def _there(
     for attack, each in entries.items():
         shares[attack] = []
         for size, lines in zip(measurement.sizes, each, strict=True):
-            right, radii = _held(reading, bound, lines, attacked.settings.n, attacked.settings.alpha)
+            right, radii = _held(reading, bound, lines, attacked.settings.sampling.n, attacked.settings.sampling.alpha)
             shares[attack].append(float(np.mean(right & (radii >= size))))
     return shares
 
 
 def _line(reading: Rereading, bound: str, certified: CertifiedRun, measurement: UnderAttack) -> list[float]:
     """The certified line: right and robust to each size, at the test images themselves; no attack can get below a sound one."""
-    right, radii = _held(reading, bound, certified.certificates, certified.settings.n, certified.settings.alpha)
+    asked = certified.settings.sampling
+    right, radii = _held(reading, bound, certified.certificates, asked.n, asked.alpha)
     return [float(np.mean(right & (radii >= size))) for size in measurement.line]
 
 
 def _mean_radius(reading: Rereading, bound: str, certified: CertifiedRun) -> float:
-    right, radii = _held(reading, bound, certified.certificates, certified.settings.n, certified.settings.alpha)
+    asked = certified.settings.sampling
+    right, radii = _held(reading, bound, certified.certificates, asked.n, asked.alpha)
     return float(np.mean(np.where(right, radii, 0.0)))
 
 

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 from synthetic_smoothing import smoothing_of
 
+import twinproof as tp
 from twinproof.attacks.threat import Threat
 from twinproof.auditing.verify import verify_run
-from twinproof.certification.run import certify_run
+from twinproof.certification.record import find_certification
 from twinproof.data.load import load
 from twinproof.errors import RunError
 from twinproof.recipes.config import parse_train_config
 from twinproof.recipes.registry import RECIPES
 from twinproof.recipes.resolve import resolve
 from twinproof.recipes.train import train
-from twinproof.runs.certificates import read_certificates, read_settings
 from twinproof.runs.run import Run
 from twinproof_papers import smoothing as counting
 from twinproof_papers.cell import CellStore, Measured
@@ -141,10 +141,10 @@ def done(store: CellStore) -> Measured:
     def killed(run: Run, *given: Any, **named: Any) -> Any:
         if run.root.name == FOLDERS[0.5]:
             raise KeyboardInterrupt
-        return certify_run(run, *given, **named)
+        return tp.certify(run, *given, **named)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(counting, "certify_run", killed)
+        patched.setattr(counting, "certify", killed)
         with pytest.raises(KeyboardInterrupt):
             make_cells([CELL], store, EFFORT)
     assert store.finished(CELL) is None
@@ -156,16 +156,18 @@ def test_each_sigma_has_a_complete_run_of_the_same_model(store: CellStore, done:
     runs = {sigma: Run.open(store.run_folder(CELL).with_name(name)) for sigma, name in FOLDERS.items()}
     assert len({run.model_sha256 for run in runs.values()}) == 1
     for sigma, run in runs.items():
-        settings = read_settings(run.root)
-        assert settings is not None
-        assert (settings.sigma, settings.norm, settings.state, settings.n0, settings.n) == (sigma, "l2", "complete", 20, 200)
-        assert settings.bound == "tight"
+        found = find_certification(run.root, name="l2")
+        assert found is not None
+        settings, asked = found.settings, found.settings.sampling
+        assert (settings.noise.sigma, settings.state, asked.n0, asked.n) == (sigma, "complete", 20, 200)
     assert verify_run(runs[1.0].root).ok
 
 
 def test_numbers_follow_from_the_certificates(store: CellStore, done: Measured) -> None:
     for sigma, name in FOLDERS.items():
-        certificates = read_certificates(store.run_folder(CELL).with_name(name))
+        found = find_certification(store.run_folder(CELL).with_name(name))
+        assert found is not None
+        certificates = found.certificates
         numbers = done.numbers["smoothed"][f"{sigma:g}"]
         radii = [one.radius for one in certificates if one.prediction == one.label]
         assert numbers["acr"] == pytest.approx(sum(radii) / 10, abs=2e-6)
@@ -200,7 +202,7 @@ def test_a_copy_made_after_certifying_is_refused(store: CellStore, done: Measure
     shutil.copytree(store.run_folder(CELL), tmp_path / "late")
     late = Run.open(tmp_path / "late")
     with pytest.raises(RunError, match="other settings"):
-        certify_run(late, load("digits"), sigma=0.5, limit=10, device="cpu")
+        tp.certify(late, load("digits"), sigma=0.5, limit=10, device="cpu")
 
 
 def test_certified_accuracy_is_read_at_the_radius_of_table_2() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from synthetic_smoothing import IMAGES, certified, falling, measured_in_full, metric_values_of, radii_of_images
 
-from twinproof.runs.certificates import read_certificates
+from twinproof.certification.record import find_certification
 from twinproof_papers.cell import CellStore
 from twinproof_papers.dpcert.methods import METHODS, MNIST, cells_of, setups_of
 from twinproof_papers.dpcert.metrics import EVERY
@@ -133,7 +133,9 @@ def test_a_model_is_measured_after_it_was_certified(tmp_path: Path) -> None:
     assert before is not None, "the certified cell is a finished one by itself"
     for sigma in (0.25, 0.5, 1.0):
         name = "run" if sigma == 0.25 else f"run-sigma-{sigma_name(sigma)}"
-        radii = [one.radius if one.correct else 0.0 for one in read_certificates(store.run_folder(cell).with_name(name))]
+        found = find_certification(store.run_folder(cell).with_name(name))
+        assert found is not None
+        radii = [one.radius if one.correct else 0.0 for one in found.certificates]
         relation = done.numbers["radius"][sigma_name(sigma)]["gradient_norm"]
         counts = {round(group["low"], 6): group["count"] for group in relation["groups"]}
         wanted = np.unique(np.floor(np.round(np.array(radii) / 0.1, 9)), return_counts=True)

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
+import twinproof as tp
 from twinproof.certification.method import Sampling
-from twinproof.certification.run import certify_run
 from twinproof.data.record import Dataset
 from twinproof.errors import RunError
 from twinproof.keys import Key
@@ -40,7 +40,7 @@ LIMIT = 25
 def certified(trained: Path, dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("measured") / "run"
     shutil.copytree(trained, root)
-    certify_run(Run.open(root), dataset, sampling=Sampling(20, 200), limit=20, device="cpu", key=Key.from_seed(6))
+    tp.certify(Run.open(root), dataset, sampling=Sampling(20, 200), limit=20, device="cpu", key=Key.from_seed(6))
     return root
 
 
@@ -98,8 +98,9 @@ def test_nothing_is_written_and_a_run_without_certificates_has_no_relations(
 def test_certificates_of_other_weights_are_refused(certified: Path, dataset: Dataset, tmp_path: Path) -> None:
     root = tmp_path / "run"
     shutil.copytree(certified, root)
-    record = json.loads((root / "certificates.json").read_text())
-    (root / "certificates.json").write_text(json.dumps({**record, "model_sha256": "0" * 64}))
+    record = json.loads((root / "certificates/l2/certificates.json").read_text())
+    record["network"]["model_sha256"] = "0" * 64
+    (root / "certificates/l2/certificates.json").write_text(json.dumps(record))
     with pytest.raises(RunError, match="other weights"):
         measure_run(Run.open(root), dataset, limit=2, device="cpu")
 

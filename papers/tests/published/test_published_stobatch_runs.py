@@ -15,10 +15,10 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import load_file
 from small_runs import ledger_lines, model_bytes, one_thread
 
+import twinproof as tp
 from rank_processes import run_ranks
 from twinproof.auditing.verify import verify_run
 from twinproof.certification.method import Method, Sampling
-from twinproof.certification.run import certify_run
 from twinproof.data.load import load
 from twinproof.errors import ConfigError
 from twinproof.guarantee import Status
@@ -69,7 +69,7 @@ def test_it_is_certified_for_the_noise_that_is_drawn_and_not_for_psi_times_that(
     assert float(two.hidden.noise.deviation) == pytest.approx(2 * float(two.input_noise.deviation))
     assert draws.offset.abs().sum() > 0
     for bound in ("tight", "composition"):
-        made = certify_run(
+        made = tp.certify(
             printed_run,
             load("digits"),
             sampling=Sampling(20, 200),
@@ -78,7 +78,7 @@ def test_it_is_certified_for_the_noise_that_is_drawn_and_not_for_psi_times_that(
             overwrite=True,
             key=Key.from_seed(1),
         )
-        assert made.settings.sigma == float(two.input_noise.deviation)
+        assert made.settings.noise.sigma == float(two.input_noise.deviation)
         verification = verify_run(printed_run.root)
         assert verification.ok, [str(problem) for problem in verification.problems]
     assert Run.open(printed_run.root).guarantee.status is Status.REFUTED, "certificates change nothing about privacy"

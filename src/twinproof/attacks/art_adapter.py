@@ -58,9 +58,7 @@ def run_with_art(
 ) -> AttackResult:
     """Runs an attack of ART by its name (with ART's own ``options``), or one that a factory makes.
 
-    Guarantees
-        The same as ``run_attack`` with the best point kept. ART draws from numpy's and torch's global generators, which are
-        seeded from the key and given back as they were.
+    Promises what ``run_attack`` does with the best point kept. Global generators are seeded from the key and restored.
     """
     objective, progress = as_objective(target), progress or Silent()
     device = device_of(objective, inputs)

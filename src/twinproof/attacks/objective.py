@@ -44,10 +44,8 @@ class Draws:
 class Objective(ABC):
     """What an attacker raises (or lowers, with a target): one loss for each example.
 
-    Guarantees
-        An example's loss and gradient are functions of its own row, its label and its own draws; a batch is one backward pass
-        through the sum of its losses (one for each chunk of draws). The network runs in eval mode, its parameters get no
-        gradients, and it is left as it was found.
+    An example's loss and gradient depend on its own row, label and draws alone. The network runs in eval mode, and its
+    parameters get no gradients.
     """
 
     model: nn.Module
@@ -222,10 +220,8 @@ def scores_of(model: nn.Module, batch: Tensor) -> Tensor:
 def without_noise(network: nn.Module) -> nn.Module:
     """``network`` as the papers attack it: the same modules without the noise layers, or itself where it has none.
 
-    Guarantees
-        The scores are those of the network with its noise layer silenced, for the weights that it has when it is asked: the
-        modules are shared, under their own names. The network itself is not changed. A new Sequential, and not a block in
-        which the layer is silent, so that a GPU can record its passes.
+    The modules are shared, under their own names; the network itself is not changed. A new Sequential, and not a silent layer,
+    so that a GPU can record its passes.
     """
     if split_at_two_noises(network) is None and split_at_noise(network) is None:
         return network
@@ -240,9 +236,7 @@ def without_noise(network: nn.Module) -> nn.Module:
 def untouched(model: nn.Module) -> Iterator[None]:
     """Eval mode and no gradients for parameters inside; afterwards every module and parameter is as it was.
 
-    Guarantees
-        Inside, no backward pass computes or stores the gradient of a parameter, so that an attack within a training step
-        neither pays for one nor changes one.
+    No backward pass inside computes or stores the gradient of a parameter.
     """
     learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
     with evaluation_mode(model):

@@ -1,4 +1,4 @@
-"""Attacking inputs: ``run_attack`` to evaluate a network, ``craft`` inside a training step."""
+"""Attacking inputs: ``run_attack`` on any network or smoothed classifier."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from twinproof.attacks.search import (
     joined,
     left_the_threat,
 )
-from twinproof.attacks.threat import Threat, per_row, violations
+from twinproof.attacks.threat import Threat, violations
 from twinproof.compute.devices import repeatable_convolutions
 from twinproof.errors import ConfigError, DataError, ModelError
 from twinproof.keys import Key
+from twinproof.layers.known import is_known
 from twinproof.progress import Progress, Silent
-from twinproof.training.passes import pass_mode
 
 
 def check_inputs(inputs: Tensor, threat: Threat) -> None:
@@ -130,37 +130,6 @@ def run_attack(
     return joined(results)
 
 
-def craft(
-    attack: Attack,
-    target: nn.Module | Objective,
-    inputs: Tensor,
-    labels: Tensor,
-    threat: Threat,
-    *,
-    targeted: bool = False,
-    generator: torch.Generator,
-) -> Tensor:
-    """Adversarial examples for one training step: the last point of one start, at the cost of ``attack.steps`` gradients.
-
-    Nothing else is evaluated and nothing is read from the device: inputs and labels are taken on trust, what lies outside the
-    range is clipped, and ``keep`` and ``restarts`` do not apply. Random layers draw from torch's generators as they stand.
-
-    Guarantees
-        Each example is made from its own record, label and draws alone. It lies in the range and within the size of its
-        input; one that does not, by a defect, or whose input was outside the range, is returned as its input.
-    """
-    objective = as_objective(target)
-    inputs = inputs.detach()
-    if threat.size == 0 or len(inputs) == 0:
-        return inputs.clone()
-    with untouched(objective.model):
-        looker = Looker(objective, inputs, generator)
-        search = Search(attack, looker, inputs, labels, threat, generator, targeted=targeted, check_steps=False)
-        search.run()
-        search.check()
-    return torch.where(per_row(search.violated, inputs), inputs, search.points)
-
-
 def predicted_labels(target: nn.Module | Objective, inputs: Tensor, *, key: Key, batch: int | None = None) -> Tensor:
     """The class that the target gives to each input: the smoothed classifier's by its votes, a random network's in the mean."""
     objective = as_objective(target)
@@ -191,6 +160,11 @@ def checked_labels(
     labels = labels.to(inputs.device)
     check_labels(labels, len(inputs), class_count(objective, inputs) if len(inputs) else 0)
     return labels
+
+
+def may_capture(model: nn.Module, device: torch.device) -> bool:
+    """Whether a step may be recorded as a CUDA graph, which freezes what the network's Python code decides."""
+    return device.type == "cuda" and is_known(model)
 
 
 def default_batch(device: torch.device) -> int:
@@ -233,7 +207,7 @@ def _attack_batch(
         best = Best(inputs, start, labels, targeted=targeted)
         if threat.size > 0 and len(inputs):
             tracked = None if objective.sampled or attack.keep == Keep.LAST else best
-            capture = pass_mode(objective.model, device).capture
+            capture = may_capture(objective.model, device)
             search = Search(attack, looker, inputs, labels, threat, generator, targeted=targeted, best=tracked, capture=capture)
             for _ in range(attack.restarts):
                 search.run()

@@ -337,10 +337,9 @@ class Search:
     """A batch under attack. All state lies in tensors that stay where they are, so that a GPU can replay the step.
 
     Guarantees
-        After every step each point has been admitted by the threat and then checked by ``violations`` (or, without
-        ``check_steps``, when the caller asks), whatever the attack proposed; ``finish`` raises CheckFailed if a single check
-        failed. Nothing is read from the device before. Memory does not grow with the number of steps. A row whose gradient is
-        not finite does not move.
+        After every step each point has been admitted by the threat and then checked by ``violations``, whatever the attack
+        proposed; ``finish`` raises CheckFailed if a single check failed. Nothing is read from the device before. Memory does
+        not grow with the number of steps. A row whose gradient is not finite does not move.
     """
 
     def __init__(
@@ -354,13 +353,12 @@ class Search:
         *,
         targeted: bool,
         best: Best | None = None,
-        check_steps: bool = True,
         capture: bool = False,
     ) -> None:
         """``best``, where there is one, is offered every point that a step looks at, at no extra gradient or look."""
         self._attack, self._looker, self._threat, self._generator = attack, looker, threat, generator
         self._original, self._labels, self._best = original, labels, best
-        self._targeted, self._check_steps = targeted, check_steps
+        self._targeted = targeted
         self._allowed = threat.around(original)
         self.points, self._gathered = original.clone(), torch.zeros_like(original)
         self.violated = torch.zeros(len(original), dtype=torch.bool, device=original.device)
@@ -373,10 +371,6 @@ class Search:
             self._start()
             for _ in range(self._attack.steps):
                 self._advance()
-
-    def check(self) -> None:
-        """Looks at where the points are; what is found is remembered on the device."""
-        self.violated |= violations(self._threat, self.points, self._original)
 
     def finish(self) -> None:
         """Reads the checks, once."""
@@ -402,17 +396,14 @@ class Search:
 
     def _move(self, proposal: Tensor) -> None:
         self.points.copy_(self._allowed.admit(proposal))
-        if self._check_steps:
-            self.check()
+        self.violated |= violations(self._threat, self.points, self._original)  # remembered on the device
 
 
 class Best:
     """The strongest point seen of each row, beginning with the original.
 
-    Guarantees
-        The kept loss is never below the starting one (above, with a target), and a NaN is never kept. Among such points one
-        that succeeds beats one that does not, and then the higher loss wins: with more than two classes a point of higher
-        loss may still be classified right.
+    The kept loss is never below the starting one (above, with a target), and a NaN is never kept. A point that succeeds beats
+    one that does not; then the higher loss wins.
     """
 
     def __init__(self, original: Tensor, look: Look, labels: Tensor, *, targeted: bool) -> None:

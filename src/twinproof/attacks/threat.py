@@ -46,9 +46,7 @@ def unit_l1(gradient: Tensor) -> Tensor:
 class Ball(ABC):
     """A norm ball around zero.
 
-    Guarantees
-        ``project`` gives a point of the ball in which no coordinate is further from zero than it was, and none has changed
-        its sign; rows that lie inside come back as they are, bit for bit.
+    ``project`` moves no coordinate away from zero or past it; rows that lie inside come back as they are, bit for bit.
     """
 
     name: str

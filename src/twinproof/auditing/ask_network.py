@@ -32,7 +32,7 @@ from twinproof_verify import Originals, Problem
 from twinproof_verify.attack_results import Tensors
 from twinproof_verify.attacks import AttackTable
 from twinproof_verify.evidence import shown
-from twinproof_verify.files import ATTACKS, METRICS, MODEL, RUN_JSON
+from twinproof_verify.files import METRICS, MODEL, RUN_JSON
 from twinproof_verify.layers import First, LayerError, OwnersNetwork, Placement, Spread
 from twinproof_verify.models import block, number
 from twinproof_verify.run_json import is_own
@@ -337,7 +337,7 @@ def attack_problems(
             if len(places) > (0 if place.same else max(1.0, ELSEWHERE * inputs)):
                 got = f"input {places[0]}: {said[places[0]]}; {len(places)} inputs in all"
                 what = f"{name}: {column} is not what the network answers"
-                yield Problem(ATTACKS.csv, what, got, str(asked.answers[places[0]]))
+                yield Problem(table.files.csv, what, got, str(asked.answers[places[0]]))
 
 
 def _classes(scores: Tensor) -> Tensor:

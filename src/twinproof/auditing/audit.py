@@ -1,69 +1,140 @@
-"""``audit_run``: attacks the certificates of a run, batch by batch, and writes what was found into ``audit.json``."""
+"""Auditing the certificates of a run: attacks on each of them, and what alpha explains of the findings."""
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Unpack
 
 import numpy as np
 import torch
+from pydantic import TypeAdapter
 from torch import Tensor
 
-from twinproof.attacks.threat import BALLS
 from twinproof.auditing.certificate_attacks import OUTWARD, WITHIN, CertificateAttacker
+from twinproof.auditing.certificate_judge import FALSE_FLIPS, judging_method
 from twinproof.auditing.certificate_search import AttackBudget
-from twinproof.auditing.certificate_verdict import FALSE_FLIPS, REFUTED_BELOW, judging_method, verdict_of
+from twinproof.auditing.certificate_verdict import (
+    REFUTED_BELOW,
+    AttackedCertificate,
+    AuditSettings,
+    CertificateAudit,
+    Verdict,
+    read_audit,
+    verdict_of,
+)
 from twinproof.certification.method import Sampling
 from twinproof.certification.promise import certified_promise
-from twinproof.certification.run import smoothed_for_run
+from twinproof.certification.record import CertificateSettings, Certification, find_certification
+from twinproof.certification.run import norm_of_run, smoothed_for_run
 from twinproof.certification.smoothed import SmoothedClassifier
 from twinproof.compute.devices import describe_device, resolve_device
 from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError, RunError, system_faults
 from twinproof.files import sha256_file
-from twinproof.guarantee import Guarantee, Kind, Status
+from twinproof.guarantee import Guarantee, Status
 from twinproof.keys import Key
-from twinproof.layers.noise import Place
-from twinproof.progress import Progress, Silent
-from twinproof.runs.audits import (
-    ATTACKING,
-    AUDIT_JSON,
-    COMPLETE,
-    AuditSettings,
-    CertificateAudit,
-    Verdict,
-    read_audit,
-    unbind_audit,
-    write_audit,
-)
-from twinproof.runs.certificates import ABSTAIN, Certificate, CertificateSettings, read_certificates, read_settings
-from twinproof.runs.layout import (
-    GUARANTEES,
-    RunLayout,
-    exclusive,
-    read_run_json,
-    software_versions,
-    update_run_json,
-    utc_now,
-)
+from twinproof.layers.noise import Place as NoisePlace
+from twinproof.runs import work
+from twinproof.runs.certificates import ABSTAIN, Certificate
+from twinproof.runs.dataset import load_run_data
+from twinproof.runs.layout import COMPLETE, read_run_json
+from twinproof.runs.records import AUDITS, Made, NetworkRecord, check_name
 from twinproof.runs.run import Run
+from twinproof.runs.work import How, Options, Place, Work
 
 # Certificates attacked and made durable together: a kill loses at most these.
 _BATCH = {"cpu": 16, "cuda": 128}
+_ATTACKED: TypeAdapter[list[AttackedCertificate]] = TypeAdapter(list[AttackedCertificate])
+
+
+@system_faults("run the same command again: it goes on where it stopped")
+def audit(
+    run: Run,
+    dataset: Dataset | None = None,
+    *,
+    budget: AttackBudget | None = None,
+    limit: int | None = None,
+    certificates: str | None = None,
+    **options: Unpack[Options],
+) -> CertificateAudit:
+    """Attacks every certificate of the first ``limit`` inputs of the test set (all by default); see docs/formats/run.md.
+
+    ``certificates`` names the certification: by default that in the run's norm, or the only one. The ``options`` are those of
+    ``certify``; the default name is that of the certification.
+
+    Guarantees
+        - True certificates are called refuted with probability at most 0.001 (``certificate_verdict``).
+        - Interrupted at any moment and resumed on the same machine (with a CPU), it ends with the same findings.
+        - The noise that judges is never the certificates': a key that is theirs is refused.
+        - Whatever is refused is refused before anything is written. ``run.json`` binds the audit once it is complete, and a
+          refuted promise of robustness has the status ``refuted`` there. One that its bound had refuted before is attacked
+          like any other, and stays refuted whatever is found.
+    """
+    how, budget, began = How(**options), budget or AttackBudget(), time.monotonic()
+    dataset = dataset or load_run_data(run)
+    run.refuse_other_data(dataset)
+    found = certificates_of(run, dataset, limit, certificates)
+    certified = found.certification.settings
+    if how.key is not None and how.key.secret.hex() == certified.key:
+        raise ConfigError(
+            "the audit would draw the certificates' own noise",
+            where="key",
+            got="the key of certificates.json",
+            wanted="another",
+        )
+    device = resolve_device(how.device)
+    place = Place(run.root, AUDITS, check_name(how.name or found.certification.name))
+    if how.overwrite and place.bound():
+        _refuse_to_forget(place, found)
+    classifier: list[SmoothedClassifier] = []
+
+    def prepare(earlier: AuditSettings | None, key: Key) -> AuditSettings:
+        """In the form of the network in which earlier work on this kind of device ran it."""
+        forms = [one.form_on(device.type) for one in (earlier, certified) if one is not None]
+        form = next((form for form in forms if form is not None), None)
+        smoothed = smoothed_for_run(run, dataset, device, sigma=certified.noise.sigma, method=judging_method(certified))
+        shared = Sampling(shared_noise=certified.sampling.shared_noise)
+        base = smoothed.base_for(dataset.test.inputs[:1], shared, form=form)
+        classifier[:] = [replace(smoothed, base=base)]
+        return AuditSettings(
+            network=NetworkRecord(run.model_sha256, base.form, base.arithmetic, base.classes),
+            inputs=len(found.lines),
+            key=key.secret.hex(),
+            made=Made.now(describe_device(device)),
+            of=found.certification.name,
+            certificates_sha256=found.lines_sha256,
+            settings_sha256=found.settings_sha256,
+            norm=certified.method.norm,
+            attackable=len(found.attackable),
+            within=WITHIN,
+            outward=OUTWARD,
+            budget=budget,
+            false_flips=FALSE_FLIPS,
+        )
+
+    def finished(path: Path) -> AuditSettings:
+        return read_audit(path, place.name).settings
+
+    with work.begun(place, AuditSettings, prepare, finished, records=dataset.test, how=how) as begun:
+        if not begun.complete:
+            _make(found, dataset, classifier[0], begun, began)
+    return read_audit(place.settings, place.name)
 
 
 @dataclass(frozen=True)
 class AuditedCertificates:
-    """The settings and lines of a complete certification, with the digests of the two files.
+    """A complete certification, with the digests of its two files.
 
     ``lines`` are those of the first inputs of the test set, abstentions among them; ``attackable`` those with an answer and a
     radius.
     """
 
-    settings: CertificateSettings
+    certification: Certification
     lines: tuple[Certificate, ...]
     settings_sha256: str
     lines_sha256: str
@@ -74,44 +145,40 @@ class AuditedCertificates:
         return tuple(one for one in self.lines if one.prediction != ABSTAIN and one.radius > 0)
 
 
-def certificates_of(run: Run, dataset: Dataset, limit: int | None) -> AuditedCertificates:
-    """The certificates of the first ``limit`` inputs (all by default), as ``run.json`` binds them."""
+def certificates_of(run: Run, dataset: Dataset, limit: int | None, name: str | None = None) -> AuditedCertificates:
+    """The certificates of the first ``limit`` inputs (all by default), as ``run.json`` binds them.
+
+    Refused where attacking them would say nothing about this run.
+    """
     if limit is not None and limit < 1:
         raise ConfigError("there is nothing to attack", where="limit", got=limit, wanted="at least 1 input")
-    layout = RunLayout(run.root)
-    settings = read_settings(run.root)
-    if settings is None or settings.state != "complete":
+    found = find_certification(run.root, name=name, norm=norm_of_run(run))
+    if found is None or found.settings.state != COMPLETE:
         raise RunError(
             "this run has no certificates to attack",
-            where=str(layout.certificates_json),
-            got="nothing" if settings is None else f"a certification in state {settings.state!r}",
+            where=str(run.root if found is None else found.path),
+            got="nothing" if found is None else f"a certification in state {found.settings.state!r}",
             wanted="a complete certification",
             fix=f"twinproof certify {run.root}",
         )
-    if settings.norm not in BALLS:
-        raise RunError(
-            "the certificates are in an unknown norm",
-            where=str(layout.certificates_json),
-            got=settings.norm,
-            wanted=", ".join(BALLS),
-        )
-    digests = [_bound_digest(run, path) for path in (layout.certificates_json, layout.certificates_csv)]
-    if settings.model_sha256 != run.model_sha256:
+    digests = [_bound_digest(run, path) for path in (found.path, found.csv)]
+    if not found.is_of(run):
         raise RunError(
             "the certificates are about other weights",
-            where=str(layout.certificates_json),
-            got=settings.model_sha256[:12],
-            wanted=f"{run.model_sha256[:12]}, the digest of {layout.model.name}",
+            where=str(found.path),
+            got=found.settings.network.model_sha256[:12],
+            wanted=f"{run.model_sha256[:12]}, the digest of {run.layout.model.name}",
             fix="certify the run again with --overwrite",
         )
-    lines = read_certificates(run.root)[:limit]
-    _refuse_impossible(layout, settings, lines, dataset)
-    return AuditedCertificates(settings, tuple(lines), *digests)
+    lines = found.certificates[:limit]
+    _refuse_impossible(found, lines, dataset)
+    return AuditedCertificates(found, tuple(lines), *digests)
 
 
 def _bound_digest(run: Run, path: Path) -> str:
     """The digest of a file, which must be the one that the run recorded: otherwise it is nobody's claim."""
-    bound = str(run.record.get("files", {}).get(path.name, {}).get("sha256", "no digest"))
+    name = path.relative_to(run.root).as_posix()
+    bound = str(read_run_json(run.root).get("files", {}).get(name, {}).get("sha256", "no digest"))
     found = sha256_file(path) if path.is_file() else "no file"
     if found != bound:
         raise RunError(
@@ -124,19 +191,18 @@ def _bound_digest(run: Run, path: Path) -> str:
     return found
 
 
-def _refuse_impossible(layout: RunLayout, settings: CertificateSettings, lines: list[Certificate], dataset: Dataset) -> None:
+def _refuse_impossible(found: Certification, lines: list[Certificate], dataset: Dataset) -> None:
     """Lines that cannot be about these inputs would be attacked at the wrong ones."""
     if not lines:
-        raise RunError(
-            "there is not a single certificate", where=str(layout.certificates_csv), got="no lines", wanted="one for each input"
-        )
+        raise RunError("there is not a single certificate", where=str(found.csv), got="no lines", wanted="one for each input")
+    noise = found.settings.noise
     # Behind the first layer the noise has coordinates of its own, of which the data know nothing.
-    coordinates = math.prod(dataset.shape) if settings.place == Place.INPUT else settings.dimension
-    if settings.levels != dataset.levels or settings.dimension != coordinates:
+    coordinates = math.prod(dataset.shape) if noise.place == NoisePlace.INPUT else noise.dimension
+    if noise.levels != dataset.levels or noise.dimension != coordinates:
         raise RunError(
             "the certificates are about other inputs",
-            where=str(layout.certificates_json),
-            got=f"{settings.dimension} coordinates on {settings.levels} levels",
+            where=str(found.path),
+            got=f"{noise.dimension} coordinates on {noise.levels} levels",
             wanted=f"{coordinates} on {dataset.levels}",
         )
     for position, one in enumerate(lines):
@@ -144,171 +210,59 @@ def _refuse_impossible(layout: RunLayout, settings: CertificateSettings, lines: 
         if not (known and 0 <= one.radius < math.inf):
             raise RunError(
                 "a certificate makes no sense",
-                where=f"{layout.certificates_csv}, line {position + 2}",
+                where=f"{found.csv}, line {position + 2}",
                 got=",".join(one.row()),
                 wanted=f"inputs in order, classes up to {len(dataset.classes) - 1}, finite radii",
             )
 
 
-@system_faults("run the same command again: it goes on where it stopped")
-def audit_run(
-    run: Run,
-    dataset: Dataset,
-    *,
-    budget: AttackBudget | None = None,
-    limit: int | None = None,
-    device: str = "auto",
-    key: Key | None = None,
-    overwrite: bool = False,
-    progress: Progress | None = None,
-) -> CertificateAudit:
-    """Attacks every certificate of the first ``limit`` inputs of the test set (all by default); see docs/formats/run.md.
-
-    An interrupted audit with the same settings goes on where it stopped; one with other settings, or of other certificates,
-    is replaced only with ``overwrite``.
-
-    Guarantees
-        - True certificates are called refuted with probability at most 0.001 (``certificate_verdict``).
-        - Interrupted at any moment and gone on with, on the same machine (with a CPU), it ends with the same findings.
-        - The noise that judges is never the certificates': a key that is theirs is refused.
-        - Whatever is refused is refused before anything is written. ``run.json`` binds the audit once it is complete, and a
-          refuted promise of robustness has the status ``refuted`` there. One that its bound had refuted before is attacked
-          like any other, and stays refuted whatever is found.
-    """
-    budget, progress = budget or AttackBudget(), progress or Silent()
-    run.refuse_other_data(dataset)
-    found = certificates_of(run, dataset, limit)
-    if key is not None and key.secret.hex() == found.settings.key:
-        raise ConfigError(
-            "the audit would draw the certificates' own noise",
-            where="key",
-            got="the key of certificates.json",
-            wanted="another",
-        )
-    target = resolve_device(device)
-    earlier = read_audit(run.root)
-    if overwrite:
-        _refuse_to_forget(run.root, earlier, found)
-        earlier = None
-    smoothed = _smoothed(run, dataset, found, earlier, target)
-    wanted = _settings(found, budget, smoothed, target, key or Key.from_system())
-    with exclusive(run.root):
-        audit = _take_up(run.root, earlier, wanted, own_key=key is not None)
-        if audit.verdict is None:
-            audit = _attack_all(run, dataset, found, smoothed, budget, audit, progress)
-        if AUDIT_JSON not in read_run_json(run.root).get("files", {}):
-            _record(run.root, found.settings, audit.verdict)
-    return audit
-
-
-def _refuse_to_forget(root: Path, earlier: CertificateAudit | None, found: AuditedCertificates) -> None:
+def _refuse_to_forget(place: Place, found: AuditedCertificates) -> None:
     """An audit that refuted these very certificates is evidence: a weaker one must not take its place."""
+    earlier = read_audit(place.settings, place.name) if place.settings.is_file() else None
     refuted = earlier is not None and earlier.verdict is not None and earlier.verdict.refuted
     if refuted and earlier is not None and earlier.settings.certificates_sha256 == found.lines_sha256:
         raise RunError(
             "the audit that refuted these certificates is kept",
-            where=str(root / AUDIT_JSON),
+            where=str(place.settings),
             got="--overwrite",
             wanted="other certificates",
-            fix=f"certify again (twinproof certify {root} --overwrite), or audit a copy of the run",
+            fix=f"certify again (twinproof certify {place.root} --overwrite), or audit under another --name",
         )
 
 
-def _smoothed(
-    run: Run, dataset: Dataset, found: AuditedCertificates, earlier: CertificateAudit | None, device: torch.device
-) -> SmoothedClassifier:
-    """The classifier that the certificates are about, in the form in which earlier work on this kind of device ran it."""
-    forms = [record for record in (earlier.settings if earlier else None, found.settings) if record is not None]
-    form = next((record.form for record in forms if record.device.partition(":")[0] == device.type), None)
-    smoothed = smoothed_for_run(run, dataset, device, sigma=found.settings.sigma, method=judging_method(found.settings))
-    base = smoothed.base_for(dataset.test.inputs[:1], Sampling(shared_noise=found.settings.shared_noise), form=form)
-    return replace(smoothed, base=base)
-
-
-def _settings(
-    found: AuditedCertificates, budget: AttackBudget, smoothed: SmoothedClassifier, device: torch.device, key: Key
-) -> AuditSettings:
-    if smoothed.base is None:
-        raise ValueError("the smoothed classifier has no base yet")
-    return AuditSettings(
-        certificates_sha256=found.lines_sha256,
-        settings_sha256=found.settings_sha256,
-        model_sha256=found.settings.model_sha256,
-        norm=found.settings.norm,
-        inputs=len(found.lines),
-        attackable=len(found.attackable),
-        within=WITHIN,
-        outward=OUTWARD,
-        **asdict(budget),
-        false_flips=FALSE_FLIPS,
-        key=key.secret.hex(),
-        form=smoothed.base.form,
-        arithmetic=smoothed.base.arithmetic,
-        device=describe_device(device),
-        versions=software_versions(),
-        created=utc_now(),
-        seconds=0.0,
-        state=ATTACKING,
-    )
-
-
-def _take_up(root: Path, earlier: CertificateAudit | None, wanted: AuditSettings, *, own_key: bool) -> CertificateAudit:
-    """The audit to go on with. Findings and their settings are one file, so that no kill can mix old and new ones."""
-    if earlier is None:
-        unbind_audit(root)
-        fresh = CertificateAudit(wanted, ())
-        write_audit(root, fresh)
-        return fresh
-    free = {"created", "seconds", "state", "device", "versions"} | (set() if own_key else {"key"})
-    old, new = asdict(earlier.settings), asdict(wanted)
-    different = [name for name in new if name not in free and old[name] != new[name]]
-    # The last bits of a search depend on the kind of device: unfinished work goes on only where it began.
-    if earlier.verdict is None and old["device"].partition(":")[0] != new["device"].partition(":")[0]:
-        different.append("device")
-    if different:
-        raise RunError(
-            "this run has an audit with other settings",
-            where=str(root / AUDIT_JSON),
-            got=", ".join(f"{name} {old[name]}" for name in different),
-            wanted=", ".join(f"{name} {new[name]}" for name in different),
-            fix="--overwrite replaces it; or copy the run first",
-        )
-    return earlier
-
-
-def _attack_all(
-    run: Run,
-    dataset: Dataset,
+def _make(
     found: AuditedCertificates,
+    dataset: Dataset,
     smoothed: SmoothedClassifier,
-    budget: AttackBudget,
-    audit: CertificateAudit,
-    progress: Progress,
-) -> CertificateAudit:
-    claims, began = found.attackable, time.monotonic()
+    begun: Work[AuditSettings],
+    began: float,
+) -> None:
+    """Attacks what was not attacked yet, and finishes."""
+    claims, certified, settings = found.attackable, found.certification.settings, begun.settings
+    shared_noise = certified.sampling.shared_noise
     attacker = CertificateAttacker(
         smoothed,
-        found.settings.norm,
+        settings.norm,
         class_means(dataset).to(next(smoothed.model.parameters()).device),
         len(claims),
-        budget,
-        Key(bytes.fromhex(audit.settings.key)),
-        found.settings.shared_noise,
+        settings.budget,
+        settings.secret,
+        shared_noise,
     )
-    done = len(audit.attacked)
-    progress.start("attacking", len(claims), done)
-    step = _BATCH["cuda" if audit.settings.device.startswith("cuda") else "cpu"]
-    for first in range(done, len(claims), step):
-        batch = claims[first : first + step]
-        made = attacker.attack(_inputs_of(dataset, batch), batch)
-        audit = replace(audit, attacked=(*audit.attacked, *made))
-        write_audit(run.root, audit)
-        progress.advance(len(batch))
-    verdict = verdict_of(audit.attacked, len(found.lines), found.settings.alpha, shared_noise=found.settings.shared_noise)
-    seconds = round(audit.settings.seconds + time.monotonic() - began, 3)
-    audit = replace(audit, settings=replace(audit.settings, state=COMPLETE, seconds=seconds), verdict=verdict)
-    write_audit(run.root, audit)
-    return audit
+    step = _BATCH[settings.made.kind]
+    batches = {f"{first:09d}.json": claims[first : first + step] for first in range(0, len(claims), step)}
+
+    def batch(name: str) -> bytes:
+        made = attacker.attack(_inputs_of(dataset, batches[name]), batches[name])
+        return json.dumps([asdict(one) for one in made]).encode()
+
+    sizes = {name: len(claimed) for name, claimed in batches.items()}
+    attacked = [one for _, made in begun.batches("attacking", sizes, batch) for one in _ATTACKED.validate_json(made)]
+    verdict = verdict_of(attacked, len(found.lines), certified.sampling.alpha, shared_noise=shared_noise)
+    done = begun.completed(settings, time.monotonic() - began)
+    audited = CertificateAudit(begun.place.name, done, tuple(attacked), verdict)
+    refuted = {settings.of: refuted_promise(certified, verdict, begun.place)} if verdict.refuted else {}
+    begun.finish({begun.place.settings.name: audited.content()}, refuted)
 
 
 def class_means(dataset: Dataset) -> Tensor:
@@ -323,20 +277,12 @@ def _inputs_of(dataset: Dataset, certificates: Sequence[Certificate]) -> Tensor:
     return torch.from_numpy(dataset.test.inputs[rows].astype(np.int64))
 
 
-def refuted_promise(settings: CertificateSettings, verdict: Verdict) -> Guarantee:
+def refuted_promise(settings: CertificateSettings, verdict: Verdict, place: Place) -> Guarantee:
     """The promise of certificates that attacks refuted; a bound that was refuted before keeps its own reason, too."""
     promise = certified_promise(settings)
     found = (
         f"attacks changed {verdict.flips} certified answers of {verdict.inputs} inputs inside their radii; "
-        f"chance explains that with probability below {REFUTED_BELOW:g} (audit.json)"
+        f"chance explains that with probability below {REFUTED_BELOW:g} ({place.relative(place.settings)})"
     )
     reason = f"{promise.reason}; as expected, {found}" if promise.reason else found
     return replace(promise, status=Status.REFUTED, reason=reason)
-
-
-def _record(root: Path, settings: CertificateSettings, verdict: Verdict | None) -> None:
-    """Binds the audit, and with it the promise that it refutes."""
-    guarantees = read_run_json(root, GUARANTEES)["guarantees"]
-    if verdict is not None and verdict.refuted:
-        guarantees = {**guarantees, str(Kind.ROBUSTNESS): refuted_promise(settings, verdict).as_dict()}
-    update_run_json(root, files=(AUDIT_JSON,), guarantees=guarantees)

@@ -19,13 +19,13 @@ from torch import Tensor
 
 from twinproof.attacks.objective import untouched
 from twinproof.attacks.search import Looker, global_seed
+from twinproof.auditing.certificate_judge import FALSE_FLIPS, Judge
 from twinproof.auditing.certificate_search import AttackBudget, Balls, CertificateSearch, Ray, likely_rivals
-from twinproof.auditing.certificate_verdict import FALSE_FLIPS, Judge
+from twinproof.auditing.certificate_verdict import FLIPPED, HELD, UNDECIDED, AttackedCertificate, Flip
 from twinproof.certification.smoothed import SmoothedClassifier
-from twinproof.evaluation.attack_work import smoothed_objective
+from twinproof.evaluation.protocols import smoothed_objective
 from twinproof.keys import Key
 from twinproof.rounding import round_down
-from twinproof.runs.audits import FLIPPED, HELD, UNDECIDED, AttackedCertificate, Flip
 from twinproof.runs.certificates import ABSTAIN, Certificate
 
 WITHIN = 0.99

@@ -7,6 +7,9 @@
   the direction turns towards the gradient of the winner's probability, and is kept where the boundary is nearer.
 
 None of them is trusted: what they find is judged afterwards, with other noise.
+
+A certificate speaks of storable inputs only (integers 0..levels), so only those can contradict it. Distances are measured on
+the integers, in float64, and divided by the number of levels.
 """
 
 from __future__ import annotations
@@ -22,13 +25,13 @@ from torch import Tensor
 from twinproof.attacks.objective import Objective, scores_of
 from twinproof.attacks.search import Looker
 from twinproof.attacks.threat import Ball, ball_of, per_row
-from twinproof.auditing.certificate_verdict import CROSSED, Judge, Screen
+from twinproof.auditing.certificate_judge import CROSSED, Judge, Screen
 from twinproof.errors import ConfigError
 
 # As in projected gradient descent elsewhere: steps that together could cross the ball two and a half times.
 _RELATIVE_STEP = 2.5
 _HALVINGS = 6
-# Halvings of a scale: far finer than the steps at which another coordinate moves by one level.
+# Of a scale: far finer than the steps at which another coordinate moves by one level.
 _SCALE_HALVINGS = 40
 # How much of the earlier gradients the walk keeps: one estimate alone is mostly noise in many dimensions.
 _MEMORY = 0.7

@@ -1,108 +1,171 @@
-"""Judging what attacks on certificates found: candidates are asked about with fresh noise, and alpha explains some flips.
+"""What an audit of certificates found, as it lies on the disk, and whether alpha explains it.
 
 Guarantees
-    - A confirmed flip is a fact except with probability ``level``: the candidate was fixed before a single draw of its
-      confirmation was made (each call has draws of its own), and CERTIFY's bound (n0 draws choose the class, fresh ones bound
-      it) proves that another class has more than half of the probability there, or of the mean score where certificates go by
-      scores. All confirmations of an audit together are wrong with probability at most ``FALSE_FLIPS``. It is one-sided: a
-      point where another class wins without a majority is not counted.
-    - ``refuted`` is false for true certificates except with probability at most ``REFUTED_BELOW``. Proof: each input's
-      certificate fails with probability at most alpha, an abstention never does, and every flip inside a radius shows that one
-      failed. With noise of each input's own the failures are independent, so that their number is at most binomial; with
-      shared noise they may coincide, only the mean is bounded, and Markov's inequality takes the place of the tail (it cannot
-      go below alpha: at alpha 0.001 flips under shared noise are counted, but can refute nothing). The trials are all inputs
-      that were certified: given that an input near the boundary got an answer at all, it may be wrong with any probability.
+    ``refuted`` is false for true certificates except with probability at most ``REFUTED_BELOW``. Proof: each input's
+    certificate fails with probability at most alpha, an abstention never does, and every flip inside a radius shows that one
+    failed (except with ``FALSE_FLIPS`` for all of them). With noise of each input's own the failures are independent, so that
+    their number is at most binomial in distribution; with shared noise they may coincide, only the mean is bounded, and
+    Markov's inequality takes the place of the tail (it cannot go below alpha: at alpha 0.001 flips under shared noise are
+    shown, and counted, but can refute nothing).
+    The trials are all inputs that were certified, not those that got an answer: given that an input near the boundary got an
+    answer at all, it may be wrong with any probability.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
-from torch import Tensor
+from pydantic import BaseModel, ConfigDict, Field
+from scipy.special import betainc
 
-from twinproof.certification.method import Method, Sampling
-from twinproof.certification.smoothed import SmoothedClassifier
-from twinproof.certification.votes import row_statistic
-from twinproof.keys import Key
+from twinproof.auditing.certificate_judge import FALSE_FLIPS
+from twinproof.auditing.certificate_search import AttackBudget
+from twinproof.certification.record import MADE, NETWORK
 from twinproof.rounding import round_down, round_up
-from twinproof.runs.audits import FLIPPED, UNDECIDED, AttackedCertificate, Verdict
-from twinproof.runs.certificates import Certificate, CertificateSettings
-
-FALSE_FLIPS = 1e-6
-_CONFIDENCE = {"votes": "clopper-pearson", "scores": "hoeffding"}
-# Draws that choose the class of a candidate, as a number for a screen and as a share of the votes of a confirmation. If they
-# choose badly, as near a tie they may, a flip is overlooked, never invented.
-_SELECTION, _SELECTION_SHARE = 50, 0.1
-_SCREEN_ALPHA = 0.05  # of no consequence: a screen looks at the votes, not at a bound
-CROSSED = -0.5
-
-
-def judging_method(settings: CertificateSettings) -> Method:
-    """How the classifier of some certificates is asked: by the statistic that it was certified by, and for a majority.
-
-    Another statistic would be another classifier. The bound, and how a runner-up was bounded, only turn answers into radii.
-    """
-    confidence = _CONFIDENCE.get(settings.statistic, "")  # Method names what it does not know
-    return Method(norm=settings.norm, statistic=settings.statistic, confidence=confidence)
-
-
-@dataclass(frozen=True)
-class Screen:
-    """What few draws say: ``leaders``, and as ``margins`` the share of the certified class where it leads, else minus the
-    leader's. Below ``CROSSED`` another class seems to have the majority.
-    """
-
-    margins: NDArray[np.float64]
-    leaders: NDArray[np.int64]
-
-
-class Judge:
-    """Judges the candidates of one batch. ``batch`` numbers it, so that no two batches share noise unless told so.
-
-    With ``shared_noise`` the classifier is the one that such certificates are about, and rows of one call share their draws;
-    each row's confirmation stays valid by itself, which is all that a union over them needs. Above the margin ``clear`` the
-    certified class is ahead by four deviations.
-    """
-
-    def __init__(
-        self, smoothed: SmoothedClassifier, key: Key, batch: int, *, shared_noise: bool, screen: int, votes: int, level: float
-    ) -> None:
-        self._smoothed, self._key, self._batch, self._calls = smoothed, key, batch, 0
-        self._screen = Sampling(_SELECTION, screen, _SCREEN_ALPHA, shared_noise=shared_noise)
-        chosen_on = max(_SELECTION, round(_SELECTION_SHARE * votes))
-        self._confirm = Sampling(chosen_on, votes, level, shared_noise=shared_noise)
-        self.clear = 0.5 + 2 / screen**0.5
-
-    def screen(self, stored: Tensor, certified: Sequence[int]) -> Screen:
-        """A cheap look at each row."""
-        made = self._ask(stored, self._screen)
-        leaders = np.array([one.top for one in made], dtype=np.int64)
-        whole = self._screen.n * row_statistic(self._smoothed.method.statistic).resolution
-        shares = np.array([one.votes for one in made]) / whole
-        return Screen(np.where(leaders == np.asarray(certified), shares, -shares), leaders)
-
-    def confirm(self, stored: Tensor) -> list[Certificate]:
-        """A certificate for each row, at ``level``: a class with a proven majority, or an abstention."""
-        return self._ask(stored, self._confirm)
-
-    def _ask(self, stored: Tensor, sampling: Sampling) -> list[Certificate]:
-        key = Key(self._key.stream("audit-judge", self._batch, self._calls, length=32))
-        self._calls += 1
-        return self._smoothed.certify(stored.long(), sampling=sampling, key=key)
-
+from twinproof.runs.layout import FORMAT, refuse_unknown_format
+from twinproof.runs.reading import CLOSED, Count, Digest, Length, Share, read_json
+from twinproof.runs.records import AUDITS, WorkSettings, evidence, json_file, same_names, unfolded
 
 REFUTED_BELOW = 1e-3
 BINOMIAL, MARKOV = "binomial", "markov"
+HELD, UNDECIDED, FLIPPED = "held", "undecided", "flipped"
+_SECTION = "certificates"
+_FURTHEST = 1e4  # radii: the report counts in eighths of one
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditSettings(WorkSettings):
+    """What all attacks of an audit share; ``of`` names the certification."""
+
+    of: str
+    certificates_sha256: Digest
+    settings_sha256: Digest
+    norm: str
+    attackable: Count
+    within: Length
+    outward: Annotated[float, Field(ge=0, le=_FURTHEST)]
+    budget: AttackBudget
+    false_flips: Share
+
+
+@dataclass(frozen=True)
+class Flip:
+    """A storable input at which another class is proven to win: ``votes`` of ``draws`` fresh draws fell on ``prediction``.
+
+    ``distance`` is its distance to the certified input in the certificate's norm, ``ratio`` that over the radius, rounded
+    down. ``found_by`` names the search. ``stored`` holds the input itself, in levels, where it contradicts the certificate.
+    """
+
+    __pydantic_config__: ClassVar = CLOSED
+
+    distance: Length
+    ratio: Length
+    prediction: int
+    votes: Count
+    draws: Count
+    found_by: str
+    stored: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class AttackedCertificate:
+    """One certificate after the attacks: its verdict, and the closest flip that was proven, inside the radius or beyond it."""
+
+    __pydantic_config__: ClassVar = CLOSED
+
+    index: Count
+    prediction: int
+    radius: Length
+    verdict: str
+    flip: Flip | None = None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the attacks say of all certificates together."""
+
+    inputs: Count
+    attacked: Count
+    flips: Count
+    undecided: Count
+    alpha: Share
+    expected: Length
+    bound: str
+    probability: Share
+    refuted: bool
+    closest: Length | None
+    median: Length | None
+    beyond_reach: Count
+
+    @property
+    def words(self) -> str:
+        """``refuted``, ``not refuted`` or ``nothing to attack``."""
+        if not self.attacked:
+            return "nothing to attack"
+        return "refuted" if self.refuted else "not refuted"
+
+
+@dataclass(frozen=True)
+class CertificateAudit:
+    """An audit of certificates, by its name; ``verdict`` is None only in unfinished audits of format 1 and 2."""
+
+    name: str
+    settings: AuditSettings
+    attacked: tuple[AttackedCertificate, ...]
+    verdict: Verdict | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The section ``certificates`` of the file."""
+        verdict = None if self.verdict is None else {**asdict(self.verdict), "verdict": self.verdict.words}
+        return {**asdict(self.settings), "attacked": [asdict(one) for one in self.attacked], "verdict": verdict}
+
+    def content(self) -> bytes:
+        """The file."""
+        return json_file({"format": FORMAT, _SECTION: self.as_dict()})
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Section(AuditSettings):
+    """The audit of the certificates as the file has it: settings, findings and verdict beside each other."""
+
+    attacked: tuple[AttackedCertificate, ...]
+    verdict: Verdict | None
+
+
+class _AuditFile(BaseModel):
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    certificates: dict[str, Any]
+
+
+_FORMER = {
+    "budget": same_names("steps", "draws", "restarts", "directions", "rounds", "screen", "votes"),
+    "network": NETWORK,
+    "made": MADE,
+}
+
+
+def read_audit(path: Path, name: str) -> CertificateAudit:
+    """The audit called ``name``, which lies in ``path``."""
+    found = read_json(path, fix="move the file away and audit again")
+    refuse_unknown_format(path, found.record.get("format"))
+    section = found.typed(_AuditFile).certificates
+    inner = unfolded(found.inside(_SECTION, section), _FORMER, of=name, classes=0).typed(_Section)
+    settings = AuditSettings(**{field.name: getattr(inner, field.name) for field in fields(AuditSettings)})
+    return CertificateAudit(name, settings, inner.attacked, inner.verdict)
+
+
+def audits_of(root: str | Path) -> dict[str, CertificateAudit]:
+    """All audits of a run, by name."""
+    return {name: read_audit(path, name) for name, path in evidence(Path(root), AUDITS).items()}
 
 
 def explained_by_chance(flips: int, inputs: int, alpha: float, *, shared_noise: bool) -> float:
     """The largest probability of at least ``flips`` failures among ``inputs`` true certificates."""
-    from scipy.special import betainc
-
     if flips == 0:
         return 1.0
     if shared_noise:

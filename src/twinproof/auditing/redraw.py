@@ -26,7 +26,7 @@ from twinproof_verify.attack_results import Tensors
 from twinproof_verify.attacks import CLEAN, AttackSettings, AttackTable
 from twinproof_verify.bounds import COMPLEMENT, upper_bound
 from twinproof_verify.certificate_lines import Lines
-from twinproof_verify.certificates import SCORES, VOTES
+from twinproof_verify.certificates import SCORES, CertificateSettings
 
 # Deviations by which two draws of the same probability may differ: a false alarm of 1e-10.
 CHANCE = 6.5
@@ -81,8 +81,8 @@ def chosen(count: int, among: int, source: random.Random | None = None) -> list[
 
 @dataclass(frozen=True)
 class Drawn:
-    """Lines whose votes can be drawn again: ``settings`` in the words of certificates.json, sound ones; and, for the line at
-    each place, the stored input that was voted on and the key of its noise.
+    """Lines whose votes can be drawn again: sound ``settings`` by name; and, for the line at each place, the stored input that
+    was voted on and the key of its noise.
     """
 
     settings: dict[str, Any]
@@ -91,24 +91,22 @@ class Drawn:
     key: Callable[[int], bytes]
 
     @classmethod
-    def of_certificates(cls, settings: dict[str, Any], lines: Lines, originals: Originals) -> Drawn:
+    def of_certificates(cls, settings: CertificateSettings, lines: Lines, originals: Originals) -> Drawn:
         """The lines of certificates.csv, which are consecutive from index 0."""
-        key = bytes.fromhex(settings["key"])
-        return cls(settings, lines, lambda at: originals.inputs[at], lambda at: key)
+        key = bytes.fromhex(settings.key)
+        return cls(settings.flat, lines, lambda at: originals.inputs[at], lambda at: key)
 
     @classmethod
     def of_attacks(cls, settings: AttackSettings, table: AttackTable, tensors: Tensors, originals: Originals) -> Drawn:
         """The lines of attacks.csv: plain votes, and a key for each entry."""
         inputs, entries = settings.inputs, (CLEAN, *table.entries)
-        plain = {"statistic": VOTES, "resolution": 1, "runner_up": COMPLEMENT, "shared_noise": False, "looks": []}
         keys = [subkey(bytes.fromhex(settings.key), f"judge {entry.name}") for entry in entries]
 
         def stored(at: int) -> NDArray[Any]:
             row, index = divmod(at, inputs)
             return np.asarray(originals.inputs[index] if row == 0 else tensors[entries[row].name][index])
 
-        words = {**settings.model_dump(), **plain, "dimension": settings.noise_dimension}
-        return cls(words, table.answers, stored, lambda at: keys[at // inputs])
+        return cls({**settings.flat, "resolution": 1, "looks": []}, table.answers, stored, lambda at: keys[at // inputs])
 
 
 def redraw_lines(model: nn.Module, drawn: Drawn, places: Sequence[int], shape: tuple[int, ...], place: Place) -> Redrawn:

@@ -15,8 +15,8 @@ from twinproof.errors import ConfigError, RunError
 from twinproof_verify import Originals, Problem, Verification, VerifyError
 from twinproof_verify.attack_results import read_attacked_inputs
 from twinproof_verify.evidence import parse_object, shown
-from twinproof_verify.files import ATTACKS, CERTIFICATES, METRICS, MODEL, RUN_JSON
-from twinproof_verify.inspection import NO_MODULE, NO_TEST_SET, Inspection, inspect, leave_unasked
+from twinproof_verify.files import METRICS, MODEL, RUN_JSON, Evidence
+from twinproof_verify.inspection import NO_MODULE, NO_TEST_SET, Attack, Certification, Inspection, inspect, leave_unasked
 from twinproof_verify.run_json import is_own
 from twinproof_verify.weights import network_problems
 
@@ -24,12 +24,13 @@ if TYPE_CHECKING:
     from torch import nn
 
     from twinproof.auditing.redraw import Drawn
+    from twinproof.runs.run import Run
 
 
 def verify_run(
-    root: Path, *, originals: Originals | None = None, network: nn.Module | None = None, redraw: int | None = None
+    run: Run | str | Path, *, originals: Originals | None = None, network: nn.Module | None = None, redraw: int | None = None
 ) -> Verification:
-    """Checks the run in ``root`` and returns everything that was found; RunError only where there is no run.
+    """Checks a run, or the directory of one, and returns everything that was found; RunError only where there is no run.
 
     With ``originals``, the test set of the run, the network is asked again: labels, accuracy, its answers to attacked inputs,
     which are measured from the inputs that they were made of. An owner's network is needed for that as ``network``.
@@ -38,7 +39,11 @@ def verify_run(
     if redraw is not None and redraw < 1:
         raise ConfigError("there is nothing to draw again", where="redraw", got=redraw, wanted="at least 1 certificate")
     try:
-        seen = inspect(root, originals, None if network is None else lambda: _owners(network))
+        seen = inspect(
+            Path(run) if isinstance(run, str | Path) else run.root,
+            originals,
+            None if network is None else lambda: _owners(network),
+        )
     except VerifyError as error:
         raise RunError(error.what, where=error.where, got=error.got, wanted=error.wanted, fix=error.fix) from error
     for needed, missing in (("the test set", originals is None), ("the network", is_own(seen.run) and network is None)):
@@ -109,9 +114,14 @@ class _Asker:
     def ask(self, redraw: int | None) -> None:
         """Accuracy, answers to attacked inputs, and votes of ``redraw`` lines of each kind."""
         self._ask_accuracy(patient=redraw is not None)
-        self._ask_attacks(redraw)
-        if redraw is not None:
-            self._redraw_certificates(redraw)
+        for attack in self._seen.attacks:
+            self._ask_attack(attack, redraw)
+        if redraw is None:
+            return
+        if not self._seen.certifications:
+            self._findings.leave("votes of certificates (there are none)")
+        for certification in self._seen.certifications.values():
+            self._redraw_certificates(certification, redraw)
 
     def _ask_accuracy(self, *, patient: bool) -> None:
         """Accuracy and the last progress line; a network that takes minutes is only asked by who is ``patient``."""
@@ -134,51 +144,51 @@ class _Asker:
         found = accuracy_problems(run, line if isinstance(line, dict) else None, asked, self._originals, place)
         self._findings.check("accuracy again", found, f"{len(asked.answers)} test inputs {place.words}")
 
-    def _ask_attacks(self, redraw: int | None) -> None:
+    def _ask_attack(self, attack: Attack, redraw: int | None) -> None:
         """The network's answers to attacked inputs, and ``redraw`` of the smoothed classifier's."""
         from twinproof.auditing.ask_network import Place, attack_problems
         from twinproof.auditing.redraw import Drawn
 
-        settings, table, content = self._seen.attack_settings, self._seen.table, self._seen.folder.content(ATTACKS.tensors)
+        settings, table, files = attack.settings, attack.table, attack.files
+        content = self._seen.folder.content(files.tensors)
         if settings is None or table is None or isinstance(content, Problem):
             return
-        tensors, unreadable = read_attacked_inputs(content, settings)
+        tensors, unreadable = read_attacked_inputs(content, files.tensors, settings)
         if unreadable or settings.inputs > len(self._originals.labels):
             return  # which is reported where they are read
-        place = Place.of(self._seen.attacks, self._model)
+        place = Place.of(settings.flat, self._model)
         self._model.to(place.device)
         if self._random:
             self._findings.leave("the network's answers to attacked inputs (it answers at random)")
         else:
             found = attack_problems(self._network, table, tensors, self._originals, place)
-            self._findings.check("network under attack", found, f"{table.network.size} answers {place.words}")
+            self._findings.check(files.titled("network under attack"), found, f"{table.network.size} answers {place.words}")
         if redraw is not None:
             drawn = Drawn.of_attacks(settings, table, tensors, self._originals)
-            self._redraw("answers to attacked inputs", ATTACKS.json, drawn, redraw)
+            self._redraw("answers to attacked inputs", files, drawn, redraw)
 
-    def _redraw_certificates(self, count: int) -> None:
-        """``count`` certificates, where there are such, and sound ones."""
+    def _redraw_certificates(self, certification: Certification, count: int) -> None:
+        """``count`` certificates, where they are sound."""
         from twinproof.auditing.redraw import Drawn
 
-        settings, lines = self._seen.certificate_settings, self._seen.lines
-        sound = settings is not None and lines is not None and bool((lines.index == range(len(lines.index))).all())
-        if lines is None or not sound or len(lines.index) > len(self._originals.labels):
-            self._findings.leave("votes of certificates (there are none, or their settings and lines are not sound)")
+        settings, lines, files = certification.settings, certification.lines, certification.files
+        sound = lines is not None and bool((lines.index == range(len(lines.index))).all())
+        if settings is None or lines is None or not sound or len(lines.index) > len(self._originals.labels):
+            self._findings.leave(f"votes of {files.titled('certificates')}: their settings and lines are not sound")
             return
-        drawn = Drawn.of_certificates(self._seen.certificates, lines, self._originals)
-        self._redraw("certificates", CERTIFICATES.json, drawn, count)
+        self._redraw("certificates", files, Drawn.of_certificates(settings, lines, self._originals), count)
 
-    def _redraw(self, name: str, file: str, drawn: Drawn, count: int) -> None:
+    def _redraw(self, what: str, files: Evidence, drawn: Drawn, count: int) -> None:
         from twinproof.auditing.ask_network import Place
         from twinproof.auditing.redraw import chosen, redraw_lines
         from twinproof.auditing.redraw_network import CannotRedraw
 
-        place, total = Place.of(drawn.settings, self._model), len(drawn.lines.rows)
+        name, place, total = files.titled(what), Place.of(drawn.settings, self._model), len(drawn.lines.rows)
         places = chosen(count, total)
         try:
             redrawn = redraw_lines(self._model.to(place.device), drawn, places, self._shape, place)
         except CannotRedraw as why:
-            problem = Problem(file, "the votes cannot be drawn again", shown(str(why)), "noise that the format describes")
+            problem = Problem(files.json, "the votes cannot be drawn again", shown(str(why)), "noise that the format describes")
             self._findings.check(f"votes of {name}", (problem,), f"{len(places)} of them")
             return
         self._findings.check(f"votes of {name}", redrawn.problems, redrawn.words(place))

@@ -13,10 +13,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 
-from twinproof.certification.catalogue import bound_names
 from twinproof.certification.confidence import CONFIDENCE_NAMES, RunnerUp, check_alpha, find_confidence
 from twinproof.errors import ConfigError
-from twinproof.extensions import where_to_get
 from twinproof.privacy.linear_maps import Norm
 from twinproof.runs.certificates import Look
 
@@ -33,7 +31,8 @@ class Method:
     """How radii are made; the default is CERTIFY of Cohen et al. 2019.
 
     The ``norm`` of the radii, the ``bound`` on robustness, the ``statistic`` that is averaged, its ``confidence`` bound, and
-    how the other classes are bounded (``runner_up``). Only combinations that have a proof can be made.
+    how the other classes are bounded (``runner_up``). Only combinations that have a proof can be made; whether there is such a
+    bound for the noise is decided with the noise.
     """
 
     norm: str = Norm.L2
@@ -45,15 +44,13 @@ class Method:
     def __post_init__(self) -> None:
         for name, allowed in (
             ("norm", tuple(map(str, Norm))),
-            ("bound", bound_names()),
             ("statistic", tuple(map(str, Statistic))),
             ("confidence", CONFIDENCE_NAMES),
             ("runner_up", tuple(map(str, RunnerUp))),
         ):
             if getattr(self, name) not in allowed:
                 what, wanted = f"there is no such {name.replace('_', '-')}", f"one of: {', '.join(allowed)}"
-                fix = where_to_get(self.bound) if name == "bound" else None
-                raise ConfigError(what, where=name, got=getattr(self, name), wanted=wanted, fix=fix or "")
+                raise ConfigError(what, where=name, got=getattr(self, name), wanted=wanted)
         if self.statistic == Statistic.SCORES and find_confidence(self.confidence).votes_only:
             others = ", ".join(name for name in CONFIDENCE_NAMES if not find_confidence(name).votes_only)
             raise ConfigError(

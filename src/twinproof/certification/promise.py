@@ -6,11 +6,11 @@ from twinproof.certification.bounds import RobustnessBound
 from twinproof.certification.catalogue import bound_plugin, find_bound, status_of
 from twinproof.certification.confidence import RunnerUp, find_confidence
 from twinproof.certification.method import PLAIN, Statistic
+from twinproof.certification.record import CertificateSettings
 from twinproof.extensions import ASSUMED_REASON
 from twinproof.guarantee import Guarantee, Kind, Status
 from twinproof.layers.noise import Law, Place
 from twinproof.layers.noise_placement import BOTH_PLACES
-from twinproof.runs.certificates import CertificateSettings
 
 _GRID = "noise on a power-of-two grid, so that float32 addition is exact"
 _PLAIN = "Randomized smoothing (Cohen, Rosenfeld and Kolter 2019, theorem 1) with a one-sided Clopper-Pearson bound"
@@ -58,7 +58,8 @@ def certified_promise(settings: CertificateSettings) -> Guarantee:
         The status is ``proven`` only where the bound's is and the bound is the library's own. A bound that is refuted promises
         nothing, and the reason says why.
     """
-    bound = find_bound(settings.bound, Law(settings.law))
+    method, noise, sampling = settings.method, settings.noise, settings.sampling
+    bound = find_bound(method.bound, Law(noise.law))
     status, plugin = status_of(bound), bound_plugin(bound)
     promising = status in (Status.PROVEN, Status.ASSUMED)
     outside = () if plugin is None else (plugin.assumption,)
@@ -70,57 +71,51 @@ def certified_promise(settings: CertificateSettings) -> Guarantee:
         assumptions=_assumptions(settings) + outside if promising else (),
         reason=bound.reason or (ASSUMED_REASON if status is Status.ASSUMED else ""),
         values=(
-            ("sigma", settings.sigma),
-            ("alpha", settings.alpha),
-            ("n", settings.n),
+            ("sigma", noise.sigma),
+            ("alpha", sampling.alpha),
+            ("n", sampling.n),
             ("largest_radius", settings.largest_radius),
-            ("norm", settings.norm),
-            *((("target_radius", settings.target_radius),) if settings.target_radius is not None else ()),
-            *((name, getattr(settings, name)) for name in _UNUSUAL if getattr(settings, name) != _UNUSUAL[name]),
+            ("norm", str(method.norm)),
+            *((("target_radius", sampling.target_radius),) if sampling.target_radius is not None else ()),
+            *((name, value) for name, value in _named(settings).items() if value != _UNUSUAL[name]),
         ),
     )
 
 
-def unfinished_promise(settings: CertificateSettings) -> Guarantee:
-    """What a certification promises while it is being made: nothing."""
-    return Guarantee(
-        Kind.ROBUSTNESS,
-        Status.NONE,
-        "No prediction has been certified yet.",
-        reason="the certification is not finished; run `twinproof certify` again to go on",
-        values=(("sigma", settings.sigma),),
-    )
+def _named(settings: CertificateSettings) -> dict[str, float | str]:
+    everything = {**vars(settings.method), **vars(settings.noise)}
+    return {name: everything[name] for name in _UNUSUAL}
 
 
 def _promise(settings: CertificateSettings) -> str:
     return (
-        f"For each certified input, except with probability {settings.alpha!r}: no change smaller than its radius "
-        f"({settings.norm}, inputs in [0, 1]) changes the smoothed classifier's answer."
+        f"For each certified input, except with probability {settings.sampling.alpha!r}: no change smaller than its radius "
+        f"({settings.method.norm}, inputs in [0, 1]) changes the smoothed classifier's answer."
     )
 
 
 def _theorem(settings: CertificateSettings, bound: RobustnessBound) -> str:
-    confidence = find_confidence(settings.confidence).theorem
-    usual = (settings.law, settings.bound, settings.statistic, settings.confidence) == (
+    method = settings.method
+    confidence = find_confidence(method.confidence).theorem
+    usual = (settings.noise.law, method.bound, method.statistic, method.confidence) == (
         Law.GAUSSIAN,
         PLAIN.bound,
         PLAIN.statistic,
         PLAIN.confidence,
     )
     parts = f"{_PLAIN}; {_GRID}" if usual else f"{bound.theorem}; confidence: {confidence}; {_GRID}"
-    union = _UNION if settings.runner_up == RunnerUp.UNION else ""
-    layer = {str(Place.FIRST_LAYER): _LAYER, BOTH_PLACES: _BOTH}.get(settings.place, "")
-    return parts + layer + union + (_LOOKS if settings.target_radius is not None else "")
+    union = _UNION if method.runner_up == RunnerUp.UNION else ""
+    layer = {str(Place.FIRST_LAYER): _LAYER, BOTH_PLACES: _BOTH}.get(settings.noise.place, "")
+    return parts + layer + union + (_LOOKS if settings.sampling.target_radius is not None else "")
 
 
 def _assumptions(settings: CertificateSettings) -> tuple[str, ...]:
-    distance = (
-        f"The {settings.norm} distance is measured in input units ([0, 1] per coordinate), between inputs that can be stored."
-    )
+    norm = settings.method.norm
+    distance = f"The {norm} distance is measured in input units ([0, 1] per coordinate), between inputs that can be stored."
     return (
         distance,
         *_ASSUMPTIONS,
-        *((_SCORES,) if settings.statistic == Statistic.SCORES else ()),
-        *((_LAYER_ARITHMETIC,) if settings.place != Place.INPUT else ()),
-        *(_SHARED if settings.shared_noise else ()),
+        *((_SCORES,) if settings.method.statistic == Statistic.SCORES else ()),
+        *((_LAYER_ARITHMETIC,) if settings.noise.place != Place.INPUT else ()),
+        *(_SHARED if settings.sampling.shared_noise else ()),
     )

@@ -7,12 +7,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from twinproof.cli.output import DataPlace, DataRoot, Device, Json, RunPath, print_json, print_rows
+from twinproof.cli.output import (
+    Certificates,
+    DataPlace,
+    DataRoot,
+    Device,
+    Json,
+    Name,
+    Overwrite,
+    RunPath,
+    print_json,
+    print_rows,
+)
 from twinproof.cli.ranks import bars_of, launched_ranks
 from twinproof.errors import ConfigError
 
 if TYPE_CHECKING:
     from twinproof.evaluation.under_attack import AttackedRun
+
+_SHOWN = (
+    *("plan.norm", "plan.attacks", "plan.protocols", "inputs", "noise.sigma", "sampling.n", "sampling.alpha"),
+    *("method.bound", "noise.law", "noise.place"),
+)
 
 
 def attacked_answer(result: AttackedRun) -> dict[str, Any]:
@@ -24,29 +40,33 @@ def attacked_answer(result: AttackedRun) -> dict[str, Any]:
     """
     from twinproof.evaluation.attack_results import headline
     from twinproof.evaluation.certified import already_refuted
-    from twinproof.runs.attacks import size_name
+    from twinproof.evaluation.protocols import size_name
+    from twinproof.runs.records import values_of
 
     settings, sizes = result.settings, result.results["sizes"]
-    shown = ("norm", "attacks", "protocols", "inputs", "sigma", "n", "alpha", "certificate_norm", "bound", "law", "place")
     return {
+        "name": result.name,
+        "certificates": settings.certificates,
         "accuracy": {size_name(one["size"]): headline(one) for one in sizes},
         "certified_accuracy": {size_name(one["size"]): one["certified"]["value"] for one in sizes},
         "clean_accuracy": result.results["clean"]["smoothed"]["value"],
         "crossing": result.results["crossing"],
         "already_refuted": already_refuted(settings),
-        **{name: getattr(settings, name) for name in shown},
+        **values_of(settings, *_SHOWN),
+        "certificate_norm": settings.method.norm,
         "results": result.results,
     }
 
 
 def show_attacked(result: AttackedRun) -> None:
     """Prints both protocols beside the certified line, and what they mean."""
-    settings, clean = result.settings, result.results["clean"]
+    settings, clean, asked = result.settings, result.results["clean"], result.settings.sampling
+    plan, method = settings.plan, settings.method
     print_rows(
         [
-            ("inputs", f"{settings.inputs} of the test set; attacks {', '.join(settings.attacks)} in {settings.norm}"),
-            ("classifier", f"smoothed at sigma {settings.sigma:g}, n {settings.n}, alpha {settings.alpha:g}"),
-            ("radii", f"{settings.certificate_norm}, {settings.bound} bound{_claim(result)}"),
+            ("inputs", f"{settings.inputs} of the test set; attacks {', '.join(plan.attacks)} in {plan.norm}"),
+            ("classifier", f"smoothed at sigma {settings.noise.sigma:g}, n {asked.n}, alpha {asked.alpha:g}"),
+            ("radii", f"{method.norm}, {method.bound} bound{_claim(result)}"),
             ("without attack", f"smoothed {clean['smoothed']['value']:.4f}, network {clean['network']['value']:.4f}"),
         ]
     )
@@ -65,9 +85,10 @@ def _claim(result: AttackedRun) -> str:
 
 def _table(result: AttackedRun) -> tuple[list[str], list[list[str]]]:
     """The header, and a row of accuracies for each size."""
-    from twinproof.runs.attacks import size_name
+    from twinproof.evaluation.protocols import size_name
 
-    adaptive, papers = ("adaptive" in result.settings.protocols), ("paper" in result.settings.protocols)
+    protocols = result.settings.plan.protocols
+    adaptive, papers = ("adaptive" in protocols), ("paper" in protocols)
     header = ["size", "claimed, refuted" if _claim(result) else "certified"]
     header += ["adaptive: smoothed", "95 % interval", "abstained", "network"] if adaptive else []
     header += ["papers': network", "smoothed", "certified there"] if papers else []
@@ -88,11 +109,11 @@ def _table(result: AttackedRun) -> tuple[list[str], list[list[str]]]:
 def meaning(result: AttackedRun) -> str:
     """One sentence about the middle size."""
     from twinproof.evaluation.attack_results import headline
-    from twinproof.runs.attacks import size_name
+    from twinproof.evaluation.protocols import size_name
 
     sizes = result.results["sizes"]
     one = sizes[(len(sizes) - 1) // 2]
-    where = f"{result.settings.norm} size {size_name(one['size'])}"
+    where = f"{result.settings.plan.norm} size {size_name(one['size'])}"
     stay = "were claimed (and that claim is refuted)" if _claim(result) else "are certified"
     sentence = (
         f"At {where} the strongest attacks leave {_percent(headline(one))} of the answers correct; "
@@ -117,9 +138,7 @@ def attack(
         list[str] | None,
         typer.Option("--attack", help="fgsm, ifgsm, mim, pgd or all; may be repeated.", show_default="fgsm and pgd"),
     ] = None,
-    norm: Annotated[
-        str | None, typer.Option(help="l2, linf or l1.", show_default="that of the certificates, else the run's")
-    ] = None,
+    norm: Annotated[str | None, typer.Option(help="l2, linf or l1.", show_default="that of the certificates or run")] = None,
     size: Annotated[
         list[float] | None,
         typer.Option(help="In input units ([0, 1]); may be repeated.", show_default="0.25 to 1 for l2, 0.05 to 0.3 for linf"),
@@ -138,7 +157,9 @@ def attack(
     alpha: Annotated[float, typer.Option(help="Failure probability of each answer.")] = 0.001,
     limit: Annotated[int, typer.Option(help="Only so many inputs of the test set.")] = 500,
     seed: Annotated[int | None, typer.Option(help="Makes the attacks repeatable.")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace attacks with other settings.")] = False,
+    certificates: Certificates = None,
+    name: Name = None,
+    overwrite: Overwrite = False,
     data: DataPlace = None,
     device: Device = None,
     data_root: DataRoot = None,
@@ -146,24 +167,23 @@ def attack(
 ) -> None:
     """Attacks the test set of a run.
 
-    Shows the accuracy under attack by the papers' protocol and by ours (adaptive, in expectation over the noise), beside the
-    certified accuracy. The same command continues interrupted attacks. Exits with 1 if an attack contradicts a certificate
-    whose bound is not known to be false.
+    Shows the accuracy under the papers' attacks and under adaptive ones, beside the certified accuracy. The same command
+    continues interrupted attacks. Exits with 1 if an attack contradicts a certificate whose bound is not known to be false.
 
     Example: twinproof attack runs/mnist --norm l2 --size 0.5 --size 1 --restarts 5 --draws 32
     """
     from twinproof.attacks.search import attack_names
     from twinproof.certification.method import Sampling
+    from twinproof.evaluation import under_attack
     from twinproof.evaluation.protocols import AttackPlan, Protocol
-    from twinproof.evaluation.under_attack import attack_run, default_norm
     from twinproof.keys import Key
-    from twinproof.recipes.run_data import load_run_data
+    from twinproof.runs.dataset import load_run_data
     from twinproof.runs.run import Run
 
     with launched_ranks(as_json=as_json) as ranks:
         opened = Run.open(run)
         plan = AttackPlan(
-            norm=norm or default_norm(opened),
+            norm=norm or under_attack.default_norm(opened, certificates),
             sizes=tuple(size or ()),
             attacks=_named(attacks, attack_names()) or AttackPlan.attacks,
             protocols=tuple(Protocol) if protocol == _BOTH else (protocol,),
@@ -175,14 +195,15 @@ def attack(
             aim=_aim(targeted, target_class, target_rule),
         )
         with bars_of(ranks) as bars:
-            dataset = load_run_data(opened, source=data, data_root=data_root)
-            result = attack_run(
+            result = under_attack.attack(
                 opened,
-                dataset,
+                load_run_data(opened, source=data, data_root=data_root),
                 plan=plan,
                 sampling=Sampling(n0, n, alpha),
                 limit=limit,
+                certificates=certificates,
                 device=device or "auto",
+                name=name,
                 overwrite=overwrite,
                 key=None if seed is None else Key.from_seed(seed),
                 progress=bars,

@@ -6,53 +6,59 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from twinproof.cli.output import DataPlace, DataRoot, Device, Json, RunPath, print_json, print_rows, shown
-from twinproof.errors import ConfigError
+from twinproof.cli.output import (
+    Certificates,
+    DataPlace,
+    DataRoot,
+    Device,
+    Json,
+    Name,
+    Overwrite,
+    RunPath,
+    print_json,
+    print_rows,
+    shown,
+)
 from twinproof.rounding import format_down
 
 if TYPE_CHECKING:
-    from twinproof.runs.audits import CertificateAudit, Verdict
+    from twinproof.auditing.certificate_verdict import CertificateAudit, Verdict
 
 
 def audit(
     run: RunPath,
-    certificates: Annotated[bool, typer.Option("--certificates", help="Attack every certificate of the run.")] = False,
+    certificates: Certificates = None,
     limit: Annotated[int | None, typer.Option(help="Only so many inputs of the test set.", show_default="all")] = None,
     steps: Annotated[int, typer.Option(help="Steps of each gradient ascent.")] = 100,
     draws: Annotated[int, typer.Option(help="Noise draws for each gradient.")] = 32,
     restarts: Annotated[int, typer.Option(help="Gradient ascents from random starts.")] = 3,
     votes: Annotated[int, typer.Option(help="Fresh draws that confirm a flip.")] = 10_000,
     seed: Annotated[int | None, typer.Option(help="Makes the audit repeatable.", show_default="system entropy")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an audit with other settings.")] = False,
+    name: Name = None,
+    overwrite: Overwrite = False,
     data: DataPlace = None,
     device: Device = None,
     data_root: DataRoot = None,
     as_json: Json = False,
 ) -> None:
-    """Tries to refute a run.
+    """Tries to refute the certificates of a run.
 
     Searches within each certified radius for an input with another answer, and beyond it for the nearest one, in the norm of
     the certificates. Exits with 1 if more certificates fail than chance explains, unless their bound is known to be false.
 
-    Example: twinproof audit runs/mnist --certificates --limit 1000
+    Example: twinproof audit runs/mnist --limit 1000
+
+    Example: twinproof audit runs/mnist --certificates linf-hgm
     """
-    from twinproof.auditing.audit import audit_run
+    from twinproof.auditing.audit import audit as audit_run
     from twinproof.auditing.certificate_search import AttackBudget
     from twinproof.auditing.certificate_verdict import nothing_inside
+    from twinproof.certification.record import certifications
     from twinproof.evaluation.certified import already_refuted
     from twinproof.keys import Key
-    from twinproof.recipes.run_data import load_run_data
-    from twinproof.runs.certificates import read_settings
+    from twinproof.runs.dataset import load_run_data
     from twinproof.runs.run import Run
 
-    if not certificates:
-        raise ConfigError(
-            "nothing to audit was named",
-            where="twinproof audit",
-            got="nothing",
-            wanted="--certificates",
-            fix="add --certificates",
-        )
     opened = Run.open(run)
     with shown() as bars:
         dataset = load_run_data(opened, source=data, data_root=data_root)
@@ -61,13 +67,14 @@ def audit(
             dataset,
             budget=AttackBudget(steps=steps, draws=draws, restarts=restarts, votes=votes),
             limit=limit,
+            certificates=certificates,
             device=device or "auto",
+            name=name,
             key=None if seed is None else Key.from_seed(seed),
             overwrite=overwrite,
             progress=bars,
         )
-    settings = read_settings(run)
-    expected = settings is not None and already_refuted(settings)
+    expected = already_refuted(certifications(run)[result.settings.of].settings)
     empty = nothing_inside(result.attacked, dataset.levels)
     if as_json:
         print_json({"run": str(run), **_answer(result, expected=expected), "nothing_inside": empty})
@@ -78,14 +85,16 @@ def audit(
 
 
 def _answer(result: CertificateAudit, *, expected: bool) -> dict[str, Any]:
-    """The verdict with its numbers, and every certificate that was contradicted; all the others are in ``audit.json``.
+    """The verdict with its numbers, and every certificate that was contradicted; all the others are in the audit's file.
 
     ``already_refuted`` says that the bound of the certificates is known to be false (``expected`` is what alpha explains).
     """
+    from twinproof.runs.records import values_of
+
     record = result.as_dict()
     flipped = [one for one in record["attacked"] if one["verdict"] == "flipped"]
-    settings = {name: record[name] for name in ("norm", "within", "outward", "votes", "device", "seconds")}
-    return {**record["verdict"], **settings, "already_refuted": expected, "flipped": flipped}
+    settings = values_of(result.settings, "of", "norm", "within", "outward", "budget.votes", "made.device", "made.seconds")
+    return {"name": result.name, **record["verdict"], **settings, "already_refuted": expected, "flipped": flipped}
 
 
 def _show(result: CertificateAudit, *, expected: bool, empty: int) -> None:
@@ -101,7 +110,7 @@ def _show(result: CertificateAudit, *, expected: bool, empty: int) -> None:
     if verdict.attacked:
         rows += [
             ("answer changed", f"{verdict.flips} inside their radius"),
-            ("answer held", f"{held}; too close to call with {settings.votes} votes: {verdict.undecided}"),
+            ("answer held", f"{held}; too close to call with {settings.budget.votes} votes: {verdict.undecided}"),
             ("what alpha explains", f"{verdict.expected:g} failures in the mean at most; {_chance(verdict)}"),
         ]
         if empty:

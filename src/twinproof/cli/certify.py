@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from twinproof.cli.output import DataPlace, DataRoot, Device, Json, RunPath, print_json
+from twinproof.cli.output import DataPlace, DataRoot, Device, Json, Name, Overwrite, RunPath, print_json
 from twinproof.cli.ranks import bars_of, launched_ranks
 from twinproof.cli.summaries import certified_answer, show_certified
 
@@ -34,8 +34,7 @@ def certify(
         ),
     ] = None,
     runner_up: Annotated[
-        str,
-        typer.Option(help="How the other classes are bounded: complement (of the first class) or union (a bound for each)."),
+        str, typer.Option(help="Bound of the other classes: complement (of the first) or union.")
     ] = "complement",
     n: Annotated[int, typer.Option(help="Noise draws that bound the probability of the class.")] = 10_000,
     n0: Annotated[int, typer.Option(help="Noise draws that choose the class.")] = 100,
@@ -50,7 +49,8 @@ def certify(
         typer.Option("--shared-noise", help="Faster: the inputs share their noise, so their certificates may fail together."),
     ] = False,
     limit: Annotated[int | None, typer.Option(help="Only so many inputs of the test set.", show_default="all")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace certificates with other settings.")] = False,
+    name: Name = None,
+    overwrite: Overwrite = False,
     data: DataPlace = None,
     device: Device = None,
     data_root: DataRoot = None,
@@ -67,28 +67,26 @@ def certify(
 
     Example: twinproof certify runs/securesgd --norm linf --bound hgm
 
-    Example: twinproof certify runs/stobatch --bound composition
-
     Example: twinproof certify runs/mnist --statistic scores --confidence empirical-bernstein --runner-up union
     """
+    from twinproof.certification import run as certification
     from twinproof.certification.method import Method, Sampling, default_confidence
-    from twinproof.certification.run import certify_run, norm_of_run
-    from twinproof.recipes.run_data import load_run_data
+    from twinproof.runs.dataset import load_run_data
     from twinproof.runs.run import Run
 
     with launched_ranks(as_json=as_json) as ranks:
         opened = Run.open(run)
-        method = Method(norm or norm_of_run(opened), bound, statistic, confidence or default_confidence(statistic), runner_up)
+        chosen, confidence = norm or certification.norm_of_run(opened), confidence or default_confidence(statistic)
         with bars_of(ranks) as bars:
-            dataset = load_run_data(opened, source=data, data_root=data_root)
-            result = certify_run(
+            result = certification.certify(
                 opened,
-                dataset,
+                load_run_data(opened, source=data, data_root=data_root),
                 sampling=Sampling(n0, n, alpha, target_radius, shared_noise),
-                method=method,
+                method=Method(chosen, bound, statistic, confidence, runner_up),
                 sigma=sigma,
                 limit=limit,
                 device=device or "auto",
+                name=name,
                 overwrite=overwrite,
                 progress=bars,
                 ranks=ranks,
@@ -98,11 +96,19 @@ def certify(
 
 
 def _tell(run: Path, result: CertifiedRun, *, as_json: bool, overwrite: bool) -> None:
+    from twinproof.auditing.certificate_verdict import audits_of
+    from twinproof.evaluation.attack_record import attacks_of
+
     if as_json:
         print_json({"run": str(run), **certified_answer(result)})
         return
     show_certified(result)
-    for file, verb in (("attacks.json", "attack RUN again"), ("audit.json", "audit RUN --certificates --overwrite")):
-        # verify refuses results about other certificates, so say how to renew them.
-        if overwrite and (run / file).is_file():
-            typer.echo(f"note: {file} is about the previous certificates; renew it with: twinproof {verb}")
+    if not overwrite:
+        return
+    # verify refuses results about other certificates, so say how to renew them.
+    if attacked := [one.name for one in attacks_of(run).values() if one.settings.certificates in (None, result.name)]:
+        typer.echo(
+            f"note: attacks {', '.join(attacked)} were compared with the previous certificates; attack again to renew them"
+        )
+    if audited := [one.name for one in audits_of(run).values() if one.settings.of == result.name]:
+        typer.echo(f"note: audits {', '.join(audited)} are about the previous certificates; renew them with --overwrite")

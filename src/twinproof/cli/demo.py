@@ -33,12 +33,12 @@ def demo(
     Example: twinproof demo
     """
     from twinproof.auditing.verify import verify_run
-    from twinproof.certification.run import certify_run
-    from twinproof.evaluation.under_attack import attack_run
+    from twinproof.certification.run import certify
+    from twinproof.evaluation.under_attack import attack
     from twinproof.recipes.demo import DEMO_ATTACKED, DEMO_ATTACKS, DEMO_JUDGING, DEMO_SAMPLING, DEMO_SETTINGS
-    from twinproof.recipes.run_data import load_run_data
     from twinproof.recipes.train import train
     from twinproof.reporting.run import write_report
+    from twinproof.runs.dataset import load_run_data
     from twinproof_verify import Originals
 
     root, device = _free_directory(out), device or "auto"
@@ -48,8 +48,8 @@ def demo(
         bars.say(f"training {settings['recipe']} on {settings['data']['source']} under epsilon {settings['epsilon']}")
         run = train(settings, root, progress=bars)
         dataset = load_run_data(run)
-        certified = certify_run(run, dataset, sampling=DEMO_SAMPLING, device=device, progress=bars)
-        attacked = attack_run(
+        certified = certify(run, dataset, sampling=DEMO_SAMPLING, device=device, progress=bars)
+        attacked = attack(
             run, dataset, plan=DEMO_ATTACKS, sampling=DEMO_JUDGING, limit=DEMO_ATTACKED, device=device, progress=bars
         )
     verification = verify_run(root, originals=Originals(dataset.test.inputs, dataset.test.labels))

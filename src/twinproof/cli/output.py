@@ -50,6 +50,16 @@ PublicFraction = Annotated[
         "labels may appear in certificates.csv, attacks.safetensors and the report.",
     ),
 ]
+Name = Annotated[
+    str | None, typer.Option("--name", help="Name of the result.", show_default="the norm, and the bound where it is not tight")
+]
+Certificates = Annotated[
+    str | None,
+    typer.Option("--certificates", help="Name of the certification.", show_default="that in the same norm, or the only one"),
+]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Replace what has this name and other settings; other names are not touched.")
+]
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")]
 
 

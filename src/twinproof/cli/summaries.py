@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 
 # How radii were made, as certificates.json names it.
-_METHOD = ("law", "place", "bound", "statistic", "confidence", "runner_up", "operator_norm", "slack")
+_METHOD = (
+    *("noise.law", "noise.place", "method.bound", "method.statistic", "method.confidence", "method.runner_up"),
+    *("noise.operator_norm", "noise.slack", "sampling.shared_noise", "network.form", "network.arithmetic"),
+)
 
 
 def training_answer(run: Run) -> dict[str, Any]:
@@ -71,23 +74,22 @@ def certified_answer(result: CertifiedRun) -> dict[str, Any]:
     give lower bounds, as for ``acr`` and ``smoothed_accuracy``, and an upper bound for ``abstained``.
     """
     from twinproof.evaluation.certified import default_radii, summarize
+    from twinproof.runs.records import values_of
 
-    settings, certificates, target = result.settings, result.certificates, result.settings.target_radius
+    settings, certificates, target = result.settings, result.certificates, result.settings.sampling.target_radius
     radii = default_radii(settings.decided_radius)
     if target is not None and target not in radii:
         radii.append(target)
     reached = None if target is None else sum(made.radius >= target for made in certificates) / len(certificates)
     return {
+        "name": result.name,
         **summarize(certificates, settings, radii=radii).as_dict(),
         "images_per_second": result.images_per_second,
         "largest_radius": settings.largest_radius,
         "target_radius": target,
         "decided": reached,
         "mean_draws": sum(made.draws for made in certificates) / len(certificates),
-        **{name: getattr(settings, name) for name in _METHOD},
-        "shared_noise": settings.shared_noise,
-        "form": settings.form,
-        "arithmetic": settings.arithmetic,
+        **values_of(settings, *_METHOD),
     }
 
 
@@ -96,12 +98,12 @@ def show_certified(result: CertifiedRun) -> None:
     from twinproof.evaluation.certified import radius_name
 
     settings, answer = result.settings, certified_answer(result)
-    target = None if settings.target_radius is None else radius_name(settings.target_radius)
+    target = None if settings.sampling.target_radius is None else radius_name(settings.sampling.target_radius)
     at_least, at_most = ("", "") if target is None else ("at least ", "at most ")
     low, high = answer["intervals"]["acr"]["low"], answer["intervals"]["acr"]["high"]
-    given = " given this noise" if settings.shared_noise else ""
+    given = " given this noise" if settings.sampling.shared_noise else ""
     interval = f"95 % interval{given} {format_down(low, 4)} to {format_up(high, 4)}"
-    rows = [("inputs", f"{settings.inputs} at sigma {settings.sigma:g}, n {answer['n']}, alpha {answer['alpha']:g}")]
+    rows = [("inputs", f"{settings.inputs} at sigma {settings.noise.sigma:g}, n {answer['n']}, alpha {answer['alpha']:g}")]
     if target is not None:
         interval = "a lower bound: drawing stopped at the target"
         rows += [
@@ -119,16 +121,16 @@ def show_certified(result: CertifiedRun) -> None:
 
 def _how(result: CertifiedRun) -> list[tuple[str, str]]:
     """How the radii were made, in which form the network ran, and what limits the certificates."""
-    settings = result.settings
-    evidence = f"{settings.statistic}, {settings.confidence}, {settings.runner_up}"
+    settings, method, noise = result.settings, result.settings.method, result.settings.noise
+    evidence = f"{method.statistic}, {method.confidence}, {method.runner_up}"
     rows = [
-        ("radii", f"{settings.norm}, bound {settings.bound} ({evidence})"),
-        ("smoothing", f"{settings.law} noise at {settings.place}, operator norm {format_up(settings.operator_norm)}"),
-        ("network as run", f"{settings.form}; {settings.arithmetic}"),
+        ("radii", f"{method.norm}, bound {method.bound} ({evidence})"),
+        ("smoothing", f"{noise.law} noise at {noise.place}, operator norm {format_up(noise.operator_norm)}"),
+        ("network as run", f"{settings.network.form}; {settings.network.arithmetic}"),
     ]
-    if settings.bound == "published":
+    if method.bound == "published":
         rows.append(("warning", "this bound is refuted: its radii are a paper's claim, and nothing is promised"))
-    if settings.shared_noise:
+    if settings.sampling.shared_noise:
         rows.append(("noise", "shared by all inputs: each certificate holds by itself, but they may fail together"))
     return rows
 

@@ -51,7 +51,7 @@ def _originals(run: Path, data: str | None, data_root: Path | None, *, wanted: b
     from twinproof.data.config import parse_data_config
     from twinproof.data.sources import SOURCES
     from twinproof.errors import UserError
-    from twinproof.recipes.run_data import load_again, load_run_data
+    from twinproof.runs.dataset import load_again, load_run_data
     from twinproof.runs.run import Run
     from twinproof_verify import Originals
 

@@ -152,9 +152,7 @@ def clean_accuracy(
     A network with a noise layer answers by its mean probability over a few draws of that noise, as it was trained to; they come
     from a fixed seed, so that the result is the same each time. A certification asks it more often.
 
-    Guarantees
-        The model runs in eval mode without gradients and is left as it was found. The result is that of one batch of all
-        inputs: every input counts once, the loss is summed in double precision, an answer with a NaN counts as wrong.
+    The result is that of one batch of all inputs: the loss is summed in double precision, an answer with a NaN is wrong.
     """
     _check(inputs, labels, batch_size)
     parameter = next(model.parameters(), None)

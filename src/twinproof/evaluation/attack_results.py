@@ -24,11 +24,11 @@ from twinproof.certification.method import Sampling
 from twinproof.certification.smoothed import SmoothedClassifier
 from twinproof.errors import CheckFailed, DataError
 from twinproof.evaluation.accuracy import Interval, binomial_interval
+from twinproof.evaluation.attack_record import AttackLine, AttackSettings
 from twinproof.evaluation.certified import CertifiedLine, already_refuted, held_against, reach
-from twinproof.evaluation.protocols import CLEAN, Entry, Protocol
+from twinproof.evaluation.protocols import CLEAN, Entry, Protocol, size_name
 from twinproof.keys import Key
 from twinproof.rounding import round_up
-from twinproof.runs.attacks import AttackLine, AttackSettings, size_name
 from twinproof.runs.certificates import Certificate
 
 
@@ -268,7 +268,7 @@ def attack_results(settings: AttackSettings, lines: Sequence[AttackLine], certif
         by_entry[one.entry].append(one)
     clean = by_entry[CLEAN.name]
     line = certified or _own_line(settings, clean)
-    sizes = [_at_size(settings, size, by_entry, line) for size in settings.sizes]
+    sizes = [_at_size(settings, size, by_entry, line) for size in settings.plan.sizes]
     return {
         "clean": scores(worst_outcomes([clean], 0.0)).as_dict(),
         "sizes": sizes,
@@ -283,22 +283,23 @@ def _own_line(settings: AttackSettings, clean: Lines) -> CertifiedLine:
     certificates = [
         Certificate(one.index, one.label, one.prediction, one.votes, one.top, one.radius, one.draws) for one in clean
     ]
-    return CertifiedLine(certificates, settings.alpha, "attacks.csv")
+    return CertifiedLine(certificates, settings.sampling.alpha, "attacks.csv")
 
 
 def _at_size(settings: AttackSettings, size: float, by_entry: dict[str, Lines], line: CertifiedLine) -> dict[str, Any]:
-    needed = reach(settings.norm, size, settings.certificate_norm, settings.dimension)
+    protocols = settings.plan.protocols
+    needed = reach(settings.plan.norm, size, settings.method.norm, settings.dimension)
     clean = by_entry[CLEAN.name]
-    here = [found for found in by_entry.values() if found[0].protocol in settings.protocols and found[0].size == size]
-    held = held_against(line, [{one.index: one for one in found} for found in here], needed, settings.alpha)
+    here = [found for found in by_entry.values() if found[0].protocol in protocols and found[0].size == size]
+    held = held_against(line, [{one.index: one for one in found} for found in here], needed, settings.sampling.alpha)
     result: dict[str, Any] = {"size": size, "reach": needed, **held.as_dict()}
-    if Protocol.PAPER in settings.protocols:
+    if Protocol.PAPER in protocols:
         result["paper"] = _paper([found for found in here if found[0].protocol == Protocol.PAPER], needed)
-    if Protocol.ADAPTIVE in settings.protocols:
+    if Protocol.ADAPTIVE in protocols:
         # What was found in a smaller ball lies in this one too.
         within = [found for found in by_entry.values() if found[0].protocol == Protocol.ADAPTIVE and found[0].size <= size]
         result["adaptive"] = _adaptive([found for found in within if found[0].size == size], [clean, *within], needed)
-    if len(settings.protocols) == len(Protocol):
+    if len(protocols) == len(Protocol):
         result |= _difference(result)
     return result
 
@@ -322,15 +323,18 @@ def _difference(result: dict[str, Any]) -> dict[str, Any]:
 
 
 def _warnings(settings: AttackSettings, result: dict[str, Any]) -> list[str]:
-    where = f"at {settings.norm} size {size_name(result['size'])}"
+    norm, levels = settings.plan.norm, settings.noise.levels
+    where = f"at {norm} size {size_name(result['size'])}"
     found = []
-    if budget(settings.norm, result["size"], settings.levels) == 0:
+    if budget(norm, result["size"], levels) == 0:
         found.append(
-            f"{where}, no other input can be stored (a level is 1/{settings.levels}): the smoothed classifier meets the "
+            f"{where}, no other input can be stored (a level is 1/{levels}): the smoothed classifier meets the "
             "originals, and only the network before rounding shows the attack"
         )
     if result["crossing"]:
-        broken = f"as expected, the {settings.bound} bound" if already_refuted(settings) else "a certificate or an attack"
+        broken = (
+            f"as expected, the {settings.method.bound} bound" if already_refuted(settings) else "a certificate or an attack"
+        )
         found.append(
             f"{where}, {result['flips']} inputs were misled inside their certified radius, which alpha does not explain: "
             f"{broken} is broken"

@@ -27,13 +27,14 @@ from typing import Any
 from scipy.special import bdtrc
 
 from twinproof.certification.catalogue import find_bound, status_of
+from twinproof.certification.record import CertificateSettings
 from twinproof.errors import ConfigError, DataError
 from twinproof.evaluation.accuracy import Interval, binomial_interval, mean_interval
+from twinproof.evaluation.attack_record import AttackLine, AttackSettings
 from twinproof.guarantee import Status
 from twinproof.layers.noise import Law
 from twinproof.rounding import RADIUS_DIGITS, round_down
-from twinproof.runs.attacks import AttackLine, AttackSettings
-from twinproof.runs.certificates import ABSTAIN, Certificate, CertificateSettings
+from twinproof.runs.certificates import ABSTAIN, Certificate
 from twinproof.runs.layout import COMPLETE
 
 # Twice the inverse of each norm's order: the longest change of one norm, seen in another, differs by sqrt(d) for each step.
@@ -55,8 +56,7 @@ def reach(attack_norm: str, size: float, certificate_norm: str, dimension: int) 
     nothing about all linf changes of size r, most of which are longer than r. ``dimension`` is that of the inputs, wherever
     the noise is added.
 
-    Guarantees
-        Never below the true value: the size is the decimal that it prints as, and the root is taken in integers, rounded up.
+    Never below the true value: the size is the decimal that it prints as, and the root is taken in integers, rounded up.
     """
     for name, norm in (("attack_norm", attack_norm), ("certificate_norm", certificate_norm)):
         if norm not in _STEPS:
@@ -74,9 +74,9 @@ def already_refuted(settings: CertificateSettings | AttackSettings) -> bool:
     It is the bound that decides, and not the status in ``run.json``: that may be refuted by an audit, which is a surprise.
     """
     try:
-        return status_of(find_bound(settings.bound, Law(settings.law))) is Status.REFUTED
+        return status_of(find_bound(settings.method.bound, Law(settings.noise.law))) is Status.REFUTED
     except (ConfigError, ValueError):
-        return False  # a bound or a law that nobody knows: `verify` names it, and nothing is expected of it
+        return False  # a law that nobody knows: `verify` names it, and nothing is expected of it
 
 
 RADIUS_STEP = 0.25
@@ -101,10 +101,6 @@ def certified_accuracy(certificates: Sequence[Certificate], radius: float, confi
 
     Cohen et al.'s theorem speaks of perturbations strictly smaller than the certified radius, so this is a statement about
     all changes of l2 size below ``radius``, not of exactly that size.
-
-    Guarantees
-        Never grows with ``radius``; abstentions and wrong answers never count. The interval is the second layer of
-        confidence (over test inputs, at this one radius); each counted certificate fails with probability at most its alpha.
     """
     return certified_curve(certificates, [radius], confidence)[0][1]
 
@@ -122,9 +118,7 @@ def certified_curve(
 def average_certified_radius(certificates: Sequence[Certificate], largest_radius: float, confidence: float = 0.95) -> Interval:
     """Mean of radius times correctness (ACR); abstentions and wrong answers count as 0. ``value`` is rounded down.
 
-    Guarantees
-        At least ``confidence`` over the draw of the test inputs, as no radius exceeds ``largest_radius`` (the radius that
-        unanimous votes give); a certificate that claims more is refused.
+    No radius may exceed ``largest_radius``, which unanimous votes give; a certificate that claims more is refused.
     """
     _count(certificates)
     radii = [certificate.radius if answered_correctly(certificate) else 0.0 for certificate in certificates]
@@ -211,10 +205,10 @@ def summarize(
         certified=tuple(certified_curve(certificates, wanted, confidence)),
         smoothed=smoothed_accuracy(certificates, confidence),
         abstained=abstained(certificates, confidence),
-        n=settings.n,
-        alpha=settings.alpha,
-        norm=settings.norm,
-        shared_noise=settings.shared_noise,
+        n=settings.sampling.n,
+        alpha=settings.sampling.alpha,
+        norm=settings.method.norm,
+        shared_noise=settings.sampling.shared_noise,
     )
 
 
@@ -252,10 +246,11 @@ def line_of(settings: CertificateSettings, certificates: Sequence[Certificate], 
     That needs a complete certification of these weights, and by votes: the class of the highest mean score may be another
     one than that of most votes, and then both are right.
     """
-    usable = settings.state == COMPLETE and settings.model_sha256 == model_sha256 and settings.statistic == VOTES
-    if not usable:
+    same = settings.state == COMPLETE and settings.network.model_sha256 == model_sha256
+    if not (same and settings.method.statistic == VOTES):
         return None
-    return CertifiedLine(certificates, settings.alpha, "certificates.csv", independent=not settings.shared_noise)
+    sampling = settings.sampling
+    return CertifiedLine(certificates, sampling.alpha, "certificates.csv", independent=not sampling.shared_noise)
 
 
 @dataclass(frozen=True)

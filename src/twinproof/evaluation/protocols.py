@@ -9,23 +9,22 @@ the one with that layer silenced, under both protocols: with its noise it is the
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from twinproof.attacks.objective import Objective
+from twinproof.attacks.objective import Expectation, Objective, OwnNoise, Plain, Smoothed, without_noise
 from twinproof.attacks.search import METHODS, Attack, Keep, attack_named, attack_names
 from twinproof.attacks.threat import Threat
+from twinproof.certification.smoothed import SmoothedClassifier
 from twinproof.errors import ConfigError
 from twinproof.layers.cross_example import evaluation_mode
-from twinproof.runs.attacks import entry_name, size_name
-
-if TYPE_CHECKING:
-    from twinproof.evaluation.attack_work import AttackedClassifiers
-
+from twinproof.layers.noise import NoiseLayer
+from twinproof.layers.noise_placement import split_at_noise, split_at_two_noises
 
 _ROWS = 1024
 
@@ -33,8 +32,7 @@ _ROWS = 1024
 def aimed_classes(aim: str, model: nn.Module, inputs: Tensor, labels: Tensor, classes: int) -> Tensor:
     """The class that each input is to be taken for; ``aim`` is one that ``AttackPlan`` accepts.
 
-    Guarantees
-        No input aims at its true class, so that reaching the aim is always an error of the classifier.
+    No input aims at its true class.
     """
     following = (labels + 1) % classes
     if aim == "next":
@@ -66,6 +64,58 @@ def answers_at_random(model: nn.Module, example: Tensor) -> bool:
     return float(spread.max()) > _TOLERANCE * scale
 
 
+@dataclass(frozen=True)
+class AttackedClassifiers:
+    """``bare`` is the network by itself, with a noise layer silenced; ``smoothed`` is what the certificates are about.
+
+    ``random`` says whether the bare network still answers at random (by layers that draw and are no noise layer), so that it
+    must be attacked in expectation.
+    """
+
+    bare: nn.Module
+    smoothed: SmoothedClassifier
+    random: bool
+
+    @classmethod
+    def of(cls, smoothed: SmoothedClassifier, example: Tensor) -> AttackedClassifiers:
+        """Both, from the smoothed one; ``example`` is a batch of one input in [0, 1]."""
+        bare = without_noise(smoothed.model)
+        return cls(bare, smoothed, answers_at_random(bare, example))
+
+    @property
+    def blind(self) -> Objective:
+        """The network as the papers attack it: through one look, and without its noise."""
+        return Plain(self.bare)
+
+    def network(self, draws: int) -> Objective:
+        """The network as it answers."""
+        return Expectation(self.bare, draws=draws) if self.random else self.blind
+
+    def voting(self, draws: int) -> Objective:
+        """The smoothed classifier, through ``draws`` noise draws for each gradient."""
+        return smoothed_objective(self.smoothed, draws)
+
+
+def smoothed_objective(smoothed: SmoothedClassifier, draws: int) -> Objective:
+    """A smoothed classifier to attack in expectation over its noise, wherever that is added.
+
+    The noise of the gradients has the law and the deviation of the noise that is certified (in floats, off its grid).
+    """
+    if split_at_two_noises(smoothed.model) is not None:
+        return OwnNoise(smoothed.model, draws=draws)  # certified with the scales that its layers have, and no others
+    split = split_at_noise(smoothed.model) if smoothed.own_noise else None
+    if split is None:
+        return Smoothed(smoothed.model, smoothed.noise.sigma, draws=draws)
+    if float(split.noise.deviation) == smoothed.noise.sigma:
+        return OwnNoise(smoothed.model, draws=draws)
+    # Certified at another deviation than the layer was trained with: a copy, as the classifier's own network must not change.
+    network = copy.deepcopy(smoothed.model)
+    for layer in network.modules():
+        if isinstance(layer, NoiseLayer):
+            layer.set_deviation(smoothed.noise.sigma)
+    return OwnNoise(network, draws=draws)
+
+
 DEFAULT_SIZES: dict[str, tuple[float, ...]] = {
     "l2": (0.25, 0.5, 0.75, 1.0),
     "linf": (0.05, 0.1, 0.2, 0.3),
@@ -94,6 +144,11 @@ class Target(StrEnum):
 NO_ATTACK = "none"
 
 
+def size_name(size: float) -> str:
+    """An attack size as the text that keys tables, tensors and JSON: ``0``, ``0.25``, ``1``."""
+    return format(size, ".12g")
+
+
 @dataclass(frozen=True)
 class Entry:
     """One attack of one size under one protocol; the unit in which work is done and recorded."""
@@ -106,7 +161,7 @@ class Entry:
     @property
     def name(self) -> str:
         """``adaptive/smoothed/pgd/0.25``."""
-        return entry_name(self.protocol, self.target, self.attack, self.size)
+        return "/".join((self.protocol, self.target, self.attack, size_name(self.size)))
 
 
 CLEAN = Entry("clean", NO_ATTACK, NO_ATTACK, 0.0)

@@ -24,7 +24,7 @@ from twinproof.recipes.own_network import own_network_assumptions
 from twinproof.recipes.resolve import plan_of, spent_on_data, spent_on_redistribution
 from twinproof.rounding import round_up
 from twinproof.runs import private_files
-from twinproof.runs.layout import COMPLETE, MetricsLine, RunLayout, file_digests, read_run_json, utc_now, write_run_json
+from twinproof.runs.layout import COMPLETE, FORMAT, MetricsLine, RunLayout, file_digests, read_run_json, utc_now, write_run_json
 from twinproof.runs.reading import read_lines
 from twinproof.training.checkpoint import FILE as CHECKPOINT_FILE
 from twinproof.training.loop import StepDiagnostics
@@ -71,7 +71,10 @@ def finish_run(
         privacy = replace(privacy, assumptions=(*privacy.assumptions, *assumptions))
     record |= {
         "state": COMPLETE,
-        "guarantees": {"privacy": privacy.as_dict(), "robustness": not_yet_certified(config.sigma).as_dict()},
+        "guarantees": {
+            "privacy": privacy.as_dict(),
+            "robustness": {} if record["format"] == FORMAT else not_yet_certified(config.sigma).as_dict(),
+        },
         "privacy": _privacy_block(config, spent),
         "accuracy": accuracy.as_dict(),
         "files": file_digests(root, (layout.model.name, layout.ledger.name, layout.metrics.name)),

@@ -149,7 +149,7 @@ def _scaling_assumption(source: str) -> str:
 
 
 def not_yet_certified(sigma: float) -> Guarantee:
-    """The robustness guarantee before certification."""
+    """The robustness promise of a run of format 1 or 2 before certification: none."""
     return Guarantee(
         Kind.ROBUSTNESS,
         Status.NONE,

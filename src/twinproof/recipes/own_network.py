@@ -17,6 +17,7 @@ from twinproof.compute.threads import one_thread_inside
 from twinproof.data.record import Dataset
 from twinproof.errors import ModelError, RunError
 from twinproof.keys import Key
+from twinproof.layers.known import is_known
 from twinproof.recipes.config import ResolvedConfig
 from twinproof.recipes.gradients import ChosenPath, PathKind, pass_records, path_of_kind, per_example_path
 from twinproof.recipes.guarantees import OWN_NETWORK_ASSUMPTIONS
@@ -27,7 +28,7 @@ from twinproof.training.loop import GradientSource
 from twinproof.training.own_network.state import TensorWatch, WatchedSource
 from twinproof.training.own_network.trial import Probe, Remembered, RowTrial, make_probe, try_forward, try_state
 from twinproof.training.own_network.watch import WatchedPath, Workshop
-from twinproof.training.passes import DeviceRecords, is_known, pass_mode
+from twinproof.training.passes import DeviceRecords, pass_mode
 from twinproof.training.per_example.choose import shifted_parameters
 from twinproof.training.per_example.fast import FastPath
 from twinproof.training.per_example.paths import NotMappable, PerExamplePath

@@ -1,4 +1,4 @@
-"""The settings and data of a run: as they are written to its files, and as they are read back."""
+"""The settings of a run: as they are written to its files, and as they are read back."""
 
 from __future__ import annotations
 
@@ -6,18 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from twinproof.checks import parse_settings
-from twinproof.data.config import DataConfig
-from twinproof.data.load import load, public_name
-from twinproof.data.record import Dataset, Scaling
+from twinproof.data.load import public_name
 from twinproof.data.sources import SOURCES
 from twinproof.errors import ConfigError, RunError
 from twinproof.recipes.config import ResolvedConfig, TrainConfig, with_section
-from twinproof.runs.layout import DATA, refuse_missing
-from twinproof.runs.private_files import load_source
-from twinproof.runs.run import Run
+from twinproof.runs.dataset import FORMER_FRACTION
 
 _PUBLIC_DATA = "public_data"  # the one setting outside ``data`` that may be a path
-_FORMER_FRACTION = "test_fraction"  # in runs of format 1: the share of the records that became the test part by default
 
 
 def _last_part(path: str | None) -> str | None:
@@ -53,7 +48,7 @@ def _whole_path(path: str | None) -> str | None:
 def restore_config(stored: dict[str, Any], source: dict[str, Any] | None) -> ResolvedConfig:
     """The settings of a run, with the path of the data from its private folder or from the caller."""
     data = stored["data"] if source is None else source
-    restored = {**stored, "data": {name: data[name] for name in data if name not in (_PUBLIC_DATA, _FORMER_FRACTION)}}
+    restored = {**stored, "data": {name: data[name] for name in data if name not in (_PUBLIC_DATA, FORMER_FRACTION)}}
     if source is not None and _PUBLIC_DATA in source and stored.get("noise_layer") is not None:
         restored["noise_layer"] = {**stored["noise_layer"], _PUBLIC_DATA: source[_PUBLIC_DATA]}
     try:
@@ -66,21 +61,3 @@ def restore_config(stored: dict[str, Any], source: dict[str, Any] | None) -> Res
             wanted=error.wanted,
             fix=error.fix if error.where == "variant" else "restore the files",
         ) from error
-
-
-def load_again(data: DataConfig, record: dict[str, Any], data_root: Path | None) -> Dataset:
-    """The data of the run that ``record`` (run.json) describes. Its feature ranges are reused: nothing is spent again."""
-    scaling, former = record["data"].get("scaling"), record["config"]["data"].get(_FORMER_FRACTION)
-    bounds = None if scaling is None else Scaling.from_dict(scaling)
-    return load(data, root=data_root, scaling=bounds, public_fraction=former)
-
-
-def load_run_data(run: Run, *, source: str | None = None, data_root: Path | None = None) -> Dataset:
-    """The run's data set, from ``source`` if given, else from the path in the run's private folder."""
-    refuse_missing(run.root, run.record, DATA)
-    config = restore_config(run.record["config"], load_source(run.layout.private)).data
-    if source is not None:
-        config = config.model_copy(update={"source": source})
-    dataset = load_again(config, run.record, data_root)
-    run.refuse_other_data(dataset)
-    return dataset

@@ -26,7 +26,6 @@ from twinproof.progress import Progress, Silent
 from twinproof.recipes.config import ResolvedConfig, TrainConfig, parse_train_config
 from twinproof.recipes.finish import Reporter, finish_run
 from twinproof.recipes.gradients import ChosenPath, gradient_source, optimizer_of
-from twinproof.recipes.guarantees import not_yet_certified
 from twinproof.recipes.network import Own, constraint_of, initial_network, run_network
 from twinproof.recipes.own_network import OwnTraining, OwnTrial, describe_own_network, try_network
 from twinproof.recipes.redistribution import PublicRecords, public_records, redistribute, refuse_network
@@ -54,8 +53,9 @@ from twinproof.recipes.resumption import (
     refuse_other_settings,
     refuse_started,
 )
-from twinproof.recipes.run_data import load_again, located, public_config, restore_config
+from twinproof.recipes.run_data import located, public_config, restore_config
 from twinproof.runs import private_files
+from twinproof.runs.dataset import load_again
 from twinproof.runs.layout import (
     COMPLETE,
     TRAINING,
@@ -230,7 +230,7 @@ def begin_run(
         "config": stored,
         "recipe": config.recipe,
         "data": {**dataset.public_description(), "records": config.records},
-        "guarantees": {"robustness": not_yet_certified(config.sigma).as_dict()},
+        "guarantees": {"robustness": {}},
         "versions": software_versions(),
         "device": device,
     }

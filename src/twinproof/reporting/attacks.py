@@ -12,17 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
-from twinproof.auditing.certificate_verdict import nothing_inside
+from twinproof.auditing.certificate_verdict import FLIPPED, AttackedCertificate, CertificateAudit, nothing_inside
 from twinproof.data.record import Dataset
 from twinproof.errors import UserError
 from twinproof.evaluation.accuracy import Interval
+from twinproof.evaluation.attack_record import AttackLine, Attacks, AttackSettings
 from twinproof.evaluation.attack_results import Scores, attack_results, budget
 from twinproof.evaluation.certified import CertifiedLine, already_refuted, answered_correctly, certified_curve, line_of, reach
-from twinproof.evaluation.protocols import CLEAN, Protocol, Target
-from twinproof.reporting.evidence import AttackFiles, Certification
+from twinproof.evaluation.protocols import CLEAN, Protocol, Target, size_name
+from twinproof.reporting.evidence import Certification
 from twinproof.reporting.examples import misfit
-from twinproof.runs.attacks import AttackLine, AttackSettings, size_name
-from twinproof.runs.audits import FLIPPED, AttackedCertificate, CertificateAudit
 from twinproof.runs.certificates import Certificate
 
 CURVE_POINTS = 120
@@ -154,7 +153,7 @@ class AttackFacts:
         """Share of the attacked inputs that is certified against each size, from 0 on; empty where it is not known."""
         if not self.follows or not self.certificates:
             return []
-        sizes = [self.settings.sizes[-1] * point / CURVE_POINTS for point in range(CURVE_POINTS + 1)]
+        sizes = [self.settings.plan.sizes[-1] * point / CURVE_POINTS for point in range(CURVE_POINTS + 1)]
         shares = certified_curve(self.certificates, [needed_radius(self.settings, size) for size in sizes])
         return [(size, share) for size, (_, share) in zip(sizes, shares, strict=True)]
 
@@ -164,14 +163,14 @@ class AttackFacts:
 
     def where(self, size: float) -> str:
         """A size in words: ``l2 size 0.25``."""
-        return f"{self.settings.norm} size {size_name(size)}"
+        return f"{self.settings.plan.norm} size {size_name(size)}"
 
     def evidence(self, dataset: Dataset | None) -> CrossingEvidence:
         """Measures every attacked input that contradicts a certificate against its original: exactly, in stored levels."""
         found = self.contradictions
         arrays = [example.stored for example in found if example.stored is not None]
         usable = dataset is not None and not misfit(dataset, [example.clean for example in found])
-        if dataset is None or not usable or len(arrays) < len(found) or dataset.levels != self.settings.levels:
+        if dataset is None or not usable or len(arrays) < len(found) or dataset.levels != self.settings.noise.levels:
             return CrossingEvidence(len(found), None)
         if any(array.shape != dataset.shape for array in arrays):
             return CrossingEvidence(len(found), None)
@@ -229,22 +228,24 @@ class AuditFacts:
         return RatioCounts(tuple(edge / BINS_PER_RADIUS for edge in range(bins + 1)), tuple(inside), tuple(beyond), not_found)
 
 
-def attack_facts(files: AttackFiles, certifications: Sequence[Certification]) -> AttackFacts:
-    """Holds attacks against the certificates of their norm, or else the first ones."""
-    settings, results, lines = files.record.settings, files.record.results, files.lines
-    suitable = (one for one in certifications if one.settings is not None and one.settings.norm == settings.certificate_norm)
-    certified = next(suitable, certifications[0])
-    line = None if certified.settings is None else line_of(certified.settings, certified.certificates, settings.model_sha256)
+def attack_facts(attacks: Attacks, certifications: Sequence[Certification]) -> AttackFacts:
+    """Holds attacks against the certification that they name, or else that of their norm, or the first."""
+    settings, results, lines = attacks.settings, attacks.results, attacks.lines
+    named = [one for one in certifications if one.name == settings.certificates]
+    suitable = [one for one in certifications if one.settings and one.settings.method.norm == settings.method.norm]
+    certified = (named or suitable or certifications)[0]
+    about = certified.settings
+    line = None if about is None else line_of(about, certified.certificates, settings.network.model_sha256)
     held = _held(lines, line)
     counted = _counted(settings, lines, line)
     crossed = tuple(one for one in _RESULTS.validate_python(counted or results).sizes if one.crossing)
     against = [one for size in crossed for one in contradicting(lines, size.size, _covered(settings, size.size, held))]
     chosen = choose_attacked(lines)
-    arrays = files.inputs() if chosen or against else {}
+    arrays = attacks.inputs if chosen or against else {}
     return AttackFacts(
-        name=files.name,
+        name=attacks.name,
         certification=certified.name,
-        expected=certified.settings is not None and already_refuted(certified.settings),
+        expected=about is not None and already_refuted(about),
         settings=settings,
         recorded=results,
         results=_RESULTS.validate_python(results),
@@ -256,22 +257,22 @@ def attack_facts(files: AttackFiles, certifications: Sequence[Certification]) ->
     )
 
 
-def audit_facts(name: str, audit: CertificateAudit, certifications: Sequence[Certification]) -> AuditFacts:
+def audit_facts(audit: CertificateAudit, certifications: Sequence[Certification]) -> AuditFacts:
     """Finds the certificates that the audit is about by their digest."""
     about = next((one for one in certifications if one.sha256 == audit.settings.certificates_sha256), None)
     settings = None if about is None else about.settings
     return AuditFacts(
-        name=name,
+        name=audit.name,
         certification=None if about is None else about.name,
         expected=settings is not None and already_refuted(settings),
         audit=audit,
-        levels=None if settings is None else settings.levels,
+        levels=None if settings is None else settings.noise.levels,
     )
 
 
 def needed_radius(settings: AttackSettings, size: float) -> float:
     """The radius, in the certificates' norm, that covers an attack of that size."""
-    return reach(settings.norm, size, settings.certificate_norm, settings.dimension)
+    return reach(settings.plan.norm, size, settings.method.norm, settings.dimension)
 
 
 def choose_attacked(lines: Sequence[AttackLine], count: int = SHOWN) -> list[AttackLine]:
@@ -339,8 +340,6 @@ def _counted(settings: AttackSettings, lines: Sequence[AttackLine], line: Certif
 def _outside(settings: AttackSettings, size: float, attacked: NDArray[Any], original: NDArray[Any]) -> bool:
     """Whether the attacked input lies outside the ball of its size."""
     moves: list[int] = np.abs(attacked.astype(np.int64) - original.astype(np.int64)).ravel().tolist()
-    if settings.norm == "linf":
-        spent = max(moves, default=0)
-    else:
-        spent = sum(move * move for move in moves) if settings.norm == "l2" else sum(moves)
-    return spent > budget(settings.norm, size, settings.levels)
+    norm = settings.plan.norm
+    spent = max(moves, default=0) if norm == "linf" else sum(move * move for move in moves) if norm == "l2" else sum(moves)
+    return spent > budget(norm, size, settings.noise.levels)

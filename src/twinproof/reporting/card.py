@@ -169,7 +169,7 @@ def _robust_half(certification: Certification, *, several: bool) -> CardHalf:
     filled = {
         "norm": certification.words.norm,
         "votes": voting_text(settings),
-        "alpha": numbers.probability(settings.alpha) if settings else "alpha",
+        "alpha": numbers.probability(settings.sampling.alpha) if settings else "alpha",
     }
     limits = tuple(text.format(**filled) for text in _ROBUSTNESS_LIMITS)
     return CardHalf(
@@ -180,7 +180,7 @@ def _robust_half(certification: Certification, *, several: bool) -> CardHalf:
         promised=certification.promised,
         whom=f"Each certified input{tested}.",
         numbers=_robust_numbers(certification),
-        limits=(*limits, _SHARED_NOISE) if settings and settings.shared_noise else limits,
+        limits=(*limits, _SHARED_NOISE) if settings and settings.sampling.shared_noise else limits,
     )
 
 
@@ -202,17 +202,17 @@ def _robust_numbers(certification: Certification) -> Rows:
     settings = certification.settings
     if settings is None or not certification.certificates:
         return []
-    rows = []
+    asked, rows = settings.sampling, []
     for share in SHARES:
         radius = radius_at_accuracy(certification.certificates, share)
         held = "not reached" if radius is None else f"≥ {numbers.down(radius)}"
         rows.append((f"radius held by {numbers.percent_down(share, 0)}{certification.words.suffix}", held))
     rows += [
-        ("norm of the radii", settings.norm),
+        ("norm of the radii", settings.method.norm),
         ("bound", bound_text(settings)),
         ("noise", noise_text(settings)),
-        ("sigma of the noise", numbers.setting(settings.sigma)),
-        ("draws for each input" + (", at most" if settings.target_radius is not None else ""), numbers.setting(settings.n)),
-        ("alpha for each input", numbers.probability(settings.alpha)),
+        ("sigma of the noise", numbers.setting(settings.noise.sigma)),
+        ("draws for each input" + (", at most" if certification.target is not None else ""), numbers.setting(asked.n)),
+        ("alpha for each input", numbers.probability(asked.alpha)),
     ]
-    return rows + ([("draws of the noise", "shared by all inputs")] if settings.shared_noise else [])
+    return rows + ([("draws of the noise", "shared by all inputs")] if asked.shared_noise else [])

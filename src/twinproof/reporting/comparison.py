@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from twinproof.evaluation.accuracy import Interval
 from twinproof.evaluation.certified import certified_curve
@@ -16,15 +17,15 @@ from twinproof.reporting.page import render
 from twinproof.reporting.words import RadiusWords
 
 _COMPARABLE = (
-    ("norm", "the norm of the radii"),
-    ("bound", "the bound"),
-    ("law", "the law of the noise"),
-    ("place", "the place of the noise"),
-    ("statistic", "the statistic"),
-    ("alpha", "alpha"),
-    ("n", "the number of draws"),
-    ("target_radius", "the target radius at which drawing stopped"),
-    ("shared_noise", "whether inputs shared their noise"),
+    ("method.norm", "the norm of the radii"),
+    ("method.bound", "the bound"),
+    ("noise.law", "the law of the noise"),
+    ("noise.place", "the place of the noise"),
+    ("method.statistic", "the statistic"),
+    ("sampling.alpha", "alpha"),
+    ("sampling.n", "the number of draws"),
+    ("sampling.target_radius", "the target radius at which drawing stopped"),
+    ("sampling.shared_noise", "whether inputs shared their noise"),
 )
 
 
@@ -134,7 +135,7 @@ def _member(name: str, run: RunFacts, certification: Certification) -> Member:
 
 def _differences(runs: Sequence[RunFacts], certifications: Sequence[Certification]) -> list[str]:
     settings = [one.settings for one in certifications if one.settings is not None]
-    values = {words: {getattr(one, field) for one in settings} for field, words in _COMPARABLE}
+    values = {words: {attrgetter(field)(one) for one in settings} for field, words in _COMPARABLE}
     values["the data set"] = {str(run.data.get("name")) for run in runs}
     values["the number of certified inputs"] = {len(one.certificates) for one in certifications}
     values["delta"] = {run.privacy.delta for run in runs if run.privacy.delta is not None}

@@ -1,7 +1,6 @@
-"""The evidence of a run: its certifications, attacks and audits, each with its name.
+"""The certifications of a run as a report shows them, each with its name and its promise.
 
-The only place that knows where these files lie. Released files alone are read; a file that is broken is a RunError, one that is
-absent is not.
+A file that is broken is a RunError, one that is absent is not.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from numpy.typing import NDArray
-
+from twinproof.certification import record
+from twinproof.certification.record import CertificateSettings
 from twinproof.errors import DataError
 from twinproof.evaluation.accuracy import Interval
 from twinproof.evaluation.certified import CertifiedSummary, answered_correctly, certified_curve, default_radii, summarize
@@ -21,14 +20,12 @@ from twinproof.files import sha256_file
 from twinproof.guarantee import PROMISING, Guarantee, Kind, Status
 from twinproof.reporting.numbers import file_down
 from twinproof.reporting.words import RadiusWords, Undone
-from twinproof.runs.attacks import AttackLine, AttackRecord, read_attack_lines, read_attacked_inputs, read_attacks
-from twinproof.runs.audits import CertificateAudit, read_audit
-from twinproof.runs.certificates import ABSTAIN, Certificate, CertificateSettings, read_certificates, read_settings
-from twinproof.runs.layout import RunLayout
+from twinproof.runs.certificates import ABSTAIN, Certificate
+from twinproof.runs.layout import FORMAT
 
 CURVE_POINTS = 200
 BINS = 24
-_DEFAULT_BOUND = "tight"
+_UNCERTIFIED = "uncertified"
 _STEPS = (5.0, 2.0, 1.0, 0.5, 0.25, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
 _TABLE_ROWS = 5
 
@@ -82,7 +79,7 @@ class Certification:
     @property
     def words(self) -> RadiusWords:
         """What its radii may be called."""
-        return RadiusWords.of(self.settings.norm if self.settings else "l2", self.guarantee.status, self.undone)
+        return RadiusWords.of(self.settings.method.norm if self.settings else "l2", self.guarantee.status, self.undone)
 
     @property
     def promised(self) -> bool:
@@ -92,7 +89,7 @@ class Certification:
     @property
     def target(self) -> float | None:
         """The radius at which drawing stopped."""
-        return self.settings.target_radius if self.settings else None
+        return self.settings.sampling.target_radius if self.settings else None
 
     @property
     def right_end(self) -> float:
@@ -133,20 +130,6 @@ class Certification:
         return RadiusCounts(tuple(width * edge for edge in range(BINS + 1)), tuple(correct), tuple(wrong), silent)
 
 
-@dataclass(frozen=True)
-class AttackFiles:
-    """One evaluation under attack; the attacked inputs are read on demand, as they may be large."""
-
-    name: str
-    record: AttackRecord
-    lines: list[AttackLine]
-    root: Path
-
-    def inputs(self) -> dict[str, NDArray[Any]]:
-        """The attacked inputs in stored levels, by the name of their entry."""
-        return read_attacked_inputs(self.root)
-
-
 def section(record: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     """The mapping at ``key``, empty where there is none (a null, an older file)."""
     value = record.get(key)
@@ -155,27 +138,18 @@ def section(record: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 def certifications(root: Path, run: Mapping[str, Any]) -> Iterator[Certification]:
     """All certifications of the run; at least one, without settings where there are none, for what ``run.json`` promises."""
-    settings, lines, path = read_settings(root), tuple(read_certificates(root)), RunLayout(root).certificates_csv
-    name = "uncertified"
-    if settings is not None:
-        name = settings.norm if settings.bound == _DEFAULT_BOUND else f"{settings.norm}-{settings.bound}"
-    guarantee = recorded_guarantee(Kind.ROBUSTNESS, section(section(run, "guarantees"), "robustness"))
-    digest = sha256_file(path) if path.is_file() else None
-    yield Certification(name, guarantee, settings, lines if settings else (), digest)
-
-
-def attack_files(root: Path) -> Iterator[AttackFiles]:
-    """All evaluations under attack."""
-    record = read_attacks(root)
-    if record is not None:
-        yield AttackFiles(record.settings.norm, record, read_attack_lines(root), root)
-
-
-def audit_files(root: Path) -> Iterator[tuple[str, CertificateAudit]]:
-    """All audits of certificates."""
-    audit = read_audit(root)
-    if audit is not None:
-        yield audit.settings.norm, audit
+    promises = section(section(run, "guarantees"), "robustness")
+    found = record.certifications(root)
+    if run.get("format") != FORMAT:  # formats 1 and 2 have one promise, before certification too
+        promises = dict.fromkeys(found or (_UNCERTIFIED,), promises)
+    for name in {**found, **promises} or (_UNCERTIFIED,):
+        guarantee = recorded_guarantee(Kind.ROBUSTNESS, section(promises, name))
+        one = found.get(name)
+        if one is None:
+            yield Certification(name, guarantee, None, (), None)
+            continue
+        digest = sha256_file(one.csv) if one.csv.is_file() else None
+        yield Certification(name, guarantee, one.settings, tuple(one.certificates) if digest else (), digest)
 
 
 def recorded_guarantee(kind: Kind, record: Mapping[str, Any]) -> Guarantee:

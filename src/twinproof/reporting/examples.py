@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from twinproof.data.record import Dataset, InputKind
+from twinproof.evaluation.attack_record import AttackLine
 from twinproof.evaluation.certified import answered_correctly
-from twinproof.runs.attacks import AttackLine
 from twinproof.runs.certificates import ABSTAIN, Certificate
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def attacked_misfit(attacks: AttackFacts, dataset: Dataset) -> str:
     if any(example.stored is None for example in attacks.examples):
         return "attacks.safetensors does not hold them"
     same = all(example.stored is not None and example.stored.shape == dataset.shape for example in attacks.examples)
-    return "" if same and attacks.settings.levels == dataset.levels else "they have another form than the test records"
+    return "" if same and attacks.settings.noise.levels == dataset.levels else "they have another form than the test records"
 
 
 def drawable(dataset: Dataset) -> bool:

@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from twinproof.auditing.certificate_verdict import audits_of
 from twinproof.evaluation.accuracy import Interval
+from twinproof.evaluation.attack_record import attacks_of
 from twinproof.files import sha256_file
 from twinproof.guarantee import EMPTY_EPSILON, PROMISING, Guarantee, Kind
 from twinproof.reporting.attacks import AttackFacts, AuditFacts, attack_facts, audit_facts
 from twinproof.reporting.evidence import (
     Certification,
-    attack_files,
-    audit_files,
     certifications,
     promised,
     recorded_guarantee,
@@ -122,8 +122,8 @@ def load_facts(root: Path, verification: Mapping[str, Any] | None = None, *, exa
     """Reads the run in ``root``; a RunError where a file that exists is broken, never for one that is not there."""
     run = read_run_json(root)
     certified = tuple(certifications(root, run))
-    attacks = tuple(attack_facts(one, certified) for one in attack_files(root))
-    audits = tuple(audit_facts(name, audit, certified) for name, audit in audit_files(root))
+    attacks = tuple(attack_facts(one, certified) for one in attacks_of(root).values())
+    audits = tuple(audit_facts(one, certified) for one in audits_of(root).values())
     refused = verification is not None and verification.get("ok") is not True
     contradicted = {one.certification for one in attacks if one.refutes} | {one.certification for one in audits if one.refutes}
     return RunFacts(

@@ -16,17 +16,22 @@ from twinproof.reporting.evidence import Certification
 from twinproof.reporting.examples import attacked_misfit, choose_examples, misfit
 from twinproof.reporting.facts import RunFacts, number
 from twinproof.reporting.numbers import file_down, file_up
+from twinproof.runs.records import values_of
 
 FORMAT = 3
+_NOISE = ("noise.law", "noise.place", "noise.sigma", "sampling.n", "sampling.alpha")
 _CERTIFICATION = (
-    *("norm", "bound", "law", "place", "sigma", "n", "alpha", "statistic", "confidence", "runner_up"),
-    *("shared_noise", "form", "arithmetic", "target_radius"),
+    *("method.norm", "method.bound", "method.statistic", "method.confidence", "method.runner_up", *_NOISE),
+    *("sampling.shared_noise", "network.form", "network.arithmetic", "sampling.target_radius"),
 )
 _ATTACKS = (
-    *("norm", "sizes", "attacks", "protocols", "steps", "restarts", "draws", "paper_steps", "aim"),
-    *("inputs", "certificate_norm", "bound", "law", "place", "sigma", "n", "alpha"),
+    *("plan.norm", "plan.sizes", "plan.attacks", "plan.protocols", "plan.steps", "plan.restarts", "plan.draws"),
+    *("plan.paper_steps", "plan.aim", "inputs", "method.bound", *_NOISE),
 )
-_AUDIT = ("state", "norm", "inputs", "attackable", "within", "outward", "steps", "draws", "votes", "false_flips")
+_AUDIT = (
+    *("state", "norm", "inputs", "attackable", "within", "outward", "budget.steps", "budget.draws", "budget.votes"),
+    "false_flips",
+)
 
 
 def json_copy(facts: RunFacts, dataset: Dataset | None = None) -> dict[str, Any]:
@@ -84,7 +89,7 @@ def _certification(one: Certification, dataset: Dataset | None) -> dict[str, Any
     record: dict[str, Any] = {
         "name": one.name,
         "claim": one.words.claim,
-        "settings": {name: getattr(one.settings, name) for name in _CERTIFICATION},
+        "settings": values_of(one.settings, *_CERTIFICATION) if one.settings else None,
         "certified": one.summary.as_dict() if one.summary else None,
         "certified_inputs": len(one.certificates),
         "radius_at_accuracy": {},
@@ -113,7 +118,8 @@ def _attacks(one: AttackFacts, dataset: Dataset | None, shown: Dataset | None) -
     return {
         "name": one.name,
         "certification": one.certification,
-        **{name: getattr(one.settings, name) for name in _ATTACKS},
+        **values_of(one.settings, *_ATTACKS),
+        "certificate_norm": one.settings.method.norm,
         "results": one.recorded,
         "follows": one.follows,
         "crossing": one.refutes,
@@ -129,7 +135,7 @@ def _audit(one: AuditFacts) -> dict[str, Any]:
     return {
         "name": one.name,
         "certification": one.certification,
-        **{name: getattr(audit.settings, name) for name in _AUDIT},
+        **values_of(audit.settings, *_AUDIT),
         "current": one.certification is not None,
         "verdict": None if audit.verdict is None else {**asdict(audit.verdict), "verdict": audit.verdict.words},
         "attacked": len(audit.attacked),

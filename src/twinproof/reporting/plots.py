@@ -160,7 +160,7 @@ def attack_curves(attacks: AttackFacts) -> list[AttackCurve]:
     """One curve for each attack and protocol (the lowest over what was attacked), and the worst case of the adaptive ones."""
     curves = []
     for protocol in (Protocol.PAPER, Protocol.ADAPTIVE):
-        for attack in attacks.settings.attacks:
+        for attack in attacks.settings.plan.attacks:
             found = {
                 measure: [one.lowest(protocol, measure, attack) for one in attacks.results.sizes] for measure, _ in _PANELS
             }
@@ -239,8 +239,8 @@ def _draw_progress(axes: Axes, frame: Frame, points: Sequence[tuple[int, float]]
 def _draw_attacks(
     axes: Axes, frame: Frame, attacks: AttackFacts, curves: Sequence[AttackCurve], measure: str, title: str
 ) -> None:
-    largest = attacks.settings.sizes[-1]
-    _share_axes(axes, frame, f"attack size ({attacks.settings.norm})", title, 1.05 * largest)
+    largest = attacks.settings.plan.sizes[-1]
+    _share_axes(axes, frame, f"attack size ({attacks.settings.plan.norm})", title, 1.05 * largest)
     axes.set_xlim(-0.03 * largest, 1.05 * largest)
     axes.locator_params(axis="x", nbins=4 if frame.narrow else 5)
     axes.set_ylim(0, 1.03)

@@ -11,11 +11,11 @@ from twinproof.auditing.verify import verify_run
 from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError, UserError, system_faults
 from twinproof.files import make_folder, write_atomic, write_json
-from twinproof.recipes.run_data import load_run_data
 from twinproof.reporting.comparison import comparison_page, differences, distinct_names
 from twinproof.reporting.facts import load_facts
 from twinproof.reporting.json_copy import FORMAT, json_copy
 from twinproof.reporting.page import run_page
+from twinproof.runs.dataset import load_run_data
 from twinproof.runs.layout import COMPLETE, RunLayout, read_run_json
 from twinproof.runs.run import Run
 from twinproof_verify import Originals
@@ -31,13 +31,13 @@ class ReportFiles:
 
 @system_faults("run the same command again")
 def report_run(
-    root: str | Path, *, source: str | None = None, data_root: str | Path | None = None, examples: bool = False
+    run: Run | str | Path, *, source: str | None = None, data_root: str | Path | None = None, examples: bool = False
 ) -> ReportFiles:
-    """Verifies a run and writes its report. Examples need the test data; without them the report says so.
+    """Verifies a run, or the directory of one, and writes its report. Without the test data it has no examples, and says so.
 
     Test records of your own data, as they are and attacked, are shown only with ``examples``.
     """
-    root = Path(root)
+    root = run.root if isinstance(run, Run) else Path(run)
     if read_run_json(root).get("state") != COMPLETE:
         return write_report(root, examples=examples)
     dataset: Dataset | None = None

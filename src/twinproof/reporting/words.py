@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from twinproof.certification.record import CertificateSettings
 from twinproof.guarantee import Status
-from twinproof.runs.certificates import CertificateSettings
 
 _LAWS = {"gaussian": "Gaussian", "laplace": "Laplace"}
 _PLACES = {
@@ -83,18 +83,19 @@ class RadiusWords:
 
 def noise_text(settings: CertificateSettings) -> str:
     """Law and place of the noise: ``Gaussian, after the first layer``."""
-    return f"{_LAWS.get(settings.law, settings.law)}, {_PLACES.get(settings.place, settings.place)}"
+    return f"{_LAWS.get(settings.noise.law, settings.noise.law)}, {_PLACES.get(settings.noise.place, settings.noise.place)}"
 
 
 def voting_text(settings: CertificateSettings | None) -> str:
     """How the smoothed classifier finds its answer."""
-    scores = settings is not None and settings.statistic == "scores"
+    scores = settings is not None and settings.method.statistic == "scores"
     return "averages its scores over noisy copies" if scores else "votes over noisy copies"
 
 
 def bound_text(settings: CertificateSettings) -> str:
     """The bound that turned draws into radii, and the statistic and confidence bound where they are not the usual ones."""
-    of_laplace = (settings.bound, settings.law) == ("published", "laplace")
-    named = _APPENDIX_N if of_laplace else _BOUNDS.get(settings.bound, settings.bound)
-    how = [settings.statistic, settings.confidence] + ([settings.runner_up] if settings.runner_up != "complement" else [])
+    method = settings.method
+    of_laplace = (method.bound, settings.noise.law) == ("published", "laplace")
+    named = _APPENDIX_N if of_laplace else _BOUNDS.get(method.bound, method.bound)
+    how = [str(method.statistic), method.confidence] + ([str(method.runner_up)] if method.runner_up != "complement" else [])
     return named if how == ["votes", "clopper-pearson"] else f"{named}; {', '.join(how)}"

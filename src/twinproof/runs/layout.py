@@ -75,6 +75,11 @@ class _Guarantee(_Record):
 
 class _Guarantees(_Record):
     privacy: _Guarantee = _Guarantee()
+    robustness: dict[str, _Guarantee] = {}
+
+
+class _FormerGuarantees(_Record):
+    privacy: _Guarantee = _Guarantee()
     robustness: _Guarantee = _Guarantee()
 
 
@@ -111,6 +116,12 @@ class RunFile(_Record):
     seconds: Length | None = None
 
 
+class FormerRunFile(RunFile):
+    """``run.json`` of format 1 and 2, with one promise of robustness."""
+
+    guarantees: _FormerGuarantees | None = None  # type: ignore[assignment]
+
+
 Needs = Mapping[str, Sequence[str]]
 """Keys that must be there, by the section that they stand in."""
 STARTED: Needs = {
@@ -123,14 +134,7 @@ NETWORK: Needs = {"": ("config", "data"), "config": ("model", "width"), "data": 
 """What its network is built from."""
 DATA: Needs = {"": ("config", "data"), "config": ("data",), "data": ("shape", "classes", "levels", "test_records")}
 """What its data are recognised by."""
-_PROMISE = ("status", "promise", "theorem", "assumptions", "reason", "values")
-GUARANTEES: Needs = {"": ("guarantees",)}
-PROMISES: Needs = {
-    "": ("guarantees",),
-    "guarantees": ("privacy", "robustness"),
-    "guarantees.privacy": _PROMISE,
-    "guarantees.robustness": _PROMISE,
-}
+GUARANTEES: Needs = {"": ("guarantees",), "guarantees": ("privacy", "robustness")}
 """What is promised of a complete run."""
 ANSWER: Needs = {"": ("accuracy",)}
 """What is said of a training that ended."""
@@ -163,9 +167,9 @@ class StepLine(_Record):
     step: Count
 
 
-FORMAT = 2
-"""The format that is written now. A run keeps the number it began with, whatever is added to it later."""
-FORMATS = (1, 2)
+FORMAT = 3
+"""The format that is written now (docs/formats/run.md)."""
+FORMATS = (1, 2, 3)
 """The formats that are read."""
 
 
@@ -196,16 +200,6 @@ class RunLayout:
         return self.root / "metrics.jsonl"
 
     @property
-    def certificates_json(self) -> Path:
-        """Settings of the certification."""
-        return self.root / "certificates.json"
-
-    @property
-    def certificates_csv(self) -> Path:
-        """One line per certified input."""
-        return self.root / "certificates.csv"
-
-    @property
     def report_html(self) -> Path:
         """The report for people."""
         return self.root / "report.html"
@@ -224,7 +218,7 @@ class RunLayout:
 def read_run_json(root: Path, needs: Needs | None = None) -> dict[str, Any]:
     """The content of ``run.json``; a clear error where ``root`` is no run or the file is broken.
 
-    ``needs`` are the keys that must be there (``run_model.STARTED`` and others).
+    ``needs`` are the keys that must be there (``STARTED`` and others).
     """
     path = RunLayout(root).run_json
     if not path.is_file():
@@ -237,7 +231,7 @@ def read_run_json(root: Path, needs: Needs | None = None) -> dict[str, Any]:
         )
     found = read_json(path)
     refuse_unknown_format(path, found.record.get("format"))  # first: of a newer format the keys may differ
-    found.typed(RunFile)
+    found.typed(RunFile if found.record["format"] == FORMAT else FormerRunFile)
     refuse_missing(root, found.record, needs or {})
     return found.record
 
@@ -277,9 +271,9 @@ def write_run_json(root: Path, record: dict[str, Any]) -> None:
     write_json(RunLayout(root).run_json, {"format": FORMAT, **record})
 
 
-def plugins_entry(root: Path, plugins: Iterable[Plugin | None]) -> dict[str, Any]:
-    """The entry ``plugins`` with these added: what the run uses from outside of this package; nothing where it uses nothing."""
-    known: list[dict[str, str]] = read_run_json(root).get("plugins", [])
+def plugins_entry(record: Mapping[str, Any], plugins: Iterable[Plugin | None]) -> dict[str, Any]:
+    """The entry ``plugins`` of ``run.json`` with these added: what the run uses from outside of this package."""
+    known: list[dict[str, str]] = record.get("plugins", [])
     added = [plugin.as_dict() for plugin in plugins if plugin is not None]
     return {"plugins": known + [one for one in added if one not in known]} if known or added else {}
 
@@ -306,10 +300,8 @@ def update_run_json(root: Path, *, files: Iterable[str] = (), **changes: Any) ->
 def exclusive(root: Path, *, waits: bool = False) -> Iterator[None]:
     """Holds the run directory for this process; the system lets go of it when the process ends, however it ends.
 
-    Guarantees
-        While one process is inside, another one that asks gets a ``RunError`` at once and touches nothing, or ``waits`` until
-        it may go in. The lock lies on the directory itself, so that no file is left behind. A directory that vanishes while
-        it is held ends the work as a fault of the system, whatever else it broke.
+    While one process is inside, another one gets a ``RunError`` at once, or ``waits``. The lock lies on the directory itself,
+    so that no file is left behind; a directory that vanishes ends the work as a fault of the system.
     """
     handle = os.open(root, os.O_RDONLY)
     try:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-from twinproof.errors import RunError
+from twinproof.errors import RunError, UserError
 from twinproof.files import LARGEST_INTEGER, LARGEST_RECORD, LARGEST_TABLE, read_bounded, strict_json
 
 Kind = TypeVar("Kind")
@@ -53,11 +54,11 @@ class JsonObject:
     place: str = ""
     fix: str = ""
 
-    def typed(self, kind: type[Kind], *, optional: Sequence[str] = ()) -> Kind:
+    def typed(self, kind: type[Kind]) -> Kind:
         """The object as a ``kind`` (a model or a dataclass). No value is converted, but for integers where floats are wanted.
 
-        Every field of a dataclass must be there, those with a default too, except the ``optional`` ones: what a record does
-        not say must not be taken for a default.
+        Every field of a dataclass, and of those inside it, must be there: what a record does not say must not be taken for a
+        default.
         """
         try:
             found: Kind = _adapter(kind).validate_json(self.content, strict=True)
@@ -67,13 +68,27 @@ class JsonObject:
             got = "; ".join("nothing" if fault["type"] == "missing" else shown(fault["input"]) for fault in faults)
             wanted = "; ".join(dict.fromkeys(fault["msg"] for fault in faults))
             raise self._broken(keys, got, wanted) from error
-        needed = [field.name for field in fields(kind) if field.name not in optional] if is_dataclass(kind) else []
-        if missing := [name for name in needed if name not in self.record]:
+        except UserError as error:  # a record that checks itself
+            raise self._broken(error.where, error.got, error.wanted, error.fix) from error
+        if missing := list(_missing(found, self.record)):
             raise self._broken(", ".join(missing[:_NAMED]), "nothing", "a value for every key")
         return found
 
-    def _broken(self, keys: str, got: str, wanted: str) -> RunError:
-        return broken(self.path, ", ".join(part for part in (self.place, f"key {keys}") if part), got, wanted, self.fix)
+    def inside(self, section: str, record: dict[str, Any]) -> JsonObject:
+        """A section of the object as one of its own, which states the same format."""
+        inner = {"format": self.record.get("format"), **record}
+        return replace(self, content=json.dumps(inner).encode(), record=inner, place=f"section {section}")
+
+    def _broken(self, keys: str, got: str, wanted: str, fix: str = "") -> RunError:
+        return broken(self.path, ", ".join(part for part in (self.place, f"key {keys}") if part), got, wanted, fix or self.fix)
+
+
+def _missing(found: Any, record: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for name, value in vars(found).items() if is_dataclass(found) else ():
+        if name not in record:
+            yield prefix + name
+        elif is_dataclass(value):
+            yield from _missing(value, record[name], f"{prefix}{name}.")
 
 
 _ADAPTERS: dict[Any, TypeAdapter[Any]] = {}

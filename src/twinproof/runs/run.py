@@ -16,10 +16,12 @@ from twinproof.data.record import Dataset
 from twinproof.errors import RunError, UserError
 from twinproof.extensions import where_to_get
 from twinproof.files import sha256_file
-from twinproof.guarantee import Guarantee, Kind, Status
+from twinproof.guarantee import PROMISING, Guarantee, Kind, Status
 from twinproof.layers.run_network import build_run_network
-from twinproof.runs.layout import COMPLETE, DATA, NETWORK, PROMISES, RunLayout, read_run_json, refuse_missing
+from twinproof.runs.layout import COMPLETE, DATA, FORMAT, GUARANTEES, NETWORK, RunLayout, read_run_json, refuse_missing
 from twinproof.runs.private_files import load_seconds
+from twinproof.runs.reading import broken
+from twinproof.runs.records import CERTIFICATES, evidence
 
 _OWN = "own:"
 
@@ -43,8 +45,9 @@ class Run:
     network: nn.Module | None = None
 
     @classmethod
-    def open(cls, root: Path, network: nn.Module | None = None) -> Run:
+    def open(cls, root: str | Path, network: nn.Module | None = None) -> Run:
         """Opens a finished run; an unfinished one is an error that says how to go on."""
+        root = Path(root)
         record = read_run_json(root)
         if record.get("state") != COMPLETE:
             raise RunError(
@@ -57,6 +60,10 @@ class Run:
         refuse_missing(root, record, NETWORK)
         return cls(root, record, network)
 
+    def __repr__(self) -> str:
+        spent = "" if self.epsilon is None or self.guarantee.status not in PROMISING else f", epsilon {self.epsilon:g}"
+        return f"Run({str(self.root)!r}, {self.record['config'].get('recipe')}, privacy {self.guarantee.status}{spent})"
+
     @property
     def layout(self) -> RunLayout:
         """Where its files lie."""
@@ -65,12 +72,17 @@ class Run:
     @property
     def guarantee(self) -> Guarantee:
         """What is promised about the training records."""
-        return self._guarantee(Kind.PRIVACY)
+        refuse_missing(self.root, self.record, GUARANTEES)
+        return self._guarantee(Kind.PRIVACY, self.record["guarantees"]["privacy"])
 
     @property
-    def robustness(self) -> Guarantee:
-        """What is promised about predictions."""
-        return self._guarantee(Kind.ROBUSTNESS)
+    def robustness(self) -> dict[str, Guarantee]:
+        """What is promised about predictions now, by the name of the certification; empty before the first."""
+        record = read_run_json(self.root, GUARANTEES)
+        found: dict[str, Any] = record["guarantees"]["robustness"]
+        if record["format"] != FORMAT:
+            found = dict.fromkeys(evidence(self.root, CERTIFICATES), found)
+        return {name: self._guarantee(Kind.ROBUSTNESS, promise) for name, promise in found.items()}
 
     @property
     def epsilon(self) -> float | None:
@@ -159,15 +171,18 @@ class Run:
             )
         return copy.deepcopy(self.network)
 
-    def _guarantee(self, kind: Kind) -> Guarantee:
-        refuse_missing(self.root, self.record, PROMISES)
-        record = self.record["guarantees"][str(kind)]
-        return Guarantee(
-            kind,
-            Status(record["status"]),
-            record["promise"],
-            theorem=record["theorem"],
-            assumptions=tuple(record["assumptions"]),
-            reason=record["reason"],
-            values=tuple(record["values"].items()),
-        )
+    def _guarantee(self, kind: Kind, record: dict[str, Any]) -> Guarantee:
+        try:
+            return Guarantee(
+                kind,
+                Status(record["status"]),
+                record["promise"],
+                theorem=record["theorem"],
+                assumptions=tuple(record["assumptions"]),
+                reason=record["reason"],
+                values=tuple(record["values"].items()),
+            )
+        except KeyError as error:
+            raise broken(
+                self.layout.run_json, f"key guarantees.{kind}.{error.args[0]}", "nothing", "the format of docs/formats/run.md"
+            ) from error

@@ -11,7 +11,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import FunctionType, MethodType
 from typing import Literal
 
 import numpy as np
@@ -24,6 +23,7 @@ from twinproof.compute.seeds import own_generators, seed_default_generators, see
 from twinproof.data.record import Split
 from twinproof.errors import ConfigError
 from twinproof.keys import Key
+from twinproof.layers.known import is_known
 from twinproof.layers.noise import NoiseLayer, RandomSpread
 
 
@@ -94,7 +94,6 @@ def expected_passes(expected: float, size: int) -> float:
     return sum(0.5 * math.erfc((number * size + 0.5 - expected) / (deviation * math.sqrt(2))) for number in range(most))
 
 
-_KNOWN_ROOTS = ("torch.nn.", "twinproof.layers.")
 # Layers that draw numbers in forward take them from torch's global generator, which threads would share.
 _DRAWING = (
     nn.modules.dropout._DropoutNd,
@@ -134,26 +133,6 @@ def pass_mode(model: nn.Module, device: torch.device) -> PassMode:
 def layers_draw(model: nn.Module) -> bool:
     """Whether a layer may draw random numbers in forward; unknown layers may."""
     return not is_known(model) or any(isinstance(layer, _DRAWING) for layer in model.modules())
-
-
-def is_known(model: nn.Module) -> bool:
-    """Whether torch or this package wrote every layer, and nobody has hooked into one or replaced one of its methods."""
-    return all(
-        type(layer).__module__.startswith(_KNOWN_ROOTS)
-        and not layer._forward_hooks
-        and not layer._forward_pre_hooks
-        and not layer._backward_hooks
-        and not layer._backward_pre_hooks
-        and not any(_is_foreign(layer, name, value) for name, value in vars(layer).items())
-        for layer in model.modules()
-    )
-
-
-def _is_foreign(layer: nn.Module, name: str, value: object) -> bool:
-    """Whether an attribute is code of somebody else: a method replaced, or a function that is not torch's."""
-    if callable(getattr(type(layer), name, None)):
-        return True
-    return isinstance(value, FunctionType | MethodType) and not (value.__module__ or "").startswith("torch.")
 
 
 @dataclass(frozen=True)

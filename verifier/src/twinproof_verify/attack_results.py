@@ -19,13 +19,11 @@ from numpy.typing import NDArray
 
 from twinproof_verify.attacks import FLOAT_SLACK, AttackSettings, AttackTable, Entry, entries_of
 from twinproof_verify.certificate_lines import Lines
-from twinproof_verify.certificates import SCORES
+from twinproof_verify.certificates import SCORES, CertificateSettings
 from twinproof_verify.evidence import Originals, raw_tensors, shown
-from twinproof_verify.files import ATTACKS, CERTIFICATES
 from twinproof_verify.findings import Problem
 from twinproof_verify.models import ROUNDING_UNIT, Anything, differences, exact, share, special
 
-FILE = ATTACKS.tensors
 _KINDS = {"U8": "<u1", "U16": "<u2"}
 # Rows measured together: what an int64 copy of wide inputs may take.
 _ROWS = 512
@@ -34,28 +32,28 @@ _LARGEST_BUDGET = 2**62
 Tensors = dict[str, NDArray[Any]]
 
 
-def read_attacked_inputs(content: bytes, settings: AttackSettings) -> tuple[Tensors, list[Problem]]:
+def read_attacked_inputs(content: bytes, file: str, settings: AttackSettings) -> tuple[Tensors, list[Problem]]:
     """The tensors that the settings ask for, as rows of coordinates, and what is wrong with the others."""
     found = raw_tensors(content)
     if isinstance(found, str):
-        return {}, [Problem(FILE, "the attacked inputs cannot be loaded", found, "a safetensors file")]
+        return {}, [Problem(file, "the attacked inputs cannot be loaded", found, "a safetensors file")]
     names = [entry.name for entry in entries_of(settings)]
     strange = sorted(set(found) - set(names))
-    problems = [Problem(FILE, "a tensor belongs to no attack", shown(name), "an entry of attacks.csv") for name in strange]
+    problems = [Problem(file, "a tensor belongs to no attack", shown(name), "an entry of attacks.csv") for name in strange]
     tensors: Tensors = {}
     for name in names:
         if name not in found:
-            problems.append(Problem(FILE, f"there is no tensor {shown(name)}", "nothing", "one for each entry"))
+            problems.append(Problem(file, f"there is no tensor {shown(name)}", "nothing", "one for each entry"))
             continue
         shape, kind = [int(size) for size in found[name]["shape"]], str(found[name]["dtype"])
         if kind not in _KINDS or shape[:1] != [settings.inputs] or math.prod(shape[1:]) != settings.dimension:
             wanted = f"U8 or U16, {settings.inputs} inputs of {settings.dimension} coordinates"
-            problems.append(Problem(FILE, f"{name}: these are no inputs", f"{shown(kind)} {shown(shape)}", wanted))
+            problems.append(Problem(file, f"{name}: these are no inputs", f"{shown(kind)} {shown(shape)}", wanted))
             continue
         rows = np.frombuffer(found[name]["data"], dtype=_KINDS[kind]).reshape(settings.inputs, settings.dimension)
-        if (most := int(rows.max(initial=0))) > settings.levels:
+        if (most := int(rows.max(initial=0))) > settings.noise.levels:
             what = f"{name}: an input lies outside the range"
-            problems.append(Problem(FILE, what, str(most), f"0..{settings.levels}"))
+            problems.append(Problem(file, what, str(most), f"0..{settings.noise.levels}"))
         tensors[name] = rows
     return tensors, problems
 
@@ -89,19 +87,21 @@ def ball_problems(
     if originals is None:
         yield from _apart_problems(tensors, table, settings)
         return
-    inputs, norm, levels = originals.rows(0, settings.inputs), settings.norm, settings.levels
+    inputs, norm, levels = originals.rows(0, settings.inputs), settings.plan.norm, settings.noise.levels
     for entry, length in zip(table.entries, table.length[1:], strict=True):
         moved = distances(tensors[entry.name], inputs, norm)
         true = in_units(moved, norm, levels)
         outside = moved > budget(norm, entry.size, levels)
-        yield from _first(entry, outside, "an attacked input lies outside the ball", true, f"at most {entry.size}")
+        yield from _first(table, entry, outside, "an attacked input lies outside the ball", true, f"at most {entry.size}")
         lie = ~((length >= true - FLOAT_SLACK) & (length <= true + ROUNDING_UNIT + FLOAT_SLACK))
-        yield from _first(entry, lie & ~outside, "an attacked input is not as far away as attacks.csv says", true, "length")
+        yield from _first(
+            table, entry, lie & ~outside, "an attacked input is not as far away as attacks.csv says", true, "length"
+        )
 
 
 def _apart_problems(tensors: Tensors, table: AttackTable, settings: AttackSettings) -> Iterator[Problem]:
     """Each version of an input against the one that is said to be nearest to the original (often the original itself)."""
-    norm, levels = settings.norm, settings.levels
+    norm, levels = settings.plan.norm, settings.noise.levels
     nearest = table.length[1:].argmin(axis=0)
     anchors = np.zeros_like(tensors[table.entries[0].name], dtype=np.uint16)
     for at, entry in enumerate(table.entries):
@@ -111,17 +111,21 @@ def _apart_problems(tensors: Tensors, table: AttackTable, settings: AttackSettin
         apart = in_units(distances(tensors[entry.name], anchors, norm), norm, levels)
         outside = ~(apart <= length + spare + FLOAT_SLACK)
         wanted = "versions of one input no further apart than their lengths together"
-        yield from _first(entry, outside, "an attacked input lies outside the ball", apart, wanted)
+        yield from _first(table, entry, outside, "an attacked input lies outside the ball", apart, wanted)
 
 
-def _first(entry: Entry, mask: NDArray[np.bool_], what: str, column: NDArray[np.float64], wanted: str) -> Iterator[Problem]:
+def _first(
+    table: AttackTable, entry: Entry, mask: NDArray[np.bool_], what: str, column: NDArray[np.float64], wanted: str
+) -> Iterator[Problem]:
     """One problem for an entry, naming the first input of several."""
     places = np.flatnonzero(mask)
     if len(places):
         got = f"input {places[0]} at a distance of {float(column[places[0]])!r}; {len(places)} inputs in all"
-        yield Problem(FILE, f"{entry.name}: {what}", got, wanted)
+        yield Problem(table.files.tensors, f"{entry.name}: {what}", got, wanted)
 
 
+# What ``certified_by`` calls the files that radii come from.
+CERTIFICATES_CSV, ATTACKS_CSV = "certificates.csv", "attacks.csv"
 # Flips with a smaller probability are not explained by chance.
 FALSE_ALARM = 1e-6
 # What rests on certificates, of ``results`` and of one size, and so grows stale when the run is certified anew.
@@ -145,22 +149,20 @@ class CertifiedLine:
 
 
 def certified_line(
-    table: AttackTable, settings: AttackSettings, certificates: dict[str, Any], lines: Lines | None
+    table: AttackTable, settings: AttackSettings, certificates: CertificateSettings | None, lines: Lines | None
 ) -> CertifiedLine | None:
-    """The run's own certificates (None where they cannot be used); without any, the inputs as judged before attacking.
+    """The certificates that the attacks name (None where they cannot be used); without any, the inputs as judged before.
 
     Attacks are judged by votes. The class of the highest mean score need not be the one with the most votes, so certificates
     by scores are not compared with them.
     """
-    if certificates.get("statistic") == SCORES or not (certificates or lines is not None):
-        return CertifiedLine(ATTACKS.csv, table.correct[0], table.radius[0], settings.alpha, independent=True)
-    alpha, shared = certificates.get("alpha"), certificates.get("shared_noise")
-    if lines is None or not isinstance(alpha, float) or not isinstance(shared, bool):
-        return None
-    if not len(lines.rows) or (lines.index != np.arange(len(lines.rows))).any():
+    if settings.certificates is None or (certificates is not None and certificates.method.statistic == SCORES):
+        return CertifiedLine(ATTACKS_CSV, table.correct[0], table.radius[0], settings.sampling.alpha, independent=True)
+    if certificates is None or lines is None or not len(lines.rows) or (lines.index != np.arange(len(lines.rows))).any():
         return None
     correct = np.asarray((lines.prediction == lines.label) & (lines.label >= 0))
-    return CertifiedLine(CERTIFICATES.csv, correct, lines.radius, alpha, not shared)
+    sampling = certificates.sampling
+    return CertifiedLine(CERTIFICATES_CSV, correct, lines.radius, sampling.alpha, not sampling.shared_noise)
 
 
 def reach(norm: str, size: float, certificate_norm: str, dimension: int) -> float:
@@ -174,27 +176,27 @@ def reach(norm: str, size: float, certificate_norm: str, dimension: int) -> floa
 
 
 def result_problems(
-    table: AttackTable, settings: AttackSettings, certificates: dict[str, Any], lines: Lines | None
+    table: AttackTable, settings: AttackSettings, certificates: CertificateSettings | None, lines: Lines | None
 ) -> Iterator[Problem]:
     """Every value of ``results`` that the lines and the present certificates do not give."""
     line = certified_line(table, settings, certificates, lines)
     if line is None:
         what = "results cannot be checked without sound certificates"
-        yield Problem(ATTACKS.json, what, "broken certificates", "sound ones")
+        yield Problem(table.files.json, what, "broken certificates", "sound ones")
         return
     for path, got, wanted in differences(settings.results, _expected(table, settings, line), "results"):
-        if _CERTIFIED.fullmatch(path) and line.source == CERTIFICATES.csv:
+        if _CERTIFIED.fullmatch(path) and line.source == CERTIFICATES_CSV:
             what = f"{path} does not follow from attacks.csv and the present certificates"
             wanted = f"{wanted}; if the run was certified anew: attack it again, which renews results"
-            yield Problem(ATTACKS.json, what, got, wanted)
+            yield Problem(table.files.json, what, got, wanted)
         else:
-            yield Problem(ATTACKS.json, f"{path} does not follow from attacks.csv", got, wanted)
+            yield Problem(table.files.json, f"{path} does not follow from attacks.csv", got, wanted)
 
 
 def _expected(table: AttackTable, settings: AttackSettings, line: CertifiedLine) -> dict[str, Any]:
-    sizes = [_at_size(size, table, settings, line) for size in settings.sizes]
-    norm, levels = settings.norm, settings.levels
-    unheard = sum(budget(norm, size, levels) == 0 for size in settings.sizes)
+    sizes = [_at_size(size, table, settings, line) for size in settings.plan.sizes]
+    norm, levels = settings.plan.norm, settings.noise.levels
+    unheard = sum(budget(norm, size, levels) == 0 for size in settings.plan.sizes)
     warnings = unheard + sum(one["crossing"] for one in sizes) + sum(one.get("weaker", False) for one in sizes)
     return {
         "clean": _scores(_worst(table, [0], 0.0)),
@@ -211,7 +213,7 @@ def _expected(table: AttackTable, settings: AttackSettings, line: CertifiedLine)
 
 def _at_size(size: float, table: AttackTable, settings: AttackSettings, line: CertifiedLine) -> dict[str, Any]:
     """The entry of one size; a count stands beside each share, so that differences are taken exactly."""
-    far = reach(settings.norm, size, settings.certificate_norm, settings.dimension)
+    far = reach(settings.plan.norm, size, settings.method.norm, settings.dimension)
     here = [at for at, entry in enumerate(table.entries, start=1) if entry.size == size]
     result: dict[str, Any] = {"size": exact(size), "reach": exact(far), **_held(table, here, line, far, settings)}
     paper = [at for at in here if table.entries[at - 1].protocol == "paper"]
@@ -271,7 +273,7 @@ def _held(table: AttackTable, here: list[int], line: CertifiedLine, reach: float
     both = min(len(line.correct), table.label.shape[1])
     covered = line.correct[:both] & (line.radius[:both] >= reach)
     flips = int((table.misled[here][:, :both].any(axis=0) & covered).sum())
-    chance = min(1.0, line.alpha + len(here) * settings.alpha)
+    chance = min(1.0, line.alpha + len(here) * settings.sampling.alpha)
     # All inputs: where the true radius is just below the size, every certificate of that size is false. Format 1 counted only
     # those with such a certificate.
     trials = int(covered.sum()) if settings.format == 1 else both

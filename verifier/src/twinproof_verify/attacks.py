@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, Field
 
 from twinproof_verify import models
-from twinproof_verify.bounds import Counts, Rule, Way, Whole
+from twinproof_verify.bounds import CLOPPER_PEARSON, COMPLEMENT, Counts, Rule, Whole
 from twinproof_verify.certificate_lines import (
     ABSTAIN,
     CLASS,
@@ -31,26 +31,36 @@ from twinproof_verify.certificate_lines import (
     wrong,
 )
 from twinproof_verify.certificates import (
+    FLOAT32,
     INPUT,
+    VOTES,
+    Former,
+    Made,
+    Method,
     Noise,
+    NoiseRecord,
     NormName,
+    Sampling,
     Smoothed,
     bound_problems,
-    known_bounds,
+    keys_of,
+    nested,
+    network_problems,
     noise_problems,
+    rule_of,
     size_problems,
 )
 from twinproof_verify.evidence import Originals, shown
-from twinproof_verify.files import ATTACKS, CERTIFICATES
+from twinproof_verify.files import Evidence
 from twinproof_verify.findings import Problem
-from twinproof_verify.models import ROUNDING_UNIT, block, number, read
+from twinproof_verify.models import ROUNDING_UNIT, Record, block, number, read
 from twinproof_verify.run_json import PublicData, plugin_names
 
 KNOWN = ("fgsm", "ifgsm", "mim", "pgd")
 # What the gradients of each protocol come from, in the order of the lines.
 TARGETS = {"paper": ("network",), "adaptive": ("network", "smoothed")}
-# Keys here, and what they must agree with in certificates.json: another one is another smoothed classifier, or other radii.
-REPEATED = {"sigma": "sigma", "certificate_norm": "norm", "law": "law", "place": "place", "bound": "bound"}
+# What must agree with the certificates: another one is another smoothed classifier, or other radii.
+REPEATED = (("noise", "sigma"), ("method", "norm"), ("noise", "law"), ("noise", "place"), ("method", "bound"))
 STALE = "stale: another smoothed classifier was attacked than the one of the run"
 NOBODY = -1
 # A decimal of six places, read as a float, against another float.
@@ -59,7 +69,6 @@ FLOAT_SLACK = 1e-9
 HEADER = b"index,protocol,target,attack,size,label,aim,length,network,network_unrounded,prediction,votes,top,radius,draws"
 _ENTRY = rb"[a-z]{1,20},[a-z]{1,20},[a-z0-9_-]{1,40},[0-9.e+-]{1,24}"
 _FORM = Form(
-    ATTACKS.csv,
     HEADER,
     "this is no line of an attack",
     (COUNT, _ENTRY, COUNT, CLASS, LENGTH, COUNT, COUNT, CLASS, COUNT, COUNT, LENGTH, COUNT),
@@ -84,9 +93,10 @@ def _different(words: list[str]) -> list[str]:
     return words
 
 
-class AttackSettings(Smoothed):
-    """attacks.json; its results are counted again."""
+class Plan(Record):
+    """What was asked for."""
 
+    norm: NormName
     sizes: Annotated[list[models.Positive], Field(min_length=1, max_length=1000), AfterValidator(_growing)]
     attacks: Annotated[list[str], Field(min_length=1), AfterValidator(_different)]
     protocols: Annotated[list[Literal["paper", "adaptive"]], Field(min_length=1), AfterValidator(_different)]
@@ -96,24 +106,68 @@ class AttackSettings(Smoothed):
     draws: models.PositiveCount
     paper_steps: models.PositiveCount
     aim: Annotated[str, Field(pattern=r"^(next|least-likely|class:(0|[1-9][0-9]{0,8}))$")] | None
+
+
+class JudgingMethod(Method):
+    """Answers at attacked inputs are plain votes, whatever the certificates were made with."""
+
+    statistic: Literal["votes"]
+    confidence: Literal["clopper-pearson"]
+    runner_up: Literal["complement"]
+
+
+class JudgingSampling(Sampling):
+    """One look, and noise of each input's own."""
+
+    target_radius: None
+    shared_noise: Literal[False]
+
+
+class AttackSettings(Smoothed):
+    """attacks.json; its results are counted again."""
+
+    method: JudgingMethod
+    sampling: JudgingSampling
+    plan: Plan
+    certificates: models.Name | None
     inputs: models.PositiveCount
-    certificate_norm: NormName
-    noise_dimension: models.PositiveCount
+    dimension: models.PositiveCount
     random_network: bool
     results: dict[str, Any]
 
     @property
-    def noise(self) -> Noise:
-        """The noise of the smoothed classifier that was attacked."""
-        return Noise.of(ATTACKS.json, self, norm="certificate_norm", dimension="noise_dimension")
-
-    @property
     def rule(self) -> Rule | None:
-        """How votes at an attacked input become a radius: one look after n draws; None for a bound that is not known here."""
-        if self.bound not in known_bounds(self):
-            return None
-        norms = (self.operator_norm, self.slack, self.slackless_norm)
-        return Rule(self.sigma, self.tau, self.n, self.alpha, Way(law=self.law, bound=self.bound), *norms)
+        """How votes at an attacked input become a radius; None for a bound that is not known here."""
+        return rule_of(self, self.sampling.n, self.sampling.alpha)
+
+
+_FORMER: Former = {
+    "plan": keys_of(Plan),
+    "method": {"norm": "certificate_norm", "bound": "bound"},
+    "sampling": {name: name for name in ("n0", "n", "alpha")},
+    "noise": {**keys_of(NoiseRecord), "dimension": "noise_dimension"},
+    "network": {name: name for name in ("model_sha256", "form")},
+    "made": keys_of(Made),
+}
+_FORMER["noise"].pop("operator_norm_method")
+
+
+def attacks_nested(record: dict[str, Any], name: str | None, classes: int | None) -> dict[str, Any]:
+    """A record from before format 3 as that has it; what it did not say was always the same.
+
+    ``name`` is that of the certificates beside it. The precision was not written down, and is compared with nothing.
+    """
+    made = nested(record, _FORMER)
+    plain = {"statistic": VOTES, "confidence": CLOPPER_PEARSON, "runner_up": COMPLEMENT}
+    made["method"] |= plain
+    made["sampling"] |= {"target_radius": None, "shared_noise": False}
+    made["noise"]["operator_norm_method"] = "not stated"
+    made["network"] |= {"arithmetic": FLOAT32, "classes": classes or 1}
+    if "certificates" not in made:
+        made["certificates"] = name
+    else:
+        made["certificates (format 3)"] = made.pop("certificates")
+    return made
 
 
 @dataclass(frozen=True)
@@ -136,53 +190,53 @@ CLEAN = Entry("clean", "none", "none", 0.0)
 
 def entries_of(settings: AttackSettings) -> tuple[Entry, ...]:
     """The entries that sound settings ask for, in the order of their lines."""
+    plan = settings.plan
     return tuple(
         Entry(protocol, target, attack, size)
-        for size in settings.sizes
-        for protocol in settings.protocols
-        for attack in settings.attacks
+        for size in plan.sizes
+        for protocol in plan.protocols
+        for attack in plan.attacks
         for target in TARGETS[protocol]
     )
 
 
 def read_attacks(
-    record: dict[str, Any], data: PublicData, run: dict[str, Any], certificates: dict[str, Any]
+    file: str, record: dict[str, Any], data: PublicData, run: dict[str, Any], certificates: tuple[str, dict[str, Any]] | None
 ) -> tuple[AttackSettings | None, list[Problem]]:
-    """Settings that can be used (else None), and what is wrong with them, against data, noise and certificates too."""
-    file, bounds = ATTACKS.json, plugin_names(run, "bound")
+    """Settings that can be used (else None), and what is wrong with them, against data, noise and certificates too.
+
+    ``certificates`` are the file and the settings of those that the attacks are compared with, None without any.
+    """
     settings, problems = read(AttackSettings, record, file)
-    problems += size_problems(file, record, data, dimension="noise_dimension")
-    if certificates:
-        problems += _stale_problems(record, certificates)
-    else:
-        problems += _sigma_problems(record, run)
+    problems += size_problems(file, record, data)
+    problems += _sigma_problems(file, record, run) if certificates is None else _stale_problems(file, record, *certificates)
     if settings is None:
         return None, problems
-    unknown = [name for name in settings.attacks if name not in (*KNOWN, *plugin_names(run, "attack"))]
+    problems += network_problems(file, settings, data.classes)
+    unknown = [name for name in settings.plan.attacks if name not in (*KNOWN, *plugin_names(run, "attack"))]
     if unknown:
         problems.append(Problem(file, "attacks has a value it cannot have", shown(unknown), ", ".join(KNOWN)))
-    unproven = list(bound_problems(file, settings, bounds))
-    problems += [*unproven, *noise_problems(settings.noise)]
+    unproven = list(bound_problems(file, settings, plugin_names(run, "bound")))
+    problems += [*unproven, *noise_problems(Noise.of(file, settings))]
     return None if unknown or unproven else settings, problems
 
 
-def _stale_problems(record: dict[str, Any], certificates: dict[str, Any]) -> Iterator[Problem]:
+def _stale_problems(file: str, record: dict[str, Any], of: str, certificates: dict[str, Any]) -> Iterator[Problem]:
     """Attacks on another smoothed classifier say nothing about the one that is certified now."""
-    for name, theirs in REPEATED.items():
-        said, wanted = record.get(name), certificates.get(theirs)
+    for section, name in REPEATED:
+        said, wanted = block(record, section).get(name), block(certificates, section).get(name)
         if said is not None and wanted is not None and said != wanted:
-            fix = f"{theirs} {shown(wanted)} ({CERTIFICATES.json}); attack again with --overwrite"
-            yield Problem(ATTACKS.json, STALE, f"{name} {shown(said)}", fix)
+            fix = f"{name} {shown(wanted)} ({of}); attack again with --overwrite"
+            yield Problem(file, STALE, f"{name} {shown(said)}", fix)
 
 
-def _sigma_problems(record: dict[str, Any], run: dict[str, Any]) -> Iterator[Problem]:
+def _sigma_problems(file: str, record: dict[str, Any], run: dict[str, Any]) -> Iterator[Problem]:
     """Without certificates it is the run's own sigma; that of a noise layer is in the weights, and is checked with these."""
-    config = block(run, "config")
-    own, said = number(config.get("sigma")), number(record.get("sigma"))
-    inside = config.get("noise_layer") is not None or record.get("place") != INPUT
+    config, noise = block(run, "config"), block(record, "noise")
+    own, said = number(config.get("sigma")), number(noise.get("sigma"))
+    inside = config.get("noise_layer") is not None or noise.get("place") != INPUT
     if not inside and said is not None and own is not None and said != own:
-        wanted = f"sigma {own!r} (config); attack again with --overwrite"
-        yield Problem(ATTACKS.json, STALE, f"sigma {said!r}", wanted)
+        yield Problem(file, STALE, f"sigma {said!r}", f"sigma {own!r} (config); attack again with --overwrite")
 
 
 @dataclass(frozen=True)
@@ -192,6 +246,7 @@ class AttackTable:
     ``answers`` are the same lines one after the other, as certificates at the attacked inputs.
     """
 
+    files: Evidence
     entries: tuple[Entry, ...]
     label: Whole
     length: NDArray[np.float64]
@@ -213,20 +268,21 @@ class AttackTable:
 
 
 def read_lines(
-    content: bytes, settings: AttackSettings, data: PublicData, originals: Originals | None
+    content: bytes, files: Evidence, settings: AttackSettings, data: PublicData, originals: Originals | None
 ) -> tuple[AttackTable | None, int, list[Problem]]:
     """The lines as a table (None where they are not those that the settings ask for), their number, and what is wrong."""
-    table = read_table(content, _FORM)
+    table = read_table(content, _FORM, files.csv)
     index, label, aim, _, network, unrounded, prediction, votes, top, _, draws = table.cells.T
     correct = (prediction == label).astype(np.int64)
     radius, length, count = table.decimals(9), table.decimals(3), len(table.rows)
-    answers = Lines(table.rows, index, label, prediction, Counts.of_votes(votes), top, correct, radius, draws, ATTACKS.csv)
+    answers = Lines(table.rows, index, label, prediction, Counts.of_votes(votes), top, correct, radius, draws, files.csv)
     problems = table.problems
     if data.classes is not None:
         wanted = f"0..{data.classes - 1}"
         for name, column in (("label", label), ("top", top), ("network", network), ("network_unrounded", unrounded)):
             problems += wrong(answers, column >= data.classes, f"{name} is no class", column, lambda at: wanted)
-    problems += wrong(answers, draws != settings.n, "draws is not n", draws, lambda at: str(settings.n))
+    n = settings.sampling.n
+    problems += wrong(answers, draws != n, "draws is not n", draws, lambda at: str(n))
     if settings.rule is not None:
         problems += vote_problems(answers, settings.rule)
     entries = entries_of(settings)
@@ -235,6 +291,7 @@ def read_lines(
         return None, count, [*problems, *faults]
     shape = (len(entries) + 1, settings.inputs)
     made = AttackTable(
+        files,
         entries,
         label.reshape(shape),
         length.reshape(shape),
@@ -252,12 +309,12 @@ def _order_problems(answers: Lines, words: list[bytes], entries: tuple[Entry, ..
     wanted = inputs * (len(entries) + 1)
     if len(answers.rows) != wanted:
         what = "the number of lines is not the one that attacks.json asks for"
-        yield Problem(ATTACKS.csv, what, f"{len(answers.rows)} lines", f"{wanted} lines")
+        yield Problem(answers.file, what, f"{len(answers.rows)} lines", f"{wanted} lines")
         return
     texts = [f"{one.protocol},{one.target},{one.attack},{size_text(one.size)},".encode() for one in (CLEAN, *entries)]
     strange = [at for at, got in enumerate(words) if got != texts[at // inputs]]
     yield from named(
-        ATTACKS.csv,
+        answers.file,
         answers.rows[strange].tolist(),
         "the attack is not the one that attacks.json asks for here",
         lambda at: text_of(words[strange[at]][:-1]),
@@ -287,18 +344,19 @@ def _input_problems(
 
 def _aims(aim: Whole, true: Whole, settings: AttackSettings, classes: int | None) -> Whole | None:
     """The class that each line aims at: nobody's, the one that the rule names, or at least another one than the true one."""
-    if settings.aim is None:
+    rule = settings.plan.aim
+    if rule is None:
         return np.full_like(true, NOBODY)
     if classes is None:
         return None
     following = (true + 1) % classes
-    if settings.aim == "next":
+    if rule == "next":
         return following
-    if settings.aim == "least-likely":
+    if rule == "least-likely":
         # The network's last choice cannot be asked here, but is the same in all lines of an input.
         first = np.tile(aim[: settings.inputs], len(true) // settings.inputs)
         return np.where((first >= 0) & (first < classes) & (first != true), first, following)
-    chosen = int(settings.aim.partition(":")[2])
+    chosen = int(rule.partition(":")[2])
     return np.where(true == chosen, following, chosen)
 
 
@@ -309,4 +367,5 @@ def label_problems(table: AttackTable, certificates: Lines) -> Iterator[Problem]
     if len(different):
         at = int(different[0])
         got = f"input {at}: {table.label[0, at]}; {len(different)} inputs in all"
-        yield Problem(ATTACKS.csv, "labels are not those of certificates.csv", got, str(certificates.label[at]))
+        what, wanted = "labels are not those of certificates.csv", f"{certificates.label[at]} ({certificates.file})"
+        yield Problem(table.files.csv, what, got, wanted)

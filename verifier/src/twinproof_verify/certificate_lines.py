@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from twinproof_verify.bounds import UNION, Counts, Rule, Whole
 from twinproof_verify.evidence import Originals, format_down, shown
-from twinproof_verify.files import CERTIFICATES
 from twinproof_verify.findings import Problem
 from twinproof_verify.models import ROUNDING_UNIT
 from twinproof_verify.run_json import PublicData
@@ -44,7 +43,6 @@ def text_of(raw: bytes) -> str:
 class Form:
     """How a file's lines look: its header, its cells as patterns, and which run of them is kept as text (if any)."""
 
-    file: str
     header: bytes
     what: str
     cells: tuple[bytes, ...]
@@ -70,15 +68,15 @@ class Table:
         return np.asarray(self.cells[:, column] / 1e6)
 
 
-def read_table(content: bytes, form: Form) -> Table:
+def read_table(content: bytes, form: Form, file: str) -> Table:
     """All lines of ``content`` after its header, as far as they are of ``form``."""
     problems: list[Problem] = []
     end = content.rfind(b"\n") + 1
     if end < len(content):
-        problems.append(Problem(form.file, "the last line is cut off", text_of(content[end:]), "a final newline"))
+        problems.append(Problem(file, "the last line is cut off", text_of(content[end:]), "a final newline"))
     start = content.find(b"\n") + 1 or len(content) + 1
     if content[: start - 1] != form.header:
-        problems.append(Problem(form.file, "the header is wrong", text_of(content[: start - 1]), form.header.decode()))
+        problems.append(Problem(file, "the header is wrong", text_of(content[: start - 1]), form.header.decode()))
     many, one = re.compile(rb"(?:%b\n)*+" % form.line), re.compile(form.line)
     words = None if form.words is None else re.compile(form.words)
     broken: list[tuple[int, bytes]] = []
@@ -98,10 +96,10 @@ def read_table(content: bytes, form: Form) -> Table:
             break
     width = len(form.cells) - (form.words is not None)
     numbers = [number for number, _ in broken]
-    problems += named(form.file, numbers, form.what, lambda at: text_of(broken[at][1]), lambda at: form.header.decode())
+    problems += named(file, numbers, form.what, lambda at: text_of(broken[at][1]), lambda at: form.header.decode())
     if len(broken) > MOST_BROKEN:
         got = f"{len(broken)} broken lines"
-        problems.append(Problem(form.file, "the rest of the file was not read", got, "lines of the format"))
+        problems.append(Problem(file, "the rest of the file was not read", got, "lines of the format"))
     cells = np.concatenate([np.zeros(0, dtype=np.int64), *parts]).reshape(-1, width)
     return Table(np.concatenate([np.zeros(0, dtype=np.int64), *rows]), cells, texts, problems)
 
@@ -141,8 +139,8 @@ ABSTAIN = -1
 # Bounds this close to each other are on either side for two correct programs.
 UNDECIDED = 1e-12
 _CELLS = (COUNT, COUNT, CLASS, COUNT, COUNT, LENGTH, rb"[01]", COUNT)
-_NARROW = Form(CERTIFICATES.csv, HEADER, "this is no certificate", _CELLS)
-_WIDE = Form(CERTIFICATES.csv, WIDE_HEADER, "this is no certificate", (*_CELLS, SUM, COUNT, SUM))
+_NARROW = Form(HEADER, "this is no certificate", _CELLS)
+_WIDE = Form(WIDE_HEADER, "this is no certificate", (*_CELLS, SUM, COUNT, SUM))
 
 
 @dataclass(frozen=True)
@@ -161,7 +159,7 @@ class Lines:
     correct: Whole
     radius: NDArray[np.float64]
     draws: Whole
-    file: str = CERTIFICATES.csv
+    file: str
 
     def only(self, mask: NDArray[np.bool_]) -> Lines:
         """The lines under ``mask``."""
@@ -179,12 +177,13 @@ def named(
         yield Problem(file, f"{what}, also in {len(rows) - NAMED_LINES} more lines", f"up to line {rows[-1]}", "no such line")
 
 
-def read_lines(content: bytes, *, wide: bool = False) -> tuple[Lines, list[Problem]]:
+def read_lines(content: bytes, file: str, *, wide: bool = False) -> tuple[Lines, list[Problem]]:
     """The columns of certificates.csv, and every line that is no certificate; ``wide`` with those of scores and runners-up."""
-    table = read_table(content, _WIDE if wide else _NARROW)
+    table = read_table(content, _WIDE if wide else _NARROW, file)
     index, label, prediction, votes, top, _, correct, draws, *sums = table.cells.T
     counts = Counts(votes, *sums) if wide else Counts.of_votes(votes)
-    return Lines(table.rows, index, label, prediction, counts, top, correct, table.decimals(5), draws), table.problems
+    lines = Lines(table.rows, index, label, prediction, counts, top, correct, table.decimals(5), draws, file)
+    return lines, table.problems
 
 
 def line_problems(lines: Lines, rules: Sequence[Rule], inputs: object, data: PublicData) -> Iterator[Problem]:

@@ -18,7 +18,7 @@ from twinproof_verify import models
 from twinproof_verify.bounds import BOUNDS, CLOPPER_PEARSON, COMPLEMENT, CONFIDENCES, GAUSSIAN, LAPLACE, PUBLISHED, Rule, Way
 from twinproof_verify.evidence import format_down, shown
 from twinproof_verify.findings import Problem
-from twinproof_verify.models import ROUNDING_UNIT, Origin, Record, read
+from twinproof_verify.models import ROUNDING_UNIT, Record, block, read
 from twinproof_verify.run_json import PublicData
 
 NORMS = ("l2", "linf", "l1")
@@ -38,33 +38,66 @@ TABLE_ENDS = {GAUSSIAN: 8.5, LAPLACE: 36.0}
 FLOAT32_EXACT = 2**24
 
 NormName = Literal["l2", "linf", "l1"]
-Arithmetic = Literal["float32", "tf32"]
 
 
-class Smoothed(Origin):
-    """What records say of a smoothed classifier and of how it was asked, whatever they are about."""
+class Made(Record):
+    """Where and when a record was made."""
 
-    format: models.Format
-    state: Literal["complete"]
+    device: models.Text
+    versions: dict[str, str]
+    created: models.UtcTime
+    seconds: models.NotNegative
+
+
+class Network(Record):
+    """The network as it was run."""
+
     model_sha256: models.Digest
+    form: models.Text
+    arithmetic: Literal["float32", "tf32"]
+    classes: models.PositiveCount
+
+
+class Method(Record):
+    """What each draw counts, and what is proven from the counts."""
+
     norm: NormName
+    bound: models.Text
+    statistic: Literal["votes", "scores"]
+    confidence: Literal["clopper-pearson", "hoeffding", "empirical-bernstein"]
+    runner_up: Literal["complement", "union"]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether lines hold nothing but votes: the others are bounded by the complement."""
+        return (self.statistic, self.runner_up) == (VOTES, COMPLEMENT)
+
+
+class Sampling(Record):
+    """How many draws, at which failure probability."""
+
+    n0: models.PositiveCount
+    n: models.Draws
+    alpha: models.OpenProbability
+    target_radius: models.Positive | None
+    shared_noise: bool
+
+
+class NoiseRecord(Record):
+    """The noise, and how far what gets it moves when the input does."""
+
+    law: Literal["gaussian", "laplace"]
+    place: Literal["input", "first-layer", "input-and-first-layer"]
     sigma: models.Positive
     grid: models.Grid
     levels: models.PositiveCount
     dimension: models.PositiveCount
     tau: models.NotNegative
-    n0: models.PositiveCount
-    n: models.Draws
-    alpha: models.OpenProbability
-    key: models.KeyText
-    form: models.Text
-    law: Literal["gaussian", "laplace"]
-    place: Literal["input", "first-layer", "input-and-first-layer"]
-    bound: models.Text
     operator_norm: models.Positive
+    operator_norm_method: models.Text
     slack: models.NotNegative
     # Of noise at two places: the norm that needs no slack.
-    slackless_norm: models.Positive | None = None
+    slackless_norm: models.Positive | None
 
 
 class Look(Record):
@@ -74,33 +107,77 @@ class Look(Record):
     alpha: models.OpenProbability
 
 
+class Work(Record):
+    """What certificates, attacks and audits say alike."""
+
+    state: Literal["complete"]
+    key: models.KeyText
+    network: Network
+    made: Made
+
+
+class Smoothed(Work):
+    """What records say of a smoothed classifier and of how it was asked, whatever they are about."""
+
+    format: models.Format
+    method: Method
+    sampling: Sampling
+    noise: NoiseRecord
+
+    @property
+    def flat(self) -> dict[str, Any]:
+        """Every value under its own name, without the sections."""
+        record = self.model_dump()
+        return {**record, **record["network"], **record["made"], **record["sampling"], **record["noise"], **record["method"]}
+
+
 class CertificateSettings(Smoothed):
     """certificates.json."""
 
-    largest_radius: models.NotNegative
     inputs: models.Count
-    target_radius: models.Positive | None
-    arithmetic: Arithmetic
-    shared_noise: bool
     looks: Annotated[list[Look], Field(min_length=1, max_length=1000)]
-    statistic: Literal["votes", "scores"]
-    confidence: Literal["clopper-pearson", "hoeffding", "empirical-bernstein"]
-    runner_up: Literal["complement", "union"]
-    classes: models.PositiveCount
     resolution: models.PositiveCount
-    operator_norm_method: models.Text
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether lines hold nothing but votes: the others are bounded by the complement."""
-        return (self.statistic, self.runner_up) == (VOTES, COMPLEMENT)
+    largest_radius: models.NotNegative
 
 
+def keys_of(*sections: type[Record]) -> dict[str, str]:
+    """The keys of some sections, each with the name that it has always had."""
+    return {name: name for section in sections for name in section.model_fields}
+
+
+Former = dict[str, dict[str, str]]
+"""For each section of a record its keys, and how they were called before format 3, when they stood beside the others."""
+FORMER_CERTIFICATES: Former = {
+    "method": keys_of(Method),
+    "sampling": keys_of(Sampling),
+    "noise": keys_of(NoiseRecord),
+    "network": keys_of(Network),
+    "made": keys_of(Made),
+}
 # The keys that name the method; the certificates of the first version had none of them.
-METHOD = (
-    *("law", "place", "bound", "statistic", "confidence", "runner_up", "classes", "resolution", "operator_norm"),
-    *("operator_norm_method", "slack"),
-)
+METHOD = ("statistic", "confidence", "runner_up", "law", "place", "bound", "resolution", "operator_norm", "slack")
+
+
+def nested(record: dict[str, Any], former: Former) -> dict[str, Any]:
+    """A record from before format 3 with its sections. A key that had no place then has none here."""
+    moved = {old for keys in former.values() for old in keys.values()}
+    rest = {f"{name} (format 3)" if name in former else name: value for name, value in record.items() if name not in moved}
+    sections = {section: {new: record[old] for new, old in keys.items() if old in record} for section, keys in former.items()}
+    if "noise" in sections:
+        sections["noise"].setdefault("slackless_norm", None)
+    return {**rest, **sections}
+
+
+def read_nested(record: dict[str, Any] | None, former: Former | None) -> dict[str, Any]:
+    """``record`` as format 3 has it; with ``former`` it is of an earlier one."""
+    return {} if record is None else record if former is None else nested(record, former)
+
+
+def format_problems(file: str, record: dict[str, Any], *, former: bool) -> Iterator[Problem]:
+    """Each layout has formats of its own."""
+    stated = record.get("format")
+    if type(stated) is int and (stated < 3) != former:
+        yield Problem(file, "format has a value it cannot have here", str(stated), "1 or 2" if former else "3, as in run.json")
 
 
 @dataclass(frozen=True)
@@ -122,11 +199,10 @@ class Noise:
     slackless_norm: float | None = None
 
     @classmethod
-    def of(cls, file: str, settings: Smoothed, *, norm: str = "norm", dimension: str = "dimension") -> Noise:
-        """``norm`` and ``dimension`` are the keys that hold the radii's norm and the number of coordinates."""
-        names = ("law", "place", "bound", "sigma", "grid", "levels", "tau", "operator_norm", "slack", "slackless_norm")
-        same = {name: getattr(settings, name) for name in names}
-        return cls(file=file, norm=getattr(settings, norm), dimension=getattr(settings, dimension), **same)
+    def of(cls, file: str, settings: Smoothed) -> Noise:
+        """That of sound settings."""
+        numbers = settings.noise.model_dump(exclude={"operator_norm_method"})
+        return cls(file=file, norm=settings.method.norm, bound=settings.method.bound, **numbers)
 
     @property
     def steps(self) -> float:
@@ -196,25 +272,35 @@ def exactness_problems(noise: Noise, largest: float, room: float = 1.0) -> Itera
 
 def known_bounds(settings: Smoothed) -> tuple[str, ...]:
     """The bounds for the law of the noise; what is published of Laplace noise speaks of two places at once."""
-    alone = settings.place != BOTH
-    return tuple(one for one in BOUNDS[settings.law] if not (alone and (settings.law, one) == (LAPLACE, PUBLISHED)))
+    law, alone = settings.noise.law, settings.noise.place != BOTH
+    return tuple(one for one in BOUNDS[law] if not (alone and (law, one) == (LAPLACE, PUBLISHED)))
 
 
 def bound_problems(file: str, settings: Smoothed, plugins: tuple[str, ...] = ()) -> Iterator[Problem]:
     """A bound that is not known for the law of the noise, and is not one of the run's plug-ins."""
-    known = known_bounds(settings)
-    if settings.bound not in (*known, *plugins):
-        got = f"{shown(settings.bound)} with {settings.law}"
+    known, bound = known_bounds(settings), settings.method.bound
+    if bound not in (*known, *plugins):
+        got = f"{shown(bound)} with {settings.noise.law}"
         yield Problem(file, "this bound is not proven for this noise", got, ", ".join(known))
 
 
 def rules_of(settings: CertificateSettings | None) -> tuple[Rule, ...]:
     """The rule of each look; none where the choices have no theorem together, or none that is known here."""
-    if settings is None or settings.bound not in known_bounds(settings) or settings.resolution not in RESOLUTIONS.values():
+    if settings is None or settings.resolution not in RESOLUTIONS.values():
         return ()
-    way = Way(settings.law, settings.bound, settings.confidence, settings.runner_up, settings.classes, settings.resolution)
-    norms = (settings.operator_norm, settings.slack, settings.slackless_norm)
-    return tuple(Rule(settings.sigma, settings.tau, look.draws, look.alpha, way, *norms) for look in settings.looks)
+    return tuple(
+        one for look in settings.looks if (one := rule_of(settings, look.draws, look.alpha, settings.resolution)) is not None
+    )
+
+
+def rule_of(settings: Smoothed, n: int, alpha: float, resolution: int = 1) -> Rule | None:
+    """How the counts of ``n`` draws become a radius; None for a bound that is not known here."""
+    noise, method = settings.noise, settings.method
+    if method.bound not in known_bounds(settings):
+        return None
+    classes = settings.network.classes
+    way = Way(noise.law, method.bound, method.confidence, method.runner_up, classes, resolution)
+    return Rule(noise.sigma, noise.tau, n, alpha, way, noise.operator_norm, noise.slack, noise.slackless_norm)
 
 
 def read_settings(
@@ -222,18 +308,16 @@ def read_settings(
 ) -> tuple[CertificateSettings | None, list[Problem]]:
     """Sound settings (else None), and what is wrong with them: by themselves, against the data set, and what follows."""
     settings, problems = read(CertificateSettings, record, file)
-    if not any(name in record for name in METHOD):
+    present = {*record, *block(record, "method"), *block(record, "noise")}
+    if not present & set(METHOD):
         what = "these certificates do not say how they were made, as those of the first version did not"
-        wanted = "certificates of this version; certify again with --overwrite"
-        missing = {f"{name} is missing" for name in METHOD}
-        first = Problem(file, what, f"no {', '.join(METHOD)}", wanted)
-        problems = [first, *(problem for problem in problems if problem.what not in missing)]
-    problems += size_problems(file, record, data, dimension="dimension")
+        first = Problem(file, what, f"no {', '.join(METHOD)}", "certificates of this version; certify again with --overwrite")
+        problems = [first, *(one for one in problems if not one.what.endswith("is missing"))]
+    problems += size_problems(file, record, data)
     if settings is None:
         return None, problems
-    if settings.arithmetic != FLOAT32 and settings.device.partition(":")[0] == "cpu":
-        problems.append(Problem(file, "a CPU has no such arithmetic", settings.arithmetic, FLOAT32))
-    problems += method_problems(file, settings, data.classes, plugins)
+    problems += network_problems(file, settings, data.classes)
+    problems += method_problems(file, settings, plugins)
     problems += noise_problems(Noise.of(file, settings))
     problems += look_problems(file, settings)
     if rules := rules_of(settings):
@@ -241,24 +325,33 @@ def read_settings(
     return settings, problems
 
 
-def size_problems(file: str, record: dict[str, Any], data: PublicData, *, dimension: str) -> Iterator[Problem]:
-    """Levels, coordinates and inputs against the data set; ``dimension`` is the key of the coordinates that get noise."""
-    here = record.get("place") == INPUT
-    truths = {"levels": data.levels, "dimension": data.dimension, dimension: data.dimension if here else None}
-    for name, truth in truths.items():
-        if truth is not None and isinstance(record.get(name), int) and record[name] != truth:
-            what = f"{name} is not the one of the data in run.json"
-            yield Problem(file, what, shown(record[name]), str(truth))
+def size_problems(file: str, record: dict[str, Any], data: PublicData) -> Iterator[Problem]:
+    """Levels, coordinates and inputs against the data set."""
+    noise = block(record, "noise")
+    said = {"levels": (noise.get("levels"), data.levels), "dimension": (record.get("dimension"), data.dimension)}
+    if noise.get("place") == INPUT:
+        said["noise.dimension"] = noise.get("dimension"), data.dimension
+    for name, (stated, truth) in said.items():
+        if truth is not None and isinstance(stated, int) and stated != truth:
+            yield Problem(file, f"{name} is not the one of the data in run.json", shown(stated), str(truth))
     inputs = record.get("inputs")
     if isinstance(inputs, int) and data.test_records is not None and inputs > data.test_records:
         yield Problem(file, "inputs is more than the test set has", shown(inputs), f"at most {data.test_records}")
 
 
-def method_problems(
-    file: str, settings: CertificateSettings, classes: int | None, plugins: tuple[str, ...] = ()
-) -> Iterator[Problem]:
-    """Choices that have no theorem together; ``classes`` is how many the data have."""
-    statistic, confidence = settings.statistic, settings.confidence
+def network_problems(file: str, work: Work, classes: int | None) -> Iterator[Problem]:
+    """A precision that the device does not have, and another number of classes than the data have."""
+    arithmetic, said = work.network.arithmetic, work.network.classes
+    if arithmetic != FLOAT32 and work.made.device.partition(":")[0] == "cpu":
+        yield Problem(file, "a CPU has no such arithmetic", arithmetic, FLOAT32)
+    if classes is not None and said != classes:
+        yield Problem(file, "classes is not the number of classes in run.json", str(said), str(classes))
+
+
+def method_problems(file: str, settings: CertificateSettings, plugins: tuple[str, ...] = ()) -> Iterator[Problem]:
+    """Choices that have no theorem together."""
+    method, sampling = settings.method, settings.sampling
+    statistic, confidence = method.statistic, method.confidence
     yield from bound_problems(file, settings, plugins)
     if confidence == CLOPPER_PEARSON and statistic != VOTES:
         what = "this confidence bound is for votes, not for means of scores"
@@ -266,17 +359,15 @@ def method_problems(
     if settings.resolution != RESOLUTIONS[statistic]:
         what, wanted = "resolution is not that of the statistic", f"{RESOLUTIONS[statistic]} for {statistic}"
         yield Problem(file, what, str(settings.resolution), wanted)
-    if classes is not None and settings.classes != classes:
-        yield Problem(file, "classes is not the number of classes in run.json", str(settings.classes), str(classes))
     # Several looks, a target and shared noise have proofs for plain votes alone; shared noise at the input alone.
-    plain = settings.is_plain and confidence == CLOPPER_PEARSON
-    several = settings.target_radius is not None or len(settings.looks) > 1
-    for used, name in ((several, "a target radius or several looks"), (settings.shared_noise, "shared noise")):
+    plain = method.is_plain and confidence == CLOPPER_PEARSON
+    several = sampling.target_radius is not None or len(settings.looks) > 1
+    for used, name in ((several, "a target radius or several looks"), (sampling.shared_noise, "shared noise")):
         if used and not plain:
-            got, wanted = f"{statistic}, {confidence}, {settings.runner_up}", f"{VOTES}, {CLOPPER_PEARSON}, {COMPLEMENT}"
+            got, wanted = f"{statistic}, {confidence}, {method.runner_up}", f"{VOTES}, {CLOPPER_PEARSON}, {COMPLEMENT}"
             yield Problem(file, f"{name} cannot be had with this method", got, wanted)
-    if settings.shared_noise and settings.place != INPUT:
-        yield Problem(file, "noise is shared at the input alone", settings.place, INPUT)
+    if sampling.shared_noise and settings.noise.place != INPUT:
+        yield Problem(file, "noise is shared at the input alone", settings.noise.place, INPUT)
 
 
 def look_problems(file: str, settings: CertificateSettings) -> Iterator[Problem]:
@@ -287,12 +378,12 @@ def look_problems(file: str, settings: CertificateSettings) -> Iterator[Problem]
     draws = [look.draws for look in settings.looks]
     if any(later <= earlier for earlier, later in pairwise(draws)):
         yield Problem(file, "the looks do not grow", shown(draws), "growing numbers of draws")
-    if draws[-1] != settings.n:
-        yield Problem(file, "the last look is not at n draws", str(draws[-1]), str(settings.n))
+    if draws[-1] != settings.sampling.n:
+        yield Problem(file, "the last look is not at n draws", str(draws[-1]), str(settings.sampling.n))
     spent = math.fsum(look.alpha for look in settings.looks)
-    if not spent <= settings.alpha * (1 + FLOAT_SLACK):
-        yield Problem(file, "the looks spend more than alpha", repr(spent), f"at most {settings.alpha!r}")
-    if settings.target_radius is None and len(draws) > 1:
+    if not spent <= settings.sampling.alpha * (1 + FLOAT_SLACK):
+        yield Problem(file, "the looks spend more than alpha", repr(spent), f"at most {settings.sampling.alpha!r}")
+    if settings.sampling.target_radius is None and len(draws) > 1:
         yield Problem(file, "several looks without a target radius", str(len(draws)), "one look, at n draws")
 
 

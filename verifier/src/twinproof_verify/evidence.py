@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,8 @@ LARGEST_LOG = 64 * 2**20
 LARGEST_TABLE = 256 * 2**20
 LARGEST_MODEL = 2 * 2**30
 SHOWN_CHARACTERS = 160
+FOLDERS = ("certificates", "attacks", "audits")
+"""Folders of a run that hold evidence, since format 3."""
 
 
 def shown(value: object) -> str:
@@ -78,11 +80,13 @@ class RunFolder:
         self.root = root
         main = "run.json"
         try:
-            self.names = tuple(sorted(os.listdir(root)))  # noqa: PTH208 (names, also of a path that holds a NUL)
+            names = os.listdir(root)  # noqa: PTH208 (names, also of a path that holds a NUL)
             got = f"no {main} in it"
         except (OSError, ValueError) as error:
-            self.names, got = (), shown(str(error))
-        if main not in self.names:
+            names, got = [], shown(str(error))
+        self.names = tuple(sorted([*names, *(inner for name in names if name in FOLDERS for inner in self._inside(name))]))
+        """Everything in the run, as paths with ``/``; of its folders only those that hold evidence are looked into."""
+        if main not in names:
             raise VerifyError(
                 "this is not a run directory",
                 where=shown(str(root)),
@@ -92,6 +96,19 @@ class RunFolder:
             )
         self._read: dict[str, bytes | Problem] = {}
 
+    def _inside(self, name: str) -> Iterator[str]:
+        """What a folder of evidence holds, two levels deep; links are not followed."""
+        if not stat.S_ISDIR(self.mode(name)):
+            return
+        try:
+            found = [f"{name}/{one}" for one in os.listdir(self.root / name)]  # noqa: PTH208
+        except OSError:
+            return  # its files are missing, then
+        for one in found:
+            yield one
+            if one.count("/") == 1:
+                yield from self._inside(one)
+
     def mode(self, name: str) -> int:
         """Type and permission bits of ``name`` itself, not of what a link points to; 0 where it cannot be asked."""
         return _mode(self.root / name)
@@ -99,7 +116,7 @@ class RunFolder:
     def content(self, name: str) -> bytes | Problem:
         """The bytes of the file ``name``, or why they cannot be had."""
         if name not in self._read:
-            self._read[name] = _read_regular(self.root / name, name)
+            self._read[name] = _read_regular(self.root, name)
         return self._read[name]
 
 
@@ -112,11 +129,28 @@ def _limit(name: str) -> int:
     return LARGEST_TABLE if name.endswith(".csv") or name.startswith("report.") else LARGEST_RECORD
 
 
-def _read_regular(path: Path, name: str) -> bytes | Problem:
-    limit = _limit(name)
+def _open(root: Path, name: str) -> int:
+    """A handle of a file; neither it nor a folder on the way may be a link."""
+    *folders, last = name.split("/")
+    plain = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    if not folders or os.open not in os.supports_dir_fd:
+        return os.open(root / name, plain)
+    at = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        for folder in folders:
+            inner = os.open(folder, plain | os.O_DIRECTORY, dir_fd=at)
+            os.close(at)
+            at = inner
+        return os.open(last, plain, dir_fd=at)
+    finally:
+        os.close(at)
+
+
+def _read_regular(root: Path, name: str) -> bytes | Problem:
+    limit, path = _limit(name), root / name
     try:
         # What is asked for its type and size is what is read: a name can point elsewhere a moment later.
-        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+        handle = _open(root, name)
         with open(handle, "rb", buffering=0) as file:
             status = os.fstat(handle)
             if not stat.S_ISREG(status.st_mode):
@@ -210,19 +244,6 @@ def raw_tensors(content: bytes) -> Tensors | str:
         return dict(deserialize(content))  # type: ignore[no-untyped-call]
     except SafetensorError as error:
         return shown(str(error))
-
-
-class Evidence(NamedTuple):
-    """The files of one certification, attack or audit: settings and results, a line for each input, attacked inputs."""
-
-    json: str
-    csv: str
-    tensors: str
-
-    @classmethod
-    def of(cls, kind: str) -> Evidence:
-        """By kind: ``certificates``, ``attacks`` or ``audit``."""
-        return cls(f"{kind}.json", f"{kind}.csv", f"{kind}.safetensors")
 
 
 @dataclass(frozen=True)

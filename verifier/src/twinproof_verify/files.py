@@ -7,26 +7,84 @@ import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from twinproof_verify.evidence import Evidence, RunFolder, sha256, shown
+from twinproof_verify.evidence import FOLDERS, RunFolder, sha256, shown
 from twinproof_verify.findings import Problem
-from twinproof_verify.models import Digest, Record, sound
+from twinproof_verify.models import NAME, Digest, Record, is_former, sound
 
 RUN_JSON, MODEL, LEDGER, METRICS = "run.json", "model.safetensors", "ledger.jsonl", "metrics.jsonl"
-CERTIFICATES, ATTACKS, AUDIT = map(Evidence.of, ("certificates", "attacks", "audit"))
-CERTIFICATE_FILES = (CERTIFICATES.json, CERTIFICATES.csv)
-ATTACK_FILES = (ATTACKS.json, ATTACKS.csv, ATTACKS.tensors)
+CERTIFICATES, ATTACKS, AUDITS = FOLDERS
 PRIVATE, PRIVATE_MODE = "private", 0o700
 
-_BOUND = {MODEL, LEDGER, METRICS, *CERTIFICATE_FILES, *ATTACK_FILES, AUDIT.json}
+_ENDINGS = {CERTIFICATES: ("json", "csv"), ATTACKS: ("json", "csv", "safetensors"), AUDITS: ("json",)}
+# The names before format 3, when a run held one of each kind.
+_FORMER = {kind: f"{'audit' if kind == AUDITS else kind}." for kind in FOLDERS}
 _REPORT = re.compile(r"report\.[a-z]+", re.ASCII)
 # How their names begin: a killed writer may have left a "key.part" beside them.
 _SECRETS = ("key", "checkpoint")
 
 
-class _Entry(Record):
-    sha256: Digest
+class Evidence(NamedTuple):
+    """One certification, set of attacks or audit: its files, each a path in the run, and its ``name``.
+
+    Before format 3 the name is None: there is one of each kind.
+    """
+
+    name: str | None
+    files: tuple[str, ...]
+
+    @classmethod
+    def of(cls, kind: str, name: str | None = None) -> Evidence:
+        """The evidence of a ``kind`` under a ``name``."""
+        stem = _FORMER[kind] if name is None else f"{kind}/{name}." if kind == AUDITS else f"{kind}/{name}/{kind}."
+        return cls(name, tuple(stem + ending for ending in _ENDINGS[kind]))
+
+    @property
+    def json(self) -> str:
+        """Settings, and what was found."""
+        return self.files[0]
+
+    @property
+    def csv(self) -> str:
+        """One line for each input."""
+        return self.files[1]
+
+    @property
+    def tensors(self) -> str:
+        """Attacked inputs."""
+        return self.files[2]
+
+    def titled(self, check: str) -> str:
+        """The name of a ``check`` of this evidence."""
+        return check if self.name is None else f"{check} ({self.name})"
+
+
+def evidence_of(folder: RunFolder, run: dict[str, Any], kind: str) -> tuple[Evidence, ...]:
+    """All evidence of a ``kind`` that has any file in the run."""
+    if is_former(run):
+        only = Evidence.of(kind)
+        return (only,) if set(only.files) & set(folder.names) else ()
+    inside = (name.split("/")[1] for name in folder.names if name.startswith(f"{kind}/"))
+    names = (name.removesuffix(".json") for name in inside if kind != AUDITS or name.endswith(".json"))
+    return tuple(Evidence.of(kind, name) for name in sorted(set(names)) if NAME.fullmatch(name))
+
+
+def _all_evidence(folder: RunFolder, run: dict[str, Any]) -> set[str]:
+    return {name for kind in FOLDERS for one in evidence_of(folder, run, kind) for name in one.files}
+
+
+def _is_bound(name: str, run: dict[str, Any]) -> bool:
+    """Whether ``name`` is that of a file whose digest stands in run.json; nothing else leads out of the run."""
+    if name in (MODEL, LEDGER, METRICS):
+        return True
+    if is_former(run):
+        return any(name in Evidence.of(kind).files for kind in FOLDERS)
+    kind, _, rest = name.partition("/")
+    if kind not in FOLDERS:
+        return False
+    chosen = rest.removesuffix(".json") if kind == AUDITS else rest.partition("/")[0]
+    return NAME.fullmatch(chosen) is not None and name in Evidence.of(kind, chosen).files
 
 
 def digest_problems(folder: RunFolder, run: dict[str, Any]) -> Iterator[Problem]:
@@ -36,10 +94,8 @@ def digest_problems(folder: RunFolder, run: dict[str, Any]) -> Iterator[Problem]
         yield Problem(RUN_JSON, "files is not an object", shown(files), "name -> {sha256}")
         files = {}
     for name, entry in files.items():
-        yield from _entry_problems(folder, name, entry)
-    groups = (CERTIFICATE_FILES, ATTACK_FILES)
-    together = {name for group in groups if any(one in folder.names for one in group) for name in group}
-    for name in sorted({MODEL, LEDGER, METRICS} | together | (_BOUND & set(folder.names))):
+        yield from _entry_problems(folder, run, name, entry)
+    for name in sorted({MODEL, LEDGER, METRICS} | _all_evidence(folder, run)):
         if name not in files:
             yield Problem(name, "run.json holds no digest of this file", "no entry in files", "its SHA-256")
             content = folder.content(name)
@@ -47,8 +103,8 @@ def digest_problems(folder: RunFolder, run: dict[str, Any]) -> Iterator[Problem]
                 yield content
 
 
-def _entry_problems(folder: RunFolder, name: str, entry: object) -> Iterator[Problem]:
-    if name not in _BOUND and not _REPORT.fullmatch(name):
+def _entry_problems(folder: RunFolder, run: dict[str, Any], name: str, entry: object) -> Iterator[Problem]:
+    if not _is_bound(name, run) and not _REPORT.fullmatch(name):
         # Never opened: the name could lead anywhere on the machine of whoever checks the run.
         yield Problem(RUN_JSON, "files holds a name that no file of a run has", shown(name), "a name of docs/formats/run.md")
         return
@@ -62,29 +118,43 @@ def _entry_problems(folder: RunFolder, name: str, entry: object) -> Iterator[Pro
         yield Problem(name, "the file is not the one that run.json binds", sha256(content), stated.sha256)
 
 
-def unexpected_problems(folder: RunFolder) -> Iterator[Problem]:
+class _Entry(Record):
+    sha256: Digest
+
+
+def unexpected_problems(folder: RunFolder, run: dict[str, Any]) -> Iterator[Problem]:
     """What lies in the run but belongs to no part of the format: a release would carry it along."""
     for name in folder.names:
-        if name in (RUN_JSON, PRIVATE) or name in _BOUND or _is_leftover(folder, name):
+        if name in (RUN_JSON, PRIVATE) or _is_bound(name, run) or _is_leftover(folder, run, name):
             continue
-        if not _REPORT.fullmatch(name):
+        if _is_folder(name, run):
+            if not stat.S_ISDIR(folder.mode(name)):
+                yield Problem(shown(name), "this is not a folder", stat.filemode(folder.mode(name)), "a folder, not a link")
+        elif not _REPORT.fullmatch(name):
             yield Problem(shown(name), "this file is not part of a run", "an unknown name", "the names of docs/formats/run.md")
         elif not stat.S_ISREG(folder.mode(name)):
             yield Problem(shown(name), "this is not a regular file", "a link, folder or device", "a file")
 
 
-def left_aside(folder: RunFolder) -> Iterator[str]:
+def _is_folder(name: str, run: dict[str, Any]) -> bool:
+    """Whether a folder of this name belongs to the format."""
+    kind, _, inner = name.partition("/")
+    named = not inner or (kind != AUDITS and NAME.fullmatch(inner) is not None)
+    return not is_former(run) and kind in FOLDERS and named
+
+
+def left_aside(folder: RunFolder, run: dict[str, Any]) -> Iterator[str]:
     """Files that are not evidence: half-written ones of a killed command, and reports for people."""
     for name in folder.names:
-        if _is_leftover(folder, name):
+        if _is_leftover(folder, run, name):
             yield f"{name}, which an interrupted command left behind: it can be deleted"
         elif _REPORT.fullmatch(name):
             yield f"{name}: a report is not evidence"
 
 
-def _is_leftover(folder: RunFolder, name: str) -> bool:
+def _is_leftover(folder: RunFolder, run: dict[str, Any], name: str) -> bool:
     whole = name.removesuffix(".part")
-    known = whole == RUN_JSON or whole in _BOUND or _REPORT.fullmatch(whole) is not None
+    known = whole == RUN_JSON or _is_bound(whole, run) or _REPORT.fullmatch(whole) is not None
     return whole != name and known and stat.S_ISREG(folder.mode(name))
 
 

@@ -17,15 +17,25 @@ import numpy as np
 
 from twinproof_verify import certificate_lines, files, promises, run_json, weights
 from twinproof_verify.bounds import GAUSSIAN, PUBLISHED
-from twinproof_verify.certificates import INPUT, CertificateSettings, Noise, read_settings, rules_of
+from twinproof_verify.certificates import (
+    FORMER_CERTIFICATES,
+    INPUT,
+    CertificateSettings,
+    Noise,
+    format_problems,
+    read_nested,
+    read_settings,
+    rules_of,
+)
 from twinproof_verify.epsilon import Spent, close_problems, recompute
 from twinproof_verify.evidence import Originals, RunFolder, format_up, parse_object, round_up, shown
-from twinproof_verify.files import ATTACKS, AUDIT, CERTIFICATES, LEDGER, METRICS, MODEL, RUN_JSON
+from twinproof_verify.files import ATTACKS, AUDITS, CERTIFICATES, LEDGER, METRICS, MODEL, RUN_JSON, Evidence
 from twinproof_verify.findings import Findings, Problem, Verification, VerifyError
 from twinproof_verify.ledger import Ledger, metrics_problems, read_ledger
-from twinproof_verify.models import FORMATS, block, read
+from twinproof_verify.models import FORMATS, block, is_former, read
+from twinproof_verify.promises import ONLY
 from twinproof_verify.run_json import PublicData, is_own, plugin_names
-from twinproof_verify.sentences import promise_problems
+from twinproof_verify.sentences import privacy_words, robustness_words
 
 if TYPE_CHECKING:
     from twinproof_verify.attacks import AttackSettings, AttackTable
@@ -45,6 +55,26 @@ AUDITED = "what the audit of certificates tried, and the votes behind its flips"
 
 
 @dataclass
+class Certification:
+    """One certification: its files, its settings as format 3 has them, and its lines."""
+
+    files: Evidence
+    record: dict[str, Any]
+    settings: CertificateSettings | None
+    lines: certificate_lines.Lines | None = None
+
+
+@dataclass
+class Attack:
+    """One set of attacks: its files, its settings as format 3 has them, and its lines."""
+
+    files: Evidence
+    record: dict[str, Any]
+    settings: AttackSettings | None
+    table: AttackTable | None = None
+
+
+@dataclass
 class Inspection:
     """A run whose files have been checked; what needs the network can be added to ``findings`` before ``result``."""
 
@@ -55,13 +85,13 @@ class Inspection:
     findings: Findings = field(default_factory=Findings)
     ledger: Ledger | None = None
     spent: Spent | None = None
-    certificates: dict[str, Any] = field(default_factory=dict)
-    certificate_settings: CertificateSettings | None = None
-    lines: certificate_lines.Lines | None = None
-    attacks: dict[str, Any] = field(default_factory=dict)
-    attack_settings: AttackSettings | None = None
-    table: AttackTable | None = None
-    audit: dict[str, Any] = field(default_factory=dict)
+    certifications: dict[str, Certification] = field(default_factory=dict)
+    """By name; the only one of a run before format 3 is called ONLY."""
+    attacks: list[Attack] = field(default_factory=list)
+    audits: dict[str, list[tuple[str, dict[str, Any]]]] = field(default_factory=dict)
+    """Of each certification the files of its audits with their verdicts."""
+    current: dict[str, list[tuple[str, dict[str, Any]]]] = field(default_factory=dict)
+    """Those audits that are sound, and of the certificates that are there."""
 
     def content(self, name: str, check: str, detail: str) -> bytes | None:
         """The bytes of a file; None and a failed check where there are none."""
@@ -83,7 +113,7 @@ class Inspection:
             epsilon_rdp=round_up(spent.epsilon_rdp) if spent else None,
             delta=ledger.delta if ledger else None,
             steps=ledger.steps if ledger else None,
-            certificates=len(self.lines.rows) if self.lines is not None else 0,
+            certificates=sum(len(one.lines.rows) for one in self.certifications.values() if one.lines is not None),
             not_checked=tuple(dict.fromkeys(findings.unchecked)),
         )
 
@@ -116,23 +146,25 @@ def inspect(root: Path, originals: Originals | None = None, owners: Callable[[],
     findings.check("federation", run_json.federation_problems(run), "records of the parties, and what they agreed on")
     findings.check("weights to start from", promises.prior_problems(run), "against the library's file, where the run names one")
     findings.check("digests", files.digest_problems(folder, run), "SHA-256 of every released file")
-    findings.check("names of files", files.unexpected_problems(folder), "only files that belong to a run")
-    for line in files.left_aside(folder):
+    findings.check("names of files", files.unexpected_problems(folder, run), "only files that belong to a run")
+    for line in files.left_aside(folder, run):
         findings.leave(line)
     complete = run.get("state") == "complete"
     findings.check("private", files.private_problems(folder, complete=complete), "mode and leftovers of private/")
     _check_ledger(seen)
     _check_run(seen)
-    _check_certificates(seen)
-    found = promises.robustness_problems(run, seen.certificates, CERTIFICATES.json)
+    for one in files.evidence_of(folder, run, CERTIFICATES):
+        _check_certificates(seen, one)
+    certified = {name: (one.files.json, one.record) for name, one in seen.certifications.items()}
+    found = promises.robustness_problems(run, certified)
     findings.check("promise of robustness", found, "its numbers against the certificates")
     if originals is not None:
         given = _test_set_problems(originals, seen.data)
         seen.originals = originals if findings.check("test set", given, "its size and levels against run.json") else None
-    if any(name in folder.names for name in files.ATTACK_FILES):
-        _check_attacks(seen)
-    if AUDIT.json in folder.names:
-        _check_audit(seen)
+    for one in files.evidence_of(folder, run, ATTACKS):
+        _check_attacks(seen, one)
+    for one in files.evidence_of(folder, run, AUDITS):
+        _check_audit(seen, one)
     _check_words(seen)
     _check_noise(seen, owners)
     _check_weights(seen)
@@ -141,19 +173,22 @@ def inspect(root: Path, originals: Originals | None = None, owners: Callable[[],
 
 def leave_unasked(seen: Inspection, *, redrawn: bool) -> None:
     """Names what only a network could tell; votes are ``redrawn`` by whoever asks it. With the test set, checks labels."""
-    findings = seen.findings
+    findings, audited = seen.findings, bool(files.evidence_of(seen.folder, seen.run, AUDITS))
+    aimed = any(block(one.record, "plan").get("aim") == "least-likely" for one in seen.attacks)
+    certified = [one for one in seen.certifications.values() if one.lines is not None]
     for line, there in (
-        (VOTES, not redrawn and seen.lines is not None),
+        (VOTES, not redrawn and bool(certified)),
         (ATTACK_VOTES, not redrawn and bool(seen.attacks)),
         (BEFORE_ROUNDING, bool(seen.attacks)),
-        (AIMS, seen.attacks.get("aim") == "least-likely"),
-        (AUDITED, AUDIT.json in seen.folder.names),
+        (AIMS, aimed),
+        (AUDITED, audited),
     ):
         if there:
             findings.leave(line)
-    if seen.originals is not None and seen.lines is not None:
-        found = certificate_lines.label_problems(seen.lines, seen.originals)
-        findings.check("labels", found, "of the certificates, against the test set")
+    for one in certified if seen.originals is not None else ():
+        if one.lines is not None and seen.originals is not None:
+            found = certificate_lines.label_problems(one.lines, seen.originals)
+            findings.check(one.files.titled("labels"), found, "of the certificates, against the test set")
 
 
 def read_object(folder: RunFolder, name: str, findings: Findings) -> dict[str, Any] | None:
@@ -222,30 +257,29 @@ def _check_run(seen: Inspection) -> None:
             findings.leave(f"the numbers of the {kind} {shown(name)}, which comes from another package")
 
 
-def _check_certificates(seen: Inspection) -> None:
-    if not any(name in seen.folder.names for name in files.CERTIFICATE_FILES):
-        return
-    findings, record = seen.findings, read_object(seen.folder, CERTIFICATES.json, seen.findings)
-    seen.certificates = record or {}
-    problems: list[Problem] = []
-    if record is not None:
-        bounds = plugin_names(seen.run, "bound")
-        seen.certificate_settings, problems = read_settings(CERTIFICATES.json, record, seen.data, bounds)
-    findings.check("certificate settings", problems, "noise, tau, alpha, largest radius")
-    content = seen.content(CERTIFICATES.csv, "certificates", "every radius from its votes")
+def _check_certificates(seen: Inspection, files: Evidence) -> None:
+    findings, former = seen.findings, is_former(seen.run)
+    found = read_object(seen.folder, files.json, findings)
+    record, problems = read_nested(found, FORMER_CERTIFICATES if former else None), list[Problem]()
+    made = Certification(files, record, None)
+    seen.certifications[ONLY if files.name is None else files.name] = made
+    if found is not None:
+        made.settings, problems = read_settings(files.json, record, seen.data, plugin_names(seen.run, "bound"))
+        problems += format_problems(files.json, record, former=former)
+    findings.check(files.titled("certificate settings"), problems, "noise, tau, alpha, largest radius")
+    content = seen.content(files.csv, files.titled("certificates"), "every radius from its votes")
     if content is None:
         return
-    plain = (seen.certificates.get("statistic"), seen.certificates.get("runner_up")) == ("votes", "complement")
-    lines, unreadable = certificate_lines.read_lines(content, wide=record is not None and not plain)
-    seen.lines = lines
+    method = block(record, "method")
+    plain = (method.get("statistic"), method.get("runner_up")) == ("votes", "complement")
+    lines, unreadable = certificate_lines.read_lines(content, files.csv, wide=found is not None and not plain)
+    made.lines = lines
 
     def all_problems() -> Iterator[Problem]:
         yield from unreadable
-        yield from certificate_lines.line_problems(
-            lines, rules_of(seen.certificate_settings), seen.certificates.get("inputs"), seen.data
-        )
+        yield from certificate_lines.line_problems(lines, rules_of(made.settings), record.get("inputs"), seen.data)
 
-    findings.check("certificates", all_problems(), f"{len(lines.rows)} radii from their votes")
+    findings.check(files.titled("certificates"), all_problems(), f"{len(lines.rows)} radii from their votes")
 
 
 def _test_set_problems(given: Originals, data: PublicData) -> Iterator[Problem]:
@@ -260,83 +294,123 @@ def _test_set_problems(given: Originals, data: PublicData) -> Iterator[Problem]:
         yield Problem(RUN_JSON, what, f"{count} inputs of {dimension} coordinates, {labels} labels", wanted)
 
 
-def _check_attacks(seen: Inspection) -> None:
+def _check_attacks(seen: Inspection, files: Evidence) -> None:
     from twinproof_verify import attack_results, attacks
 
-    findings, data = seen.findings, seen.data
-    record = read_object(seen.folder, ATTACKS.json, findings)
-    seen.attacks = record or {}
-    if record is not None:
-        seen.attack_settings, problems = attacks.read_attacks(record, data, seen.run, seen.certificates)
-        findings.check("attack settings", problems, "norm, sizes, and the smoothed classifier of the run")
-    settings = seen.attack_settings
+    findings, data, former = seen.findings, seen.data, is_former(seen.run)
+    found = read_object(seen.folder, files.json, findings)
+    record = {} if found is None else found
+    if former and found is not None:
+        record = attacks.attacks_nested(found, ONLY if ONLY in seen.certifications else None, data.classes)
+    made = Attack(files, record, None)
+    seen.attacks.append(made)
+    named = record.get("certificates")
+    certified = seen.certifications.get(named) if isinstance(named, str) else None
+    if found is not None:
+        of = None if certified is None else (certified.files.json, certified.record)
+        made.settings, problems = attacks.read_attacks(files.json, record, data, seen.run, of)
+        problems += format_problems(files.json, record, former=former)
+        if certified is None and named is not None:
+            what = "the certification that the attacks are compared with is not there"
+            problems.append(Problem(files.json, what, shown(named), ", ".join(seen.certifications) or "null"))
+        findings.check(files.titled("attack settings"), problems, "norm, sizes, and the smoothed classifier of the run")
+        if named is None and seen.certifications:
+            findings.leave(f"whether {files.json} contradicts certificates: it names none")
+    settings = made.settings
     if settings is None:
         what = "the attacks cannot be checked without sound settings"
-        unknown = Problem(ATTACKS.json, what, "see the settings", "sound settings")
-        findings.check("attacks", (unknown,), "lines, attacked inputs and results")
+        unknown = Problem(files.json, what, "see the settings", "sound settings")
+        findings.check(files.titled("attacks"), (unknown,), "lines, attacked inputs and results")
         return
-    content = seen.content(ATTACKS.csv, "attack lines", "answers from their votes")
+    title = files.titled("attack lines")
+    content = seen.content(files.csv, title, "answers from their votes")
     if content is not None:
-        seen.table, count, problems = attacks.read_lines(content, settings, data, seen.originals)
-        if seen.table is not None and seen.lines is not None:
-            problems += attacks.label_problems(seen.table, seen.lines)
-        findings.check("attack lines", problems, f"{count} answers from their votes")
+        made.table, count, problems = attacks.read_lines(content, files, settings, data, seen.originals)
+        for one in seen.certifications.values():
+            if made.table is not None and one.lines is not None:
+                problems += attacks.label_problems(made.table, one.lines)
+        findings.check(title, problems, f"{count} answers from their votes")
+    table, title = made.table, files.titled("attacked inputs")
     about = f"inside their balls, {'as far as the run shows' if seen.originals is None else 'measured from the test set'}"
-    content = seen.content(ATTACKS.tensors, "attacked inputs", about)
+    content = seen.content(files.tensors, title, about)
     if content is not None:
-        tensors, problems = attack_results.read_attacked_inputs(content, settings)
-        if seen.table is not None and not problems:
-            problems += attack_results.ball_problems(tensors, seen.table, settings, seen.originals)
-        findings.check("attacked inputs", problems, about)
-    if seen.table is not None:
-        found = attack_results.result_problems(seen.table, settings, seen.certificates, seen.lines)
-        findings.check("attack results", found, "shares, intervals and flags from the lines")
+        tensors, problems = attack_results.read_attacked_inputs(content, files.tensors, settings)
+        if table is not None and not problems:
+            problems += attack_results.ball_problems(tensors, table, settings, seen.originals)
+        findings.check(title, problems, about)
+    if table is not None:
+        against = (None, None) if certified is None else (certified.settings, certified.lines)
+        results = attack_results.result_problems(table, settings, *against)
+        findings.check(files.titled("attack results"), results, "shares, intervals and flags from the lines")
 
 
-def _check_audit(seen: Inspection) -> None:
+def _check_audit(seen: Inspection, files: Evidence) -> None:
     from twinproof_verify import audits
 
-    findings, record = seen.findings, read_object(seen.folder, AUDIT.json, seen.findings)
-    if record is None:
+    findings, file, former = seen.findings, files.json, is_former(seen.run)
+    found = read_object(seen.folder, file, findings)
+    if found is None:
         return
-    seen.audit = record
-    audit, faults = read(audits.AuditFile, record, AUDIT.json)
-    findings.check("audit settings", faults, "fields of audit.json")
-    stale = list(audits.stale_problems(seen.folder, block(record, "certificates")))
-    findings.check("audit is of these certificates", stale, "digests of certificates and weights")
+    record = audits.audit_nested(found, ONLY, seen.data.classes) if former else found
+    audit, faults = read(audits.AuditFile, record, file)
+    section = block(record, "certificates")
+    named = section.get("of")
+    certified = seen.certifications.get(named) if isinstance(named, str) else None
+    faults += format_problems(file, record, former=former)
+    if certified is None and not former:
+        faults.append(Problem(file, "of is no certification of the run", shown(named), ", ".join(seen.certifications) or "one"))
+    findings.check(files.titled("audit settings"), faults, f"fields of {file}")
+    of = Evidence.of(CERTIFICATES) if certified is None else certified.files
+    stale = list(audits.stale_problems(seen.folder, file, section, of))
+    findings.check(files.titled("audit is of these certificates"), stale, "digests of certificates and weights")
+    verdict = block(section, "verdict")
+    seen.audits.setdefault(str(named), []).append((file, verdict))
     if audit is None:
         what = "the audit cannot be checked without sound settings"
-        unknown = Problem(AUDIT.json, what, "see the settings", "sound settings")
-        findings.check("audit", (unknown,), "flips and verdict")
+        unknown = Problem(file, what, "see the settings", "sound settings")
+        findings.check(files.titled("audit"), (unknown,), "flips and verdict")
         return
-    found = audits.audit_problems(audit.certificates, seen, stale=bool(stale))
-    findings.check("audit", found, f"{len(audit.certificates.attacked)} attacked certificates")
+    parts = (None, None) if certified is None else (certified.settings, certified.lines)
+    context = audits.Context(file, seen.data, seen.originals, *parts, stale=bool(stale))
+    problems = audits.audit_problems(audit.certificates, context)
+    findings.check(files.titled("audit"), problems, f"{len(audit.certificates.attacked)} attacked certificates")
     if not stale:
-        found = audits.refutation_problems(audit.certificates, seen)
-        findings.check("refuted promises", found, "audit.json against run.json")
+        seen.current.setdefault(str(named), []).append((file, verdict))
 
 
 def _check_words(seen: Inspection) -> None:
-    """Both promises against what the settings lead to; those of format 1 have other words, which nothing is compared with."""
+    """All promises against what the settings lead to; those of format 1 have other words, which nothing is compared with."""
     run, findings = seen.run, seen.findings
+    for name, audits in seen.current.items():
+        found = promises.refutation_problems(run, name, _record(seen, name), audits)
+        findings.check("refuted promises", found, f"{', '.join(file for file, _ in audits)} against run.json")
     if run.get("format") == 1:
         findings.leave("the words of the promises: they are those of format 1, whose numbers are checked")
         return
     findings.check("own network", promises.own_network_problems(run), "what is assumed about it, where there is one")
     if "own_network" in run:
         findings.leave("what was tried on the owner's network while it was trained")
-    problems = promise_problems(run, seen.certificates, seen.audit)
+    problems = list(privacy_words(run))
+    for name, (where, stated) in promises.robustness_promises(run).items():
+        problems += robustness_words(where, stated, run, _record(seen, name), seen.audits.get(name, []))
     findings.check("words of the promises", problems, "promise, theorem, assumptions, reason and values from the settings")
+
+
+def _record(seen: Inspection, name: str) -> dict[str, Any]:
+    """The settings of a certification; none where there is no such."""
+    return seen.certifications[name].record if name in seen.certifications else {}
 
 
 def _check_noise(seen: Inspection, owners: Callable[[], OwnersNetwork] | None) -> None:
     """The noise that certificates and attacks speak of against the network's own, where their settings are sound."""
-    spoken = [] if seen.certificate_settings is None else [Noise.of(CERTIFICATES.json, seen.certificate_settings)]
-    spoken += [] if seen.attack_settings is None else [seen.attack_settings.noise]
+    certified = [(one.files, one.settings) for one in seen.certifications.values() if one.settings is not None]
+    attacked = [(one.files, one.settings) for one in seen.attacks if one.settings is not None]
+    spoken = [(Noise.of(one.json, settings), False) for one, settings in certified]
+    spoken += [(Noise.of(one.json, settings), settings.certificates is None) for one, settings in attacked]
     if not spoken:
         return
     findings, about = seen.findings, "law, place, operator norm and slack from the weights"
-    plain = all((noise.law, noise.place) == (GAUSSIAN, INPUT) for noise in spoken)
+    plain = all((noise.law, noise.place) == (GAUSSIAN, INPUT) for noise, _ in spoken)
     if plain and not is_own(seen.run) and block(seen.run, "config").get("noise_layer") is None:
         findings.check("noise of the network", (), "none of its own, and Gaussian noise at the input")
         return
@@ -346,8 +420,7 @@ def _check_noise(seen: Inspection, owners: Callable[[], OwnersNetwork] | None) -
     if isinstance(site, Problem):
         findings.check("noise of the network", (site,), about)
         return
-    own_sigma = not seen.certificates
-    problems = [one for noise in spoken for one in site_problems(noise, site, findings.leave, own_sigma=own_sigma)]
+    problems = [one for noise, own in spoken for one in site_problems(noise, site, findings.leave, own_sigma=own)]
     findings.check("noise of the network", problems, about)
 
 
@@ -356,7 +429,10 @@ def _check_weights(seen: Inspection) -> None:
     if content is not None:
         seen.findings.check("weights", weights.weight_problems(content), "loads, all finite")
     closing = None if seen.ledger is None else seen.ledger.closing
-    stated = {LEDGER: {} if closing is None else closing.model_dump()}
-    stated |= {CERTIFICATES.json: seen.certificates, ATTACKS.json: seen.attacks}
+    stated: dict[str, object] = {} if closing is None else {LEDGER: closing.model_sha256}
+    spoken: list[Certification | Attack] = [*seen.certifications.values(), *seen.attacks]
+    for one in spoken:
+        if one.record:
+            stated[one.files.json] = block(one.record, "network").get("model_sha256")
     found = weights.identity_problems(seen.folder, stated)
     seen.findings.check("model identity", found, "one model in ledger, certificates and attacks")

@@ -13,14 +13,14 @@ from twinproof_verify.findings import MOST_PROBLEMS, Problem
 from twinproof_verify.models import Record, number, read
 
 NEIGHBOURS = {1: "add-or-remove-one", 2: "replace-by-null"}
-"""What neighbouring data sets are called in each format. Both cost the same (docs/formats/run.md)."""
+"""What neighbouring data sets are called in each format of the ledger. Both cost the same (docs/formats/run.md)."""
 FIRST_PREVIOUS = "0" * 64
 
 
 class Open(Record):
     """The first event: what the run was begun with."""
 
-    format: models.Format
+    format: Literal[1, 2]
     config_sha256: models.Digest
     delta: models.OpenProbability | None
     neighbours: Literal["add-or-remove-one", "replace-by-null"]

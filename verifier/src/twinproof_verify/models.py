@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,8 +15,10 @@ from twinproof_verify.bounds import clopper_pearson
 from twinproof_verify.evidence import shown
 from twinproof_verify.findings import MOST_PROBLEMS, Problem
 
-FORMATS = (1, 2)
+FORMATS = (1, 2, 3)
 """The formats that this verifier reads."""
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
+"""What certifications, attacks and audits may be called: no part of a path leads out of the run."""
 LARGEST_WHOLE = 2**53
 # Two float64 computations of one number, and of one that comes out of an incomplete beta function.
 EXACT = 1e-12
@@ -54,21 +57,13 @@ KeyText = Annotated[str, Field(pattern=r"^([0-9a-f]{2})+$")]
 UtcTime = Annotated[str, AfterValidator(_utc)]
 Grid = Annotated[float, Field(gt=0), AfterValidator(_power_of_two)]
 Format = Annotated[int, Field(ge=FORMATS[0], le=FORMATS[-1])]
+Name = Annotated[str, Field(pattern=f"^{NAME.pattern}$")]
 
 
 class Record(BaseModel):
     """A JSON object: its keys are a closed set, and no value is converted."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False, protected_namespaces=())
-
-
-class Origin(Record):
-    """Where and when a record was made."""
-
-    device: Text
-    versions: dict[str, str]
-    created: UtcTime
-    seconds: NotNegative
 
 
 M = TypeVar("M", bound=Record)
@@ -103,6 +98,11 @@ def _problem(error: dict[str, Any], file: str, where: str) -> Problem:
         what = f"{where}{parent}{'.' if parent else ''}there is an unknown key"
         return Problem(file, what, parts[-1][1:], "the keys of the format")
     return Problem(file, f"{where}{path or 'this'} has a value it cannot have", shown(error["input"]), wanted)
+
+
+def is_former(run: dict[str, Any]) -> bool:
+    """Whether a run has the layout before format 3: one of each kind of evidence, and no folders."""
+    return type(run.get("format")) is not int or run["format"] < 3
 
 
 def number(value: object) -> float | None:

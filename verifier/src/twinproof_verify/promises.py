@@ -10,7 +10,7 @@ from twinproof_verify.epsilon import Spent, printed_problems
 from twinproof_verify.evidence import shown
 from twinproof_verify.files import RUN_JSON
 from twinproof_verify.findings import Problem
-from twinproof_verify.models import block, number
+from twinproof_verify.models import block, is_former, number
 from twinproof_verify.run_json import (
     as_printed,
     foreign_training,
@@ -21,15 +21,12 @@ from twinproof_verify.run_json import (
     privacy_block,
     takes_unpaid,
 )
-from twinproof_verify.sentences import OWN_NETWORK_CODES, own_network_codes
+from twinproof_verify.sentences import OWN_NETWORK_CODES, own_network_codes, repeated
 
+ONLY = "only"
+"""How the certification of a run before format 3 is called here; there it has no name."""
 PRIOR_SHA256 = "d67589bc92a269ea452aca5a1d9c88cc736ea792f79b45443b5df1f25caff108"
 """The digest of the weights that a run may start from: those of the library of this version."""
-# Settings of the certificates that the promise of robustness repeats.
-REPEATED = (
-    *("norm", "sigma", "alpha", "n", "largest_radius", "target_radius", "law", "place", "bound", "statistic"),
-    *("confidence", "runner_up", "operator_norm"),
-)
 
 
 def epsilon_problems(run: dict[str, Any], spent: Spent | None) -> Iterator[Problem]:
@@ -41,14 +38,10 @@ def epsilon_problems(run: dict[str, Any], spent: Spent | None) -> Iterator[Probl
 
 
 def privacy_problems(run: dict[str, Any], spent: Spent | None) -> Iterator[Problem]:
-    """The kinds of both promises, and whether the evidence carries the one on privacy."""
-    guarantees = block(run, "guarantees")
-    for kind in ("privacy", "robustness"):
-        said = block(guarantees, kind).get("kind")
-        if kind in guarantees and said != kind:
-            yield Problem(RUN_JSON, f"guarantees.{kind} speaks of something else", shown(said), kind)
-    promise = guarantees.get("privacy")
+    """Whether the evidence carries the promise of privacy."""
+    promise = block(run, "guarantees").get("privacy")
     if isinstance(promise, dict):
+        yield from _kind_problems("guarantees.privacy", promise, "privacy")
         yield from _status_problems(run, promise.get("status"), spent)
         yield from _value_problems(run, promise)
 
@@ -98,28 +91,68 @@ def _value_problems(run: dict[str, Any], promise: dict[str, Any]) -> Iterator[Pr
             yield Problem(RUN_JSON, what, shown(values[name]), f"{wanted} (privacy.{name})")
 
 
-def robustness_problems(run: dict[str, Any], certificates: dict[str, Any], file: str) -> Iterator[Problem]:
-    """Whether the certificates (their settings in ``file``; empty without any) carry what is promised about robustness."""
-    promise = block(block(run, "guarantees"), "robustness")
-    if not promise:
-        return
-    status, bound = promise.get("status"), certificates.get("bound")
-    if not certificates:
-        if status == "proven":
-            what = "guarantees.robustness.status is proven, but nothing is certified"
+def _kind_problems(where: str, promise: dict[str, Any], kind: str) -> Iterator[Problem]:
+    if promise.get("kind") != kind:
+        yield Problem(RUN_JSON, f"{where} speaks of something else", shown(promise.get("kind")), kind)
+
+
+def robustness_promises(run: dict[str, Any]) -> dict[str, tuple[str, dict[str, Any]]]:
+    """The promises of robustness and the key of each, by the names of certifications; ONLY before format 3."""
+    guarantees = block(run, "guarantees")
+    where, found = "guarantees.robustness", block(guarantees, "robustness")
+    if is_former(run):
+        return {ONLY: (where, found)} if found else {}
+    return {name: (f"{where}.{shown(name)}", block(found, name)) for name in found}
+
+
+def robustness_problems(run: dict[str, Any], certified: dict[str, tuple[str, dict[str, Any]]]) -> Iterator[Problem]:
+    """Whether certificates carry what is promised: the file and the settings of each certification are in ``certified``."""
+    promises, former = robustness_promises(run), is_former(run)
+    if not former:
+        for name in certified.keys() - promises.keys():
+            yield Problem(RUN_JSON, f"guarantees.robustness.{name} is missing", "nothing", f"a promise ({certified[name][0]})")
+    for name, (where, promise) in promises.items():
+        yield from _kind_problems(where, promise, "robustness")
+        if name in certified:
+            yield from _certified_problems(run, where, promise, *certified[name])
+        elif not former:
+            yield Problem(RUN_JSON, f"{where} is of no certification", "no certificates", "one promise for each certification")
+        elif promise.get("status") == "proven":
+            what = f"{where}.status is proven, but nothing is certified"
             yield Problem(RUN_JSON, what, "no certificates", "certificates, or status none")
-        return
+
+
+def _certified_problems(
+    run: dict[str, Any], where: str, promise: dict[str, Any], file: str, certificates: dict[str, Any]
+) -> Iterator[Problem]:
+    status, bound = promise.get("status"), block(certificates, "method").get("bound")
     if bound == PUBLISHED and status != "refuted":
-        what = "guarantees.robustness.status hides that the bound of the certificates is false"
+        what = f"{where}.status hides that the bound of the certificates is false"
         yield Problem(RUN_JSON, what, shown(status), f"refuted: the bound is {PUBLISHED!r}")
     if bound in plugin_names(run, "bound") and status == "proven":
-        what = "guarantees.robustness.status is proven, but the bound is of another package"
+        what = f"{where}.status is proven, but the bound is of another package"
         yield Problem(RUN_JSON, what, shown(status), "any other status")
-    values = block(promise, "values")
-    for name in REPEATED:
-        if name in values and values[name] != certificates.get(name):
-            what = f"guarantees.robustness.values.{name} is not that of the certificates"
-            yield Problem(RUN_JSON, what, shown(values[name]), f"{shown(certificates.get(name))} ({file})")
+    if not certificates and status == "proven":
+        what = f"{where}.status is proven, but its certificates cannot be read"
+        yield Problem(RUN_JSON, what, f"broken {file}", "certificates, or status none")
+    values, true = block(promise, "values"), repeated(certificates)
+    for name in sorted(values.keys() & true.keys()):
+        if values[name] != true[name]:
+            what = f"{where}.values.{name} is not that of the certificates"
+            yield Problem(RUN_JSON, what, shown(values[name]), f"{shown(true[name])} ({file})")
+
+
+def refutation_problems(
+    run: dict[str, Any], name: str, certificates: dict[str, Any], audits: list[tuple[str, dict[str, Any]]]
+) -> Iterator[Problem]:
+    """A promise is called refuted where, and only where, one of its ``audits`` (file and verdict) or its bound refutes it."""
+    where, promise = robustness_promises(run).get(name, ("guarantees.robustness", {}))
+    against = [file for file, verdict in audits if verdict.get("refuted") is True]
+    refuted = bool(against) or block(certificates, "method").get("bound") == PUBLISHED
+    if refuted != (promise.get("status") == "refuted"):
+        what = f"{where}.status and the verdict of {(against or [audits[0][0]])[0]} differ"
+        wanted = "refuted" if refuted else "not refuted: the audit refutes nothing"
+        yield Problem(RUN_JSON, what, shown(promise.get("status")), wanted)
 
 
 def prior_problems(run: dict[str, Any]) -> Iterator[Problem]:

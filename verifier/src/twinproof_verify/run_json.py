@@ -15,7 +15,7 @@ from twinproof_verify.evidence import digest_of, shown
 from twinproof_verify.files import LEDGER, RUN_JSON
 from twinproof_verify.findings import Problem
 from twinproof_verify.ledger import NEIGHBOURS, Ledger
-from twinproof_verify.models import Record, block, number, read, sound
+from twinproof_verify.models import Record, block, is_former, number, read, sound
 
 # What mechanisms on all records were used for, besides feature ranges.
 OTHER_PURPOSES = {"redistribution"}
@@ -98,7 +98,14 @@ class Promise(Record):
 
 
 class Guarantees(Record):
-    """``guarantees``: both promises."""
+    """``guarantees``: the promise of privacy, and those of robustness by the names of certifications."""
+
+    privacy: Promise
+    robustness: dict[models.Name, Promise]
+
+
+class FormerGuarantees(Record):
+    """``guarantees`` before format 3."""
 
     privacy: Promise
     robustness: Promise
@@ -173,6 +180,12 @@ class RunJson(Record):
     # What runs of earlier versions say besides.
     finished: models.UtcTime = OPTIONAL
     seconds: models.NotNegative = OPTIONAL
+
+
+class FormerRunJson(RunJson):
+    """run.json before format 3."""
+
+    guarantees: FormerGuarantees  # type: ignore[assignment]
 
 
 @dataclass(frozen=True)
@@ -251,7 +264,7 @@ def foreign_training(run: dict[str, Any]) -> bool:
 
 def top_problems(run: dict[str, Any]) -> Iterator[Problem]:
     """The form of run.json; settings of a recipe from another package are its own."""
-    yield from read(RunJson, run, RUN_JSON)[1]
+    yield from read(FormerRunJson if is_former(run) else RunJson, run, RUN_JSON)[1]
     config = block(run, "config")
     for section, names in () if is_foreign(run) else CONFIG.items():
         for name in sorted(set(block(config, section) if section else config) - set(names.split())):
@@ -279,9 +292,9 @@ def config_problems(run: dict[str, Any], ledger: Ledger | None) -> Iterator[Prob
     config, privacy = block(run, "config"), block(run, "privacy")
     if ledger is not None and ledger.opening is not None:
         opened = ledger.opening
-        if run.get("format") != opened.format:
+        if run.get("format") not in {1: (1,), 2: (2, 3)}[opened.format]:
             got = shown(run.get("format"))
-            yield Problem(RUN_JSON, "format is not the one of the ledger", got, f"{opened.format} (ledger)")
+            yield Problem(RUN_JSON, "format is not the one of the ledger", got, f"that of format {opened.format} (ledger)")
         if opened.neighbours != NEIGHBOURS[opened.format]:
             what = f"neighbours are called otherwise in format {opened.format}"
             yield Problem(LEDGER, what, opened.neighbours, NEIGHBOURS[opened.format])

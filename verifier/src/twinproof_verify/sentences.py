@@ -187,18 +187,38 @@ REFUTED_BELOW = 1e-3
 _EXACT = Context(prec=80)
 
 
-def promise_problems(run: dict[str, Any], certificates: dict[str, Any], audit: dict[str, Any]) -> Iterator[Problem]:
-    """Every part of both promises that does not follow from the run; ``certificates`` and ``audit`` are empty without such."""
-    written = run.get("guarantees")
-    if not isinstance(written, dict):
-        return
-    for kind, wanted in (("privacy", privacy_promise(run)), ("robustness", robustness_promise(run, certificates, audit))):
-        stated = written.get(kind)
-        if not isinstance(stated, dict) or wanted is None:
-            continue
-        for name, value in {"kind": kind, **wanted}.items():
-            if digest_of(stated.get(name)) != digest_of(value):
-                yield _difference(f"guarantees.{kind}.{name}", stated.get(name), value)
+def privacy_words(run: dict[str, Any]) -> Iterator[Problem]:
+    """Every part of the promise of privacy that does not follow from the run."""
+    stated, wanted = block(run, "guarantees").get("privacy"), privacy_promise(run)
+    if isinstance(stated, dict) and wanted is not None:
+        yield from _differences("guarantees.privacy", stated, {"kind": "privacy", **wanted})
+
+
+def robustness_words(
+    where: str,
+    stated: dict[str, Any],
+    run: dict[str, Any],
+    certificates: dict[str, Any],
+    audits: list[tuple[str, dict[str, Any]]],
+) -> Iterator[Problem]:
+    """Every part of the promise at ``where`` that does not follow from its certificates and its audits (file and verdict).
+
+    Where several audits refute it, it names any one of them.
+    """
+    against: list[Any] = [one for one in audits if one[1].get("refuted") is True]
+    found: list[Problem] = []
+    for audit in against or [None]:
+        wanted = robustness_promise(run, certificates, audit)
+        found = [] if wanted is None else list(_differences(where, stated, {"kind": "robustness", **wanted}))
+        if not found:
+            return
+    yield from found
+
+
+def _differences(where: str, stated: dict[str, Any], wanted: dict[str, Any]) -> Iterator[Problem]:
+    for name, value in wanted.items():
+        if digest_of(stated.get(name)) != digest_of(value):
+            yield _difference(f"{where}.{name}", stated.get(name), value)
 
 
 def _difference(where: str, stated: object, wanted: object) -> Problem:
@@ -288,54 +308,65 @@ def _up(value: Decimal, step: str) -> str:
     return str(value.quantize(Decimal(step), rounding=ROUND_CEILING, context=_EXACT))
 
 
-def robustness_promise(run: dict[str, Any], settings: dict[str, Any], audit: dict[str, Any]) -> dict[str, Any] | None:
-    """What the certificates allow to be said, and an audit that refutes them; None where the settings cannot be read."""
-    if not settings:
+def repeated(certificates: dict[str, Any]) -> dict[str, Any]:
+    """What a promise may repeat of its certificates, by name."""
+    every = {**certificates, **block(certificates, "sampling"), **block(certificates, "noise"), **block(certificates, "method")}
+    return {name: every.get(name) for name in (*ALWAYS_REPEATED, *REPEATED_IF_UNUSUAL)}
+
+
+def robustness_promise(
+    run: dict[str, Any], certificates: dict[str, Any], audit: tuple[str, dict[str, Any]] | None = None
+) -> dict[str, Any] | None:
+    """What the certificates allow to be said, and an ``audit`` (file and verdict) that refutes them.
+
+    None where the settings cannot be read.
+    """
+    if not certificates:
         sigma = block(run, "config").get("sigma")
         return _promise("none", NOT_CERTIFIED, reason="run `twinproof certify` on this run", values={"sigma": sigma})
-    theorem = BOUNDS.get((str(settings.get("law")), str(settings.get("bound"))))
-    if sound(CertificateSettings, settings) is None or theorem is None:
+    settings = sound(CertificateSettings, certificates)
+    theorem = None if settings is None else BOUNDS.get((settings.noise.law, settings.method.bound))
+    if settings is None or theorem is None:
         return None
-    values = {name: settings[name] for name in ALWAYS_REPEATED}
-    values |= {name: settings[name] for name, usual in REPEATED_IF_UNUSUAL.items() if settings[name] != usual}
-    if settings["bound"] == PUBLISHED:
-        reason = REFUTED_BOUNDS[settings["law"]]
+    found = repeated(certificates)
+    values = {name: value for name, value in found.items() if name in ALWAYS_REPEATED or value != REPEATED_IF_UNUSUAL[name]}
+    if settings.method.bound == PUBLISHED:
+        reason = REFUTED_BOUNDS[settings.noise.law]
         promised = _promise("refuted", ONLY_CLAIMED, theorem=theorem, reason=reason, values=values)
     else:
         words = (
-            f"For each certified input, except with probability {float(settings['alpha'])!r}: no change smaller than its "
-            f"radius ({settings['norm']}, inputs in [0, 1]) changes the smoothed classifier's answer."
+            f"For each certified input, except with probability {settings.sampling.alpha!r}: no change smaller than its "
+            f"radius ({settings.method.norm}, inputs in [0, 1]) changes the smoothed classifier's answer."
         )
         proof = _proof(settings, theorem)
         promised = _promise("proven", words, theorem=proof, assumptions=_assumptions(settings), values=values)
-    return promised | _refuted_by(audit, str(promised["reason"]))
+    return promised | ({} if audit is None else _refuted_by(*audit, str(promised["reason"])))
 
 
-def _refuted_by(audit: dict[str, Any], known: str) -> dict[str, str]:
-    verdict = block(block(audit, "certificates"), "verdict")
+def _refuted_by(file: str, verdict: dict[str, Any], known: str) -> dict[str, str]:
     if verdict.get("refuted") is not True:
         return {}
     found = (
         f"attacks changed {shown(verdict.get('flips'))} certified answers of {shown(verdict.get('inputs'))} inputs inside "
-        f"their radii; chance explains that with probability below {REFUTED_BELOW:g} (audit.json)"
+        f"their radii; chance explains that with probability below {REFUTED_BELOW:g} ({file})"
     )
     return {"status": "refuted", "reason": f"{known}; as expected, {found}" if known else found}
 
 
-def _proof(settings: dict[str, Any], theorem: str) -> str:
-    plain = {"law": GAUSSIAN, "bound": "tight", "statistic": VOTES, "confidence": CLOPPER_PEARSON}
-    usual = all(settings[name] == value for name, value in plain.items())
-    core = PLAIN_SMOOTHING if usual else f"{theorem}; confidence: {CONFIDENCES[settings['confidence']]}"
-    union = "" if settings["runner_up"] == COMPLEMENT else UNION
-    return core + GRID + PLACES[settings["place"]] + union + ("" if settings["target_radius"] is None else LOOKS)
+def _proof(settings: CertificateSettings, theorem: str) -> str:
+    method, noise = settings.method, settings.noise
+    usual = (noise.law, method.bound, method.statistic, method.confidence) == (GAUSSIAN, "tight", VOTES, CLOPPER_PEARSON)
+    core = PLAIN_SMOOTHING if usual else f"{theorem}; confidence: {CONFIDENCES[method.confidence]}"
+    union = "" if method.runner_up == COMPLEMENT else UNION
+    return core + GRID + PLACES[noise.place] + union + ("" if settings.sampling.target_radius is None else LOOKS)
 
 
-def _assumptions(settings: dict[str, Any]) -> list[str]:
+def _assumptions(settings: CertificateSettings) -> list[str]:
     return [
-        f"The {settings['norm']} distance is measured in input units ([0, 1] per coordinate), between inputs that can be "
+        f"The {settings.method.norm} distance is measured in input units ([0, 1] per coordinate), between inputs that can be "
         "stored.",
         *ROBUSTNESS_ASSUMPTIONS,
-        *((MEAN_SCORES,) if settings["statistic"] == SCORES else ()),
-        *((LAYER_ARITHMETIC,) if settings["place"] != INPUT else ()),
-        *(SHARED_NOISE if settings["shared_noise"] else ()),
+        *((MEAN_SCORES,) if settings.method.statistic == SCORES else ()),
+        *((LAYER_ARITHMETIC,) if settings.noise.place != INPUT else ()),
+        *(SHARED_NOISE if settings.sampling.shared_noise else ()),
     ]

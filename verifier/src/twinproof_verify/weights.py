@@ -53,15 +53,15 @@ def _all_finite(kind: str, data: Any) -> bool | None:
     return None
 
 
-def identity_problems(folder: RunFolder, stated: Mapping[str, dict[str, Any]]) -> Iterator[Problem]:
-    """Whether ledger, certificates and attacks (``stated``, by file) speak of the weights that are there."""
+def identity_problems(folder: RunFolder, stated: Mapping[str, object]) -> Iterator[Problem]:
+    """Whether ledger, certificates and attacks speak of the weights that are there: ``stated`` digests, by file."""
     content = folder.content(MODEL)
     if isinstance(content, Problem):
         return
     digest = sha256(content)
-    for file, record in stated.items():
-        if record and record.get("model_sha256") != digest:
-            yield Problem(file, "model_sha256 is not the digest of the weights", shown(record.get("model_sha256")), digest)
+    for file, said in stated.items():
+        if said != digest:
+            yield Problem(file, "model_sha256 is not the digest of the weights", shown(said), digest)
 
 
 # Tensors that are named one by one; the rest are counted.

@@ -10,11 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from twinproof.certification.record import find_certification
 from twinproof.compute.devices import resolve_device
 from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError, ModelError, RunError
 from twinproof.progress import Progress, Silent
-from twinproof.runs.certificates import Certificate, read_certificates, read_settings
+from twinproof.runs.certificates import Certificate
 from twinproof.runs.run import Run
 from twinproof_papers.cell import Numbers
 from twinproof_papers.example_metrics.curvature import Iteration, input_gradient_norms, input_hessian_norms
@@ -132,18 +133,18 @@ def measure_run(
 
 
 def _certificates(run: Run) -> list[Certificate]:
-    certified = read_settings(run.root)
+    certified = find_certification(run.root)
     if certified is None:
         return []
-    if certified.model_sha256 != run.model_sha256:
+    if not certified.is_of(run):
         raise RunError(
             "the certificates are of other weights",
-            where=str(run.layout.certificates_json),
-            got=certified.model_sha256[:12],
+            where=str(certified.path),
+            got=certified.settings.network.model_sha256[:12],
             wanted=run.model_sha256[:12],
             fix="certify the run again: twinproof certify RUN --overwrite",
         )
-    return read_certificates(run.root)
+    return certified.certificates
 
 
 def _features(model: nn.Module) -> nn.Sequential | None:
@@ -194,7 +195,7 @@ class ExampleMeasurement:
             "metrics": summary["metrics"],
             "radius": {
                 sigma_name(sigma): {
-                    relation.metric: relation.as_dict() for relation in relate(measured.examples, read_certificates(copy.root))
+                    relation.metric: relation.as_dict() for relation in relate(measured.examples, _certificates(copy))
                 }
                 for sigma, copy in copies.items()
             },

@@ -1,0 +1,151 @@
+"""What certificates, attacks and audits record alike, and where finished ones lie (docs/formats/run.md)."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+from twinproof.errors import ConfigError
+from twinproof.keys import Key
+from twinproof.runs.layout import FORMAT, refuse_unknown_format, software_versions, utc_now
+from twinproof.runs.reading import Count, Digest, JsonObject, Length, read_json
+from twinproof.runs.reading import Key as KeyText
+
+CERTIFICATES, ATTACKS, AUDITS = "certificates", "attacks", "audits"
+WORKING = "working"
+# Files of formats 1 and 2, which hold one of each.
+FORMER = {CERTIFICATES: "certificates.json", ATTACKS: "attacks.json", AUDITS: "audit.json"}
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
+
+
+@dataclass(frozen=True)
+class Made:
+    """Where and when a piece of work was begun, and how long it took."""
+
+    device: str
+    versions: dict[str, str]
+    created: str
+    seconds: Length = 0.0
+
+    @classmethod
+    def now(cls, device: str) -> Made:
+        """Begun at this moment, on ``device``."""
+        return cls(device, software_versions(), utc_now())
+
+    @property
+    def kind(self) -> str:
+        """``cpu`` or ``cuda``."""
+        return self.device.partition(":")[0]
+
+
+@dataclass(frozen=True)
+class NetworkRecord:
+    """The network as it was run: its weights, which of its equal forms, and the precision of its products."""
+
+    model_sha256: Digest
+    form: str
+    arithmetic: str
+    classes: Count
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkSettings:
+    """What was asked of a piece of work, and what it rests on; each kind of work adds its own.
+
+    Those that are ``FREE`` may differ where work is taken up.
+    """
+
+    FREE: ClassVar[frozenset[str]] = frozenset()
+
+    network: NetworkRecord
+    inputs: Count
+    key: KeyText
+    made: Made
+    state: str = WORKING
+
+    def as_dict(self) -> dict[str, Any]:
+        """The record as it is written."""
+        return {"format": FORMAT, **asdict(self)}
+
+    @property
+    def secret(self) -> Key:
+        """The key that everything random in this work grows from."""
+        return Key(bytes.fromhex(self.key))
+
+    def form_on(self, kind: str) -> str | None:
+        """The form of the network that further work on such a device should take; None elsewhere."""
+        return self.network.form if self.made.kind == kind else None
+
+
+S = TypeVar("S", bound=WorkSettings)
+
+
+def default_name(norm: str, bound: str) -> str:
+    """The norm, and the bound where it is not the default."""
+    return norm if bound == "tight" else f"{norm}-{bound}"
+
+
+def check_name(name: str) -> str:
+    """``name``, if it can be one."""
+    if _NAME.fullmatch(name) is None:
+        wanted = "letters, digits, '.', '_' and '-', at most 60, the first a letter or digit"
+        raise ConfigError("this name cannot be used", where="name", got=name, wanted=wanted)
+    return name
+
+
+def evidence(root: Path, kind: str) -> dict[str, Path]:
+    """The files with the settings of finished work of a ``kind``, by name; in runs of format 1 and 2 the name is the norm."""
+    former = root / FORMER[kind]
+    if former.is_file():
+        record = read_json(former).record
+        norm = (record.get(CERTIFICATES) or {}).get("norm") if kind == AUDITS else record.get("norm")
+        return {norm if isinstance(norm, str) and _NAME.fullmatch(norm) else "l2": former}
+    if kind == AUDITS:
+        return {path.stem: path for path in sorted((root / kind).glob("*.json")) if _NAME.fullmatch(path.stem)}
+    paths = sorted((root / kind).glob(f"*/{kind}.json"))
+    return {path.parent.name: path for path in paths if _NAME.fullmatch(path.parent.name)}
+
+
+def read_settings(
+    path: Path, kind: type[S], nested: Mapping[str, Mapping[str, str]], *, fix: str, **more: Any
+) -> tuple[S, JsonObject]:
+    """The settings in ``path``, whose keys stood side by side in formats 1 and 2, and the whole object.
+
+    ``nested`` says where they stand now: for each section its keys, with the names that they had; ``more`` are values of keys
+    that may not have been there.
+    """
+    found = read_json(path, fix=fix)
+    refuse_unknown_format(path, found.record.get("format"))
+    return unfolded(found, nested, **more).typed(kind), found
+
+
+def unfolded(found: JsonObject, nested: Mapping[str, Mapping[str, str]], **more: Any) -> JsonObject:
+    """A record of format 1 or 2 in the shape of today's, with ``more`` keys that it did not have; others stay as they are."""
+    if found.record.get("format") not in (1, 2):
+        return found
+    flat = {**more, **found.record}
+    record = {
+        **flat,
+        **{section: {key: flat[old] for key, old in keys.items() if old in flat} for section, keys in nested.items()},
+    }
+    return replace(found, record=record, content=json.dumps(record).encode())
+
+
+def json_file(record: Mapping[str, Any]) -> bytes:
+    """The content of a JSON file of a run: sorted and indented."""
+    return (json.dumps(record, sort_keys=True, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
+def same_names(*names: str) -> dict[str, str]:
+    """Keys whose name did not change, for ``unfolded``."""
+    return {name: name for name in names}
+
+
+def values_of(settings: WorkSettings, *paths: str) -> dict[str, Any]:
+    """Settings by their own names, from their places: ``noise.sigma`` as ``sigma``."""
+    return {path.rpartition(".")[2]: attrgetter(path)(settings) for path in paths}
