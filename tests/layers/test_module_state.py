@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 import random
 from collections import deque
@@ -27,6 +28,15 @@ from twinproof.layers.module_state import (
 )
 
 
+class Slotted:
+    """Has no dictionary."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = 1.0
+
+
 class Keeper(nn.Module):
     """Holds things of many kinds."""
 
@@ -40,7 +50,9 @@ class Keeper(nn.Module):
         self.listed, self.mapped, self.queue = [1, [2]], {"a": {3: torch.zeros(1)}}, deque([1])
         self.object, self.seen = SimpleNamespace(deep=SimpleNamespace(value=1)), {1, 2}
         self.object.around = self.object
-        self.hidden = [nn.Linear(1, 1)]
+        self.hidden, self.slotted = [nn.Linear(1, 1)], Slotted()
+        self.generator, self.python = torch.Generator().manual_seed(1), random.Random(1)
+        self.numpy, self.counter = np.random.default_rng(1), itertools.count()
 
 
 def _digests(model: nn.Module) -> dict[str, str]:
@@ -60,6 +72,13 @@ CHANGES: dict[str, tuple[Callable[[Any], object], str]] = {
     "a queue": (lambda one: one.queue.append(2), "queue"),
     "a set": (lambda one: one.seen.add(3), "seen"),
     "an object in an object": (lambda one: setattr(one.object.deep, "value", 2), "object.deep.value"),
+    "a slot": (lambda one: setattr(one.slotted, "value", 2.0), "slotted.value"),
+    "a generator of torch": (lambda one: torch.rand(1, generator=one.generator), "generator"),
+    "a generator of Python": (lambda one: one.python.random(), "python"),
+    "a generator of NumPy": (lambda one: one.numpy.random(), "numpy"),
+    "a counter": (lambda one: next(one.counter), "counter"),
+    "something new": (lambda one: setattr(one, "new", 1), "new"),
+    "a hook": (lambda one: one.register_forward_hook(lambda *_: None), "_forward_hooks"),
     "a layer in a list": (lambda one: one.hidden[0].bias.data.add_(1), "hidden[0]._parameters['bias']"),
 }
 
@@ -95,8 +114,10 @@ def test_foreign_generators_are_seen_to_move() -> None:
     random.random()
     moved = foreign_generators()
     assert moved != before
-    np.random.random()
-    assert foreign_generators() != moved
+    np.random.standard_normal()  # draws two and keeps one back
+    drawn = foreign_generators()
+    np.random.standard_normal()
+    assert len({moved, drawn, foreign_generators()}) == 3
 
 
 def test_tensors_alone_are_parameters_and_buffers() -> None:
@@ -114,4 +135,4 @@ def test_generators_that_modules_hold_are_found() -> None:
     keeper = Keeper()
     own = torch.Generator()
     keeper.layer.source = own  # type: ignore[assignment]
-    assert generators_of(keeper, torch.device("cpu")) == (torch.default_generator, own)
+    assert generators_of(keeper, torch.device("cpu")) == (torch.default_generator, keeper.generator, own)

@@ -17,7 +17,7 @@ from twinproof.keys import Key
 from twinproof.privacy.ledger import Ledger
 from twinproof.privacy.plan import Draw, Plan, PrivateExecution
 from twinproof.training.loop import PrivateGradients, mean_cross_entropy
-from twinproof.training.passes import ONE_BY_ONE, Augmentation, Batching, DeviceRecords, OriginalOnly, PassMode
+from twinproof.training.passes import ONE_BY_ONE, Augmentation, Batching, DeviceRecords, PassMode, Repeats
 from twinproof.training.per_example.choose import choose_path
 from twinproof.training.per_example.paths import PerExamplePath, RecordLoss
 
@@ -70,7 +70,7 @@ class TrainingPath:
     plan: Plan
     ledger: Ledger
     shape: tuple[int, ...]
-    augmentation: Augmentation = field(default_factory=OriginalOnly)
+    augmentation: Augmentation = field(default_factory=Repeats)
     physical_batch: int = 4
     key: Key = field(default_factory=lambda: Key.from_seed(7))
     loss: RecordLoss = mean_cross_entropy

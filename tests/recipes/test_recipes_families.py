@@ -22,7 +22,7 @@ from twinproof.recipes.config import ResolvedConfig, parse_train_config
 from twinproof.recipes.registry import RECIPES, find_recipe
 from twinproof.recipes.resolve import resolve
 from twinproof.recipes.train import train
-from twinproof.training.passes import GaussianCopies, OriginalOnly, Repeats
+from twinproof.training.passes import GaussianCopies, Repeats
 
 DIGITS: dict[str, Any] = {"data": {"source": "digits"}, "model": "mlp", "seed": 1}
 FAST = {"stobatch": {"regulariser": {"attack_steps": 1}}}
@@ -84,8 +84,8 @@ def _config(recipe: str, **changes: Any) -> ResolvedConfig:
 @pytest.mark.parametrize(
     ("recipe", "changes", "wanted"),
     [
-        ("regular", {}, OriginalOnly()),
-        ("dpsgd", {}, OriginalOnly()),
+        ("regular", {}, Repeats()),
+        ("dpsgd", {}, Repeats()),
         ("gaussian", {"sigma": 0.25}, GaussianCopies(1, 0.25, original=False)),
         ("gaussian", {"sigma": 1.0, "copies": 3}, GaussianCopies(3, 1.0, original=False)),
         ("gaussian", {"originals": True, "copies": 0}, GaussianCopies(0, 0.25, original=True)),

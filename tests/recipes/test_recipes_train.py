@@ -31,7 +31,7 @@ from twinproof.recipes.resolve import resolve
 from twinproof.recipes.train import train
 from twinproof.rounding import round_up
 from twinproof.training.loop import mean_cross_entropy
-from twinproof.training.passes import GaussianCopies, OriginalOnly
+from twinproof.training.passes import GaussianCopies, Repeats
 
 # Enough to learn the digits well where nothing destroys it; the same for every noise.
 LEARNING: dict[str, Any] = {
@@ -95,7 +95,7 @@ def test_the_copies_have_the_noise_and_number_of_the_settings(source: Path) -> N
     settings = parse_train_config(tiny(source, recipe="dpcert-gaussian", copies=5, sigma=0.4))
     config = resolve(settings, load(settings.data))
     assert RECIPES["dpcert-gaussian"].augmentation(config) == GaussianCopies(5, 0.4)
-    assert all(RECIPES[name].augmentation(config) == OriginalOnly() for name in ("dpsgd", "regular"))
+    assert all(RECIPES[name].augmentation(config) == Repeats() for name in ("dpsgd", "regular"))
 
 
 def test_no_noisy_copies_is_dp_sgd_bit_for_bit(source: Path, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from twinproof.privacy.ledger import Ledger
 from twinproof.privacy.plan import Plan, PrivateExecution
 from twinproof.training.distributed import SharedLedger, clipped_over_ranks
 from twinproof.training.loop import PlainGradients, PrivateGradients, mean_cross_entropy
-from twinproof.training.passes import Augmentation, Batching, DeviceRecords, GaussianCopies, OriginalOnly
+from twinproof.training.passes import Augmentation, Batching, DeviceRecords, GaussianCopies, Repeats
 from twinproof.training.per_example.fast import FastPath
 from twinproof.training.step_sums import ClippedPass, ClippedSums, HostStepSums
 
@@ -55,7 +55,7 @@ def as_gradients(value: dict[str, list[float]], model: nn.Module) -> Gradients:
 @pytest.mark.parametrize("world", [1, 2, 4])
 def test_the_step_is_dp_sgd_by_the_book(world: int, tmp_path: Path) -> None:
     wanted = hand_step(problem(tmp_path / "alone", rows=ROWS), 2)
-    ends = run_ranks(world, lambda ranks: shared_step(ranks, tmp_path, OriginalOnly(), 2))
+    ends = run_ranks(world, lambda ranks: shared_step(ranks, tmp_path, Repeats(), 2))
     assert all(ended.value == ends[0].value for ended in ends), "the ranks release the same bits"
     assert distance(as_gradients(ends[0].value, network()), wanted) < 1e-8
 
@@ -109,7 +109,7 @@ class Overlapping(Share):
 def test_a_share_that_counts_twice_is_caught(tmp_path: Path) -> None:
     def work(ranks: Ranks) -> dict[str, list[float]]:
         ranks.share = Overlapping(ranks.rank, ranks.world)
-        return shared_step(ranks, tmp_path, OriginalOnly(), 2)
+        return shared_step(ranks, tmp_path, Repeats(), 2)
 
     wanted = hand_step(problem(tmp_path / "alone", rows=ROWS), 2)
     found = run_ranks(2, work)[0]

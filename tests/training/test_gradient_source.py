@@ -35,7 +35,7 @@ from training_problems import (
 )
 
 from twinproof.training.loop import PlainGradients, mean_cross_entropy
-from twinproof.training.passes import Batching, DeviceRecords, GaussianCopies, OriginalOnly
+from twinproof.training.passes import Batching, DeviceRecords, GaussianCopies, Repeats
 
 TOLERANCE = 1e-6
 
@@ -209,7 +209,7 @@ def test_layers_draw_anew_in_every_step_and_pass(tmp_path: Path) -> None:
     model = network()
     layer = RemembersMasks()
     records = DeviceRecords(training_split(), LEVELS, CPU, torch.float64)
-    batching = Batching(records, OriginalOnly(), 20, KEY)
+    batching = Batching(records, Repeats(), 20, KEY)
     source = PlainGradients(nn.Sequential(layer, model), mean_cross_entropy, batching, sample_rate=1.0, divisor=12.0)
     for step in (0, 1, 0):
         source.gradient(step)
@@ -223,7 +223,7 @@ def test_the_plain_gradient_is_the_sum_over_the_expected_batch(tmp_path: Path) -
     model = network()
     records = DeviceRecords(training_split(), LEVELS, CPU, torch.float64)
     source = PlainGradients(
-        model, mean_cross_entropy, Batching(records, OriginalOnly(), 7, KEY), sample_rate=PLAN.sample_rate, divisor=12.0
+        model, mean_cross_entropy, Batching(records, Repeats(), 7, KEY), sample_rate=PLAN.sample_rate, divisor=12.0
     )
     rows = torch.tensor(drawn(0))
     loss = nn.functional.cross_entropy(model(records.inputs(rows)), records.labels[rows], reduction="sum") / 12.0

@@ -26,7 +26,6 @@ from twinproof.training.passes import (
     Batching,
     DeviceRecords,
     GaussianCopies,
-    OriginalOnly,
     Pass,
     PassMode,
     Performance,
@@ -160,7 +159,7 @@ def test_noisy_copies_can_stand_in_the_records_place() -> None:
 def test_the_original_alone_draws_nothing() -> None:
     inputs, generator = torch.rand(3, 4), torch.Generator().manual_seed(1)
     before = generator.get_state()
-    assert torch.equal(OriginalOnly()(inputs, generator), inputs[:, None])
+    assert torch.equal(Repeats()(inputs, generator), inputs[:, None])
     assert torch.equal(generator.get_state(), before)
 
 

@@ -16,7 +16,7 @@ from twinproof.privacy.ledger import Ledger
 from twinproof.privacy.plan import Plan, PrivateExecution
 from twinproof.privacy.step_randomness import poisson_sample
 from twinproof.training.loop import PrivateGradients, mean_cross_entropy
-from twinproof.training.passes import ONE_BY_ONE, Augmentation, Batching, DeviceRecords, OriginalOnly, PassMode
+from twinproof.training.passes import ONE_BY_ONE, Augmentation, Batching, DeviceRecords, PassMode, Repeats
 from twinproof.training.per_example.fast import FastPath
 from twinproof.training.per_example.paths import PerExamplePath, RecordLoss, VmapPath
 
@@ -69,7 +69,7 @@ def problem(
 ) -> Problem:
     model = network() if model is None else model
     records = DeviceRecords(split or training_split(), LEVELS, CPU, torch.float64)
-    batching = Batching(records, augmentation or OriginalOnly(), rows, KEY)
+    batching = Batching(records, augmentation or Repeats(), rows, KEY)
     shapes = {name: value.detach() for name, value in model.named_parameters()}
     parameters = sum(value.numel() for value in shapes.values())
     folder.mkdir(parents=True, exist_ok=True)

@@ -18,6 +18,9 @@ from twinproof.compute.heartbeat import PATIENCE, Heartbeat
 from twinproof.compute.ranks import RankError, Ranks, Share, stopped
 from twinproof.errors import ConfigError, TwinproofError
 
+if distributed.is_available():  # some builds of torch come without it
+    from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+    from torch.distributed.rendezvous import rendezvous
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup, Work
     from torch.distributed.distributed_c10d import Store
@@ -189,8 +192,6 @@ def join(*, patience: float = PATIENCE) -> Iterator[ProcessRanks]:
 
 def _met() -> Share:
     """Connects all ranks."""
-    from torch.distributed.rendezvous import rendezvous
-
     rank, world = os.environ["RANK"], os.environ["WORLD_SIZE"]
     if torch.cuda.is_available() and local_rank() < torch.cuda.device_count():
         torch.cuda.set_device(local_rank())  # what is put on "cuda" then lies on this rank's own GPU
@@ -210,8 +211,6 @@ def _met() -> Share:
 
 def _store() -> Store:
     """A connection of its own to the launcher's store: that of the process group may be waiting for something."""
-    from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
-
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     attempt = f"{os.environ.get('TORCHELASTIC_RUN_ID', '')}/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
     store = TCPStore(host, port, is_master=False, timeout=_ANSWER, wait_for_workers=False)

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from twinproof.errors import DataError, TwinproofError, fault_of
 
+PARQUET_SUFFIXES = (".parquet", ".pq")
 FILE_BYTES = 64 * 2**30
 """The largest file that is opened."""
 UNPACKED_BYTES = 512 * 2**20

@@ -11,10 +11,9 @@ from twinproof.data.arrays import read_npz
 from twinproof.data.assemble import assemble
 from twinproof.data.config import DataConfig, parse_data_config, refuse_settings
 from twinproof.data.images import missing_cifar10_files, missing_idx_files, read_cifar10, read_idx_folder, read_image_folder
-from twinproof.data.limits import reading
+from twinproof.data.limits import PARQUET_SUFFIXES, reading
 from twinproof.data.record import Dataset, Parts, Scaling
 from twinproof.data.sources import SOURCES, data_root, known_sources
-from twinproof.data.table import PARQUET_SUFFIXES, read_table
 from twinproof.errors import ConfigError, DataError
 from twinproof.keys import Key
 
@@ -32,6 +31,10 @@ def read_path(path: Path, config: DataConfig) -> Parts:
     if suffix == ".npz":
         return read_npz(path, name, config)
     if suffix in (".csv", *PARQUET_SUFFIXES):
+        from twinproof.data.table import (
+            read_table,  # here, because importing Arrow takes time that other formats need not spend
+        )
+
         return read_table(path, name, config)
     raise DataError("this kind of file is not read", where=str(path), got=f"suffix {suffix!r}", wanted=FORMS)
 

@@ -49,11 +49,16 @@ BREAST_CANCER_BOUNDS: dict[str, tuple[float, float]] = {
 }
 
 
+def _embedded(name: str) -> Any:
+    """A data set of scikit-learn, which takes a second to import."""
+    from sklearn import datasets
+
+    return getattr(datasets, f"load_{name}")()
+
+
 def read_digits() -> Parts:
     """1,797 handwritten digits, 8x8 grey, stored as the integers 0..16."""
-    from sklearn.datasets import load_digits  # here, because importing scikit-learn takes a second
-
-    bunch = load_digits()
+    bunch = _embedded("digits")
     inputs = np.asarray(bunch.images).astype(np.uint8)[:, np.newaxis]
     records = Records(inputs, np.asarray(bunch.target).astype(np.int64), "digits")
     return Parts("digits", InputKind.IMAGE, records, None, DIGITS_LEVELS, classes=MNIST_CLASSES, public_fraction=TEST_SHARE)
@@ -61,9 +66,7 @@ def read_digits() -> Parts:
 
 def read_breast_cancer() -> Parts:
     """569 tumours, 30 measurements of their cell nuclei each (Wisconsin, diagnostic), with declared bounds."""
-    from sklearn.datasets import load_breast_cancer
-
-    bunch = load_breast_cancer()
+    bunch = _embedded("breast_cancer")
     names = tuple(str(name) for name in bunch.feature_names)
     records = Records(np.asarray(bunch.data, dtype=np.float64), np.asarray(bunch.target).astype(np.int64), "breast-cancer")
     return Parts(

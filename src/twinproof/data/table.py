@@ -14,12 +14,17 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO
 
 import numpy as np
+import pyarrow
 from numpy.typing import NDArray
+from pyarrow import csv as arrow_csv
+from pyarrow import parquet
+from pyarrow import types as arrow_types
 
 from twinproof.data.config import DataConfig
 from twinproof.data.limits import (
     COLUMNS,
     DECODER_ERRORS,
+    PARQUET_SUFFIXES,
     RECORD_BYTES,
     check_names,
     check_unpacked,
@@ -34,7 +39,6 @@ from twinproof.data.record import InputKind, Parts, Records
 from twinproof.errors import ConfigError, DataError
 
 DEFAULT_LABEL = "label"
-PARQUET_SUFFIXES = (".parquet", ".pq")
 
 _CSV = "comma-separated values in UTF-8 with a header"
 _PARQUET = "a whole Parquet file"
@@ -239,9 +243,6 @@ def _lines(text: IO[str], longest: int, path: Path, read: list[str] | None) -> I
 
 
 def _csv_batches(body: _Body, columns: list[str], position: int) -> Iterator[Any]:
-    import pyarrow
-    from pyarrow import csv as arrow_csv
-
     # Arrow's own names, so that no name of the file can confuse it.
     names = [str(place) for place in range(len(columns))]
     types = {name: pyarrow.float64() for name in names}
@@ -286,8 +287,6 @@ def _first_bad_number(cells: list[str], position: int) -> int | None:
 
 
 def _are_finite(cells: list[str]) -> bool:
-    import pyarrow
-
     try:
         numbers = pyarrow.array([cell.strip(" \t") for cell in cells]).cast(pyarrow.float64())
     except pyarrow.ArrowInvalid:
@@ -296,9 +295,6 @@ def _are_finite(cells: list[str]) -> bool:
 
 
 def _read_parquet(path: Path, label: str | None) -> tuple[Records, tuple[str, ...]]:
-    import pyarrow
-    from pyarrow import parquet
-
     with open_regular(path) as handle, reading(path, _PARQUET, errors=(*DECODER_ERRORS, pyarrow.ArrowException)):
         file = parquet.ParquetFile(handle, pre_buffer=False)
         columns = [str(column) for column in file.schema_arrow.names]
@@ -323,15 +319,13 @@ def _read_parquet(path: Path, label: str | None) -> tuple[Records, tuple[str, ..
 
 
 def _check_types(schema: Any, position: int, path: Path) -> None:
-    from pyarrow import types
-
     for place, field in enumerate(schema):
         kind = field.type
         if place == position:
-            kind = kind.value_type if types.is_dictionary(kind) else kind
-            usable = types.is_integer(kind) or types.is_string(kind) or types.is_large_string(kind)
+            kind = kind.value_type if arrow_types.is_dictionary(kind) else kind
+            usable = arrow_types.is_integer(kind) or arrow_types.is_string(kind) or arrow_types.is_large_string(kind)
         else:
-            usable = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
+            usable = arrow_types.is_integer(kind) or arrow_types.is_floating(kind) or arrow_types.is_boolean(kind)
         if not usable:
             raise DataError(
                 "the label column cannot be used" if place == position else "a column does not hold numbers",

@@ -11,6 +11,7 @@ from threading import TIMEOUT_MAX
 from typing import Any
 
 import numpy as np
+from scipy.stats import binom
 
 from twinproof.data.record import Dataset, Split
 from twinproof.errors import ConfigError, RunError
@@ -45,8 +46,6 @@ def draw_cap(records: int, sample_rate: float) -> int:
 
     It is what a party can move the model by, in clipping norms, since the coordinator refuses longer sums.
     """
-    from scipy.stats import binom
-
     return min(records, max(1, int(binom.isf(_RARE, records, sample_rate))))
 
 

@@ -83,10 +83,11 @@ def _gpu_generator(device: torch.device) -> torch.Generator:
         return torch.cuda.default_generators[torch.cuda.current_device()]
 
 
-def foreign_generators() -> tuple[object, bytes]:
-    """The states of Python's generator and NumPy's global one."""
-    state = np.random.get_state(legacy=False)["state"]
-    return random.getstate(), b"".join(np.asarray(value).tobytes() for value in state.values())
+def foreign_generators() -> tuple[tuple[object, ...], str]:
+    """The states of Python's generator and NumPy's global one, the normal number that it keeps back included."""
+    state = np.random.get_state(legacy=False)
+    values = (*state["state"].values(), state["has_gauss"], state["gauss"])
+    return random.getstate(), repr([value.tobytes() if isinstance(value, np.ndarray) else value for value in values])
 
 
 # Their code keeps nothing about records, and walking it would take long.

@@ -130,19 +130,24 @@ def _sample_rate(event: Event) -> float:
     return event.sample_rate if isinstance(event, PoissonGaussianEvent) else 1.0
 
 
+def _dp_accounting() -> Any:
+    """The accountants' library, which takes two seconds to import; most commands account for nothing."""
+    import dp_accounting
+
+    return dp_accounting
+
+
 @functools.lru_cache(maxsize=_KEPT)
 def _one_step_rdp(step: Event) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Renyi orders, and the divergence of one step at each; shared by all callers, and therefore read-only."""
-    import dp_accounting
-    from dp_accounting import rdp
-
+    library = _dp_accounting()
     # The library warns when it leaves out an order whose series did not converge; leaving one out is always sound.
     logging.getLogger("absl").setLevel(logging.ERROR)
-    accountant = rdp.RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)
+    accountant = library.rdp.RdpAccountant(neighboring_relation=library.NeighboringRelation.ADD_OR_REMOVE_ONE)
     accountant.compose(
-        dp_accounting.LaplaceDpEvent(step.noise_multiplier)
+        library.LaplaceDpEvent(step.noise_multiplier)
         if isinstance(step, LaplaceEvent)
-        else dp_accounting.PoissonSampledDpEvent(_sample_rate(step), dp_accounting.GaussianDpEvent(step.noise_multiplier))
+        else library.PoissonSampledDpEvent(_sample_rate(step), library.GaussianDpEvent(step.noise_multiplier))
     )
     orders, divergences = accountant.orders, accountant.rdp
     orders.setflags(write=False)
@@ -153,16 +158,15 @@ def _one_step_rdp(step: Event) -> tuple[NDArray[np.float64], NDArray[np.float64]
 @functools.lru_cache(maxsize=_KEPT)
 def _one_step_pld(step: Event, grid: float) -> Any:
     """The pessimistic privacy loss distribution of one step; composing it makes new ones and leaves it as it is."""
-    import dp_accounting
-    from dp_accounting.pld import privacy_loss_distribution
-
+    library = _dp_accounting()
+    distributions = library.pld.privacy_loss_distribution
     if isinstance(step, LaplaceEvent):
-        return privacy_loss_distribution.from_laplace_mechanism(step.noise_multiplier, value_discretization_interval=grid)
-    return privacy_loss_distribution.from_gaussian_mechanism(
+        return distributions.from_laplace_mechanism(step.noise_multiplier, value_discretization_interval=grid)
+    return distributions.from_gaussian_mechanism(
         standard_deviation=step.noise_multiplier,
         value_discretization_interval=grid,
         sampling_prob=_sample_rate(step),
-        neighboring_relation=dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE,
+        neighboring_relation=library.NeighboringRelation.ADD_OR_REMOVE_ONE,
     )
 
 
@@ -208,20 +212,16 @@ def _with_laplace_apart(spent: Sequence[Event], cost: Callable[[Sequence[Event]]
 def _composed_rdp(spent: Sequence[Event], delta: float) -> float:
     if not spent:
         return 0.0
-    from dp_accounting import rdp
-
     steps = [_one_step(event) for event in spent]
     orders, divergences = _one_step_rdp(steps[0][0])
     total = np.zeros_like(divergences)
     for step, count in steps:
         total += count * _one_step_rdp(step)[1]
-    return max(0.0, float(rdp.compute_epsilon(orders, total, delta)[0]))
+    return max(0.0, float(_dp_accounting().rdp.compute_epsilon(orders, total, delta)[0]))
 
 
 def _composed_pld(spent: Sequence[Event], delta: float, grid: float) -> float:
-    from dp_accounting.pld import privacy_loss_distribution
-
-    total = privacy_loss_distribution.identity(value_discretization_interval=grid)
+    total = _dp_accounting().pld.privacy_loss_distribution.identity(value_discretization_interval=grid)
     for step, count in map(_one_step, spent):
         losses = _one_step_pld(step, grid)
         total = total.compose(losses.self_compose(count) if isinstance(step, PoissonGaussianEvent) else losses)

@@ -10,6 +10,7 @@ from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import erfcx, ndtr
 
 from twinproof import checks
 from twinproof.errors import ConfigError
@@ -35,8 +36,6 @@ def gaussian_delta(epsilon: float, sigma: float, sensitivity: float = 1.0) -> fl
         the functions themselves err is added. Assumed: exp, erfcx and ndtr err by less than 1e-14 of their value.
         Tests: 50-digit arithmetic, numerical integration, dp-accounting.
     """
-    from scipy.special import erfcx, ndtr
-
     half, shift = sensitivity / (2 * sigma), epsilon * sigma / sensitivity
     if not math.isfinite(half + shift):
         return 1.0

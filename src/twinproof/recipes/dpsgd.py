@@ -10,7 +10,7 @@ from twinproof.guarantee import Status
 from twinproof.privacy.plan import ClipRule
 from twinproof.recipes.recipe import CopySettings, Recipe
 from twinproof.training.loop import mean_cross_entropy
-from twinproof.training.passes import GaussianCopies, OriginalOnly
+from twinproof.training.passes import GaussianCopies, Repeats
 
 SMALL_RADII = "certified after training by randomized smoothing (l2); small radii, since it never saw noise"
 TRAINED_ON_NOISE = "certified after training by randomized smoothing (l2), trained for the noise it is certified with"
@@ -29,7 +29,7 @@ REGULAR = Recipe(
     privacy_status=Status.NONE,
     robustness=SMALL_RADII,
     loss=mean_cross_entropy,
-    augmentation=lambda settings: OriginalOnly(),
+    augmentation=lambda settings: Repeats(),
     defaults={"learning_rate": 0.05, "copies": 0},
 )
 
@@ -54,7 +54,7 @@ DPSGD = Recipe(
     privacy_status=Status.PROVEN,
     robustness=SMALL_RADII,
     loss=mean_cross_entropy,
-    augmentation=lambda settings: OriginalOnly(),
+    augmentation=lambda settings: Repeats(),
     defaults={"copies": 0},
 )
 
@@ -66,6 +66,6 @@ PSAC = Recipe(
     privacy_status=Status.PROVEN,
     robustness=SMALL_RADII,
     loss=mean_cross_entropy,
-    augmentation=lambda settings: OriginalOnly(),
+    augmentation=lambda settings: Repeats(),
     defaults={"copies": 0, "clip_rule": ClipRule.PSAC_PAPER.value, "clip_r": 0.01},
 )

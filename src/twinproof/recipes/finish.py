@@ -13,7 +13,7 @@ from torch import nn
 
 from twinproof.data.record import Dataset
 from twinproof.errors import RunError
-from twinproof.evaluation.accuracy import Accuracy, clean_accuracy
+from twinproof.evaluation.accuracy import clean_accuracy
 from twinproof.extensions import Plugin
 from twinproof.files import append_line, canonical_json, sha256_file, write_atomic
 from twinproof.privacy.accounting import PoissonGaussianEvent, Spending, epsilon_pld, spending
@@ -25,7 +25,6 @@ from twinproof.recipes.resolve import plan_of, spent_on_data, spent_on_redistrib
 from twinproof.rounding import round_up
 from twinproof.runs import private_files
 from twinproof.runs.layout import COMPLETE, FORMAT, MetricsLine, RunLayout, file_digests, read_run_json, utc_now, write_run_json
-from twinproof.runs.private_files import forget_training_secrets, save_times
 from twinproof.runs.reading import read_lines
 from twinproof.training.checkpoint import FILE as CHECKPOINT_FILE
 from twinproof.training.loop import StepDiagnostics
@@ -65,7 +64,7 @@ def finish_run(
     record = read_run_json(root)
     device = next(model.parameters()).device
     test = DeviceRecords(dataset.test, dataset.levels, device)
-    accuracy: Accuracy = clean_accuracy(model, test.inputs(slice(None)), test.labels)
+    accuracy = clean_accuracy(model, test.inputs(slice(None)), test.labels)
     plugins = [Plugin(**one) for one in record.get("plugins", [])]
     privacy = privacy_guarantee(config, dataset, spent, own_network_assumptions(record), plugins)
     if privacy.assumptions:
@@ -80,9 +79,9 @@ def finish_run(
         "accuracy": accuracy.as_dict(),
         "files": file_digests(root, (layout.model.name, layout.ledger.name, layout.metrics.name)),
     }
-    save_times(layout.private, finished=utc_now(), seconds=seconds)
+    private_files.save_times(layout.private, finished=utc_now(), seconds=seconds)
     write_run_json(root, record)
-    forget_training_secrets(layout.private, CHECKPOINT_FILE)
+    private_files.forget_training_secrets(layout.private, CHECKPOINT_FILE)
 
 
 def _privacy_block(config: ResolvedConfig, spent: Spending | None) -> dict[str, Any] | None:

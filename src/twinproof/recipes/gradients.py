@@ -127,12 +127,14 @@ def pass_records(
     ranks: Ranks = ALONE,
 ) -> int:
     """How many records a pass of this rank's would hold; the ranks then agree on the smallest."""
-    copies = config.spec.augmentation(config).copies
+    copies, rows = config.spec.augmentation(config).copies, _MOST_ROWS
+    if device.type != "cpu":
+        rows = min(rows, copies * records_that_fit(ClippedPass(path, torch.ones_like), dataset.shape, copies, device))
     return physical_batch_size(
         config.performance,
         config.batch_size / _cut_for(ranks, device),
         copies=copies,
-        limit=_limit(ClippedPass(path, torch.ones_like), dataset.shape, copies, device),
+        limit=rows,
         device=device.type,
         parameters=sum(value.numel() for value in trainable_parameters(model).values()),
         workers=max(_FEWEST_WORKERS, pass_mode(model, device).workers),
@@ -146,13 +148,6 @@ def _cut_for(ranks: Ranks, device: torch.device) -> int:
     which belong to passes, and the model.
     """
     return ranks.world if device.type == "cuda" else 1
-
-
-def _limit(work: ClippedPass, shape: tuple[int, ...], copies: int, device: torch.device) -> int:
-    """Rows, that is copies of records, that a pass may hold."""
-    if device.type == "cpu":
-        return _MOST_ROWS
-    return min(_MOST_ROWS, copies * records_that_fit(work, shape, copies, device))
 
 
 def optimizer_of(config: ResolvedConfig, model: nn.Module) -> torch.optim.Optimizer:

@@ -51,6 +51,7 @@ OWN_NETWORK_ASSUMPTIONS = {
 
 _ASSUMED_REASON = "the network is the owner's own, and not everything about it could be shown: see the last assumptions"
 _PUBLISHED_REASON = "the recipe was carried out by its paper's formulas; only the sound variant is called proven"
+_NOTHING = "Nothing is promised about the training records."
 _REFUTED_PROMISE = "Nothing is promised about the training records: the published variant does not keep its own promise."
 _REFUTED_REASON = (
     "the redistribution vector r is a deterministic function of the training records, it is part of the released model, and "
@@ -81,24 +82,13 @@ def privacy_guarantee(
     if variant is not None and variant.refutation:
         return Guarantee(Kind.PRIVACY, Status.REFUTED, _REFUTED_PROMISE, reason=variant.refutation)
     if spent is None:
-        reason = "the recipe trains without a privacy mechanism"
-        return Guarantee(Kind.PRIVACY, Status.NONE, "Nothing is promised about the training records.", reason=reason)
+        return Guarantee(Kind.PRIVACY, Status.NONE, _NOTHING, reason="the recipe trains without a privacy mechanism")
     if takes_r_unpaid(config):
         return Guarantee(Kind.PRIVACY, Status.REFUTED, _REFUTED_PROMISE, reason=_REFUTED_REASON)
     if config.seed is not None:
-        return Guarantee(
-            Kind.PRIVACY,
-            Status.NONE,
-            "Nothing is promised about the training records.",
-            reason="noise is reproducible from a known seed",
-        )
+        return Guarantee(Kind.PRIVACY, Status.NONE, _NOTHING, reason="noise is reproducible from a known seed")
     if claimed in (Status.REFUTED, Status.NONE):
-        return Guarantee(
-            Kind.PRIVACY,
-            claimed,
-            "Nothing is promised about the training records.",
-            reason="the recipe itself promises nothing",
-        )
+        return Guarantee(Kind.PRIVACY, claimed, _NOTHING, reason="the recipe itself promises nothing")
     promise = (
         f"({format_up(spent.epsilon, 4)}, {spent.delta!r})-differential privacy, for one training record replaced by nothing. "
         f"{guessing_words(spent.epsilon, spent.delta)}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 from torch import nn
@@ -24,18 +24,6 @@ from twinproof.training.passes import Augmentation
 from twinproof.training.per_example.paths import RecordLoss
 from twinproof.training.stobatch import ReconstructingView
 
-Setting = Literal[
-    "weight",
-    "eta",
-    "beta",
-    "macer_gamma",
-    "radius",
-    "attack_steps",
-    "warm_up_epochs",
-    "xi",
-    "attack_size",
-    "attack_stride",
-]
 FIELD = "regulariser"
 
 
@@ -64,7 +52,7 @@ class RegulariserConfig(BaseModel):
     )
 
 
-def reading(regulariser: RegulariserConfig | None, name: Setting) -> float:
+def reading(regulariser: RegulariserConfig | None, name: str) -> float:
     """The setting ``name`` of a recipe that reads it."""
     found: float | None = None if regulariser is None else getattr(regulariser, name)
     if found is None:

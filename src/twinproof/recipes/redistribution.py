@@ -59,7 +59,10 @@ def public_records(config: ResolvedConfig, dataset: Dataset, data_root: Path | N
         return None
     if noise.public_data is None:
         return PublicRecords(dataset.test, dataset.levels)
-    source = _public_source(config.data, noise.public_data)
+    if noise.public_data in SOURCES:  # it has its own labels and classes
+        source = DataConfig(source=noise.public_data)
+    else:
+        source = config.data.model_copy(update={"source": noise.public_data, "test": None, "public_fraction": None})
     public = load(source, root=data_root, scaling=dataset.scaling, public_fraction=_UNUSED_SHARE)
     if public.shape != dataset.shape or len(public.classes) != len(dataset.classes):
         raise DataError(
@@ -72,15 +75,6 @@ def public_records(config: ResolvedConfig, dataset: Dataset, data_root: Path | N
     if config.spec.private:
         refuse_training_records(public.train, dataset.train, public.name)
     return PublicRecords(public.train, public.levels)
-
-
-def _public_source(data: DataConfig, source: str) -> DataConfig:
-    """Own files are read with the run's settings; a known data set has its own labels and classes."""
-    return (
-        DataConfig(source=source)
-        if source in SOURCES
-        else data.model_copy(update={"source": source, "test": None, "public_fraction": None})
-    )
 
 
 def refuse_network(config: ResolvedConfig, network: nn.Module) -> None:
@@ -114,17 +108,15 @@ def redistribute(
         return
     source = public or PublicRecords(dataset.train, dataset.levels)
     records = DeviceRecords(source.split, source.levels, spread.scales.device)
+    recipe, beta, alone = config.spec, config.noise_layer.beta, plan is not None
     with evaluation_mode(network), repeatable_convolutions(records.device):
-        recipe, beta, alone = config.spec, config.noise_layer.beta, plan is not None
-        by_relevance = recipe.shares is Shares.RELEVANCE
-        parts = (
-            relevances(split, records, beta, alone=alone)
-            if by_relevance
-            else influences(split, records, recipe.loss, beta, alone=alone)
-        )
+        if recipe.shares is Shares.RELEVANCE:
+            parts, scales = relevances(split, records, beta, alone=alone), scales_against
+        else:
+            parts, scales = influences(split, records, recipe.loss, beta, alone=alone), scales_from
         mean = exact_mean(parts) if plan is None else private_mean(parts, plan, key, spread.coordinates)
     with torch.no_grad():
-        spread.scales.copy_((scales_against if by_relevance else scales_from)(mean, config.noise_layer.floor))
+        spread.scales.copy_(scales(mean, config.noise_layer.floor))
 
 
 def influences(split: NoiseSplit, records: DeviceRecords, loss: RecordLoss, beta: float, *, alone: bool) -> Iterator[Tensor]:

@@ -94,8 +94,14 @@ def resolve(config: TrainConfig, dataset: Dataset) -> ResolvedConfig:
         settled |= {"epsilon": None, "noise_multiplier": None}
     else:
         _check_delta(config.delta, records)
-        if not recipe.counted(config.variant):
-            _refuse_plan(config)
+        if config.noise_multiplier is not None and not recipe.counted(config.variant):
+            raise ConfigError(
+                f"the {config.variant} variant of this recipe takes no DP-SGD steps",
+                where="noise_multiplier",
+                got=f"{config.noise_multiplier}, with {config.recipe}",
+                wanted="epsilon: what the paper would claim, by which it sizes its own noise",
+                fix="leave noise_multiplier out",
+            )
         if config.noise_multiplier is None:
             settled["epsilon"] = config.epsilon if config.epsilon is not None else DEFAULT_EPSILON
     schema = with_section(ResolvedConfig, config.recipe, config.variant)
@@ -140,18 +146,6 @@ def plan_of(config: ResolvedConfig) -> Plan:
         clip_rule=config.clip_rule,
         clip_r=config.clip_r,
     )
-
-
-def _refuse_plan(config: TrainConfig) -> None:
-    """Refuses the noise of DP-SGD for a variant that takes no such steps."""
-    if config.noise_multiplier is not None:
-        raise ConfigError(
-            f"the {config.variant} variant of this recipe takes no DP-SGD steps",
-            where="noise_multiplier",
-            got=f"{config.noise_multiplier}, with {config.recipe}",
-            wanted="epsilon: what the paper would claim, by which it sizes its own noise",
-            fix="leave noise_multiplier out",
-        )
 
 
 def _prior(config: TrainConfig, model: str, shape: tuple[int, ...]) -> Prior:

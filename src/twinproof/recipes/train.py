@@ -269,7 +269,8 @@ def train(
     root, own = Path(out), Own(dataset, network)
     config = parse_train_config(own.named(settings)) if isinstance(settings, Mapping) else settings
     if not ranks.is_first:
-        _follow(root, config, own, data_root, ranks)
+        if (state := RunState.received(ranks)) is not None:  # what rank 0 broadcasts, on data that each rank loads itself
+            _session(root, state, own, data_root, ranks, config).train(Silent())
         return Run.open(root, network)
     if root.exists() and not root.is_dir():
         raise RunError("this is not a directory", where=str(root), got="a file", wanted="a new or empty directory for the run")
@@ -323,13 +324,6 @@ def _prepared(
             sections = {"rules": rule_plugins(own.network), **describe_own_network(tried.codes)}
     where = describe_device(device) + ("" if ranks.world == 1 else f", {ranks.world} ranks")
     return partial(begin_run, root, resolved, dataset, key, device=where, **sections), replace(own, dataset=dataset), tried
-
-
-def _follow(root: Path, given: TrainConfig | None, own: Own, data_root: Path | None, ranks: Ranks) -> None:
-    """Any other rank: trains what rank 0 broadcasts, on data that it loads itself."""
-    state = RunState.received(ranks)
-    if state is not None:
-        _session(root, state, own, data_root, ranks, given).train(Silent())
 
 
 def _session(root: Path, state: RunState, own: Own, data_root: Path | None, ranks: Ranks, given: TrainConfig | None) -> Session:

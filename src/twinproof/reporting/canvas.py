@@ -1,7 +1,7 @@
 """Draws with matplotlib into SVG inside a page: in the colours of the page, with ids that no other plot has.
 
 A plot is drawn twice, for wide and for narrow screens, because a wide one squeezed into a phone cannot be read; the style sheet
-shows one of them. Text stays text, in the page's font. matplotlib is imported on use: it is slow to load and few commands draw.
+shows one of them. Text stays text, in the page's font.
 """
 
 from __future__ import annotations
@@ -10,13 +10,11 @@ import io
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+import matplotlib as mpl
 from markupsafe import Markup
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 # matplotlib has no CSS variables: it draws with these stand-ins, which are then replaced by the variables of style.css.
 INK, MUTED, GRID, SHEET = "#010201", "#010202", "#010203", "#01020d"
@@ -102,9 +100,6 @@ def stacked_bars(axes: Axes, lefts: Sequence[float], width: float, lower: Sequen
 
 
 def _drawn(name: str, draw: Draw, frame: Frame) -> Markup:
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-
     # hashsalt makes the same plot the same bytes; no mathematics in text, so that a dollar sign stays one
     with mpl.rc_context(
         {"svg.fonttype": "none", "svg.hashsalt": "twinproof", "text.parse_math": False, "hatch.linewidth": 1.2}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from twinproof.data.record import Dataset, InputKind
 from twinproof.evaluation.attack_record import AttackLine
@@ -80,8 +81,6 @@ def drawable(dataset: Dataset) -> bool:
 
 def image_uri(stored: NDArray[Any], levels: int) -> str:
     """One image (channels, height, width) as a PNG inside a data URI; one channel is grey, three are colours."""
-    from PIL import Image
-
     pixels = np.rint(stored.astype(np.float64) * (255 / levels)).astype(np.uint8)
     picture = Image.fromarray(pixels.transpose(1, 2, 0) if pixels.shape[0] == 3 else pixels[0])
     target = io.BytesIO()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from twinproof.evaluation.accuracy import Interval
 from twinproof.evaluation.certified import radius_name
@@ -16,10 +18,6 @@ from twinproof.reporting.canvas import BAD, GOOD, INK, MUTED, SERIES, SHEET, SIL
 from twinproof.reporting.evidence import Certification, Curve
 from twinproof.reporting.facts import Progress
 from twinproof.reporting.words import RadiusWords
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 DASHES: tuple[tuple[float, ...], ...] = ((), (6, 2), (1.5, 1.5), (6, 2, 1.5, 2), (3, 1.5), (8, 2, 2, 2, 2, 2))
 PROTOCOL_NAMES = {str(Protocol.ADAPTIVE): "adaptive", str(Protocol.PAPER): "papers'"}
@@ -121,8 +119,6 @@ def histogram_plot(name: str, certification: Certification) -> Markup:
     lefts, width, right = counts.edges[:-1], counts.edges[1] - counts.edges[0], counts.edges[-1]
 
     def draw(figure: Figure, frame: Frame) -> None:
-        from matplotlib.ticker import MaxNLocator
-
         apart = 3.4 if frame.narrow else 1.8  # bins, so that the label of the abstentions does not touch the zero
         axes = figure.subplots()
         stacked_bars(axes, lefts, width, counts.correct, counts.wrong)
@@ -197,8 +193,6 @@ def ratio_plot(name: str, found: AuditFacts, words: RadiusWords) -> Markup:
     lefts, width, right = counts.edges[:-1], counts.edges[1] - counts.edges[0], counts.edges[-1]
 
     def draw(figure: Figure, frame: Frame) -> None:
-        from matplotlib.ticker import MaxNLocator
-
         axes = figure.subplots()
         stacked_bars(axes, lefts, width, counts.beyond, counts.inside)
         axes.bar([right + 1.5 * width], [counts.not_found], width=0.88 * width, align="edge", color=SILENT)
@@ -232,8 +226,6 @@ def _draw_curve(axes: Axes, curve: Curve, colour: str, dashes: tuple[float, ...]
 
 
 def _draw_progress(axes: Axes, frame: Frame, points: Sequence[tuple[int, float]], title: str, colour: str) -> None:
-    from matplotlib.ticker import MaxNLocator
-
     steps, values = [step for step, _ in points], [value for _, value in points]
     style_axes(axes, frame, "training steps", title)
     axes.plot(steps, values, color=colour, linewidth=1.6, marker="o", markersize=3)

@@ -20,15 +20,6 @@ from twinproof.training.loop import WeightAverage
 FILE = "checkpoint.safetensors"
 
 
-def _optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    tensors = {}
-    for name, parameter in model.named_parameters():
-        for key, value in optimizer.state.get(parameter, {}).items():
-            if isinstance(value, Tensor):
-                tensors[f"optimizer/{name}/{key}"] = value.detach().contiguous()
-    return tensors
-
-
 def save_checkpoint(
     private: Path,
     model: nn.Module,
@@ -42,10 +33,13 @@ def save_checkpoint(
 
     ``binding`` names the run (its settings and its key), so that no other run goes on from this state.
     """
-    tensors = {f"model/{name}": value.detach().contiguous() for name, value in model.state_dict().items()}
-    tensors |= _optimizer_tensors(model, optimizer)
+    tensors = {f"model/{name}": value.detach() for name, value in model.state_dict().items()}
+    for name, parameter in model.named_parameters():
+        state = optimizer.state.get(parameter, {})
+        tensors |= {f"optimizer/{name}/{key}": value.detach() for key, value in state.items() if isinstance(value, Tensor)}
     if average is not None:
-        tensors |= {f"average/{name}": value.contiguous() for name, value in average.state().items()}
+        tensors |= {f"average/{name}": value for name, value in average.state().items()}
+    tensors = {name: value.contiguous() for name, value in tensors.items()}
     content = save(tensors, metadata={"step": str(step), "binding": binding})
     write_atomic(private / FILE, content)
 

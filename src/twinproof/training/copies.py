@@ -28,8 +28,8 @@ from twinproof.training.per_example.paths import PerExamplePath, RecordGradients
 class MovedCopies(PerExamplePath):
     """First moves copies of each record against the network, then lets ``inner`` take the gradients where they are.
 
-    Why the movement belongs to the path and not to the making of copies: it needs the network's present weights, as the
-    gradient does; it takes memory that must be counted when passes are cut; and in a path it is mapped over records.
+    The movement belongs to the path, not to the making of copies: it needs the present weights, and memory that must be counted
+    when passes are cut.
     """
 
     model: nn.Module

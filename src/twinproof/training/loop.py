@@ -178,26 +178,18 @@ class Schedule(StrEnum):
     LINEAR = "linear"
 
 
-def share_of_rate(schedule: Schedule, step: int, steps: int) -> float:
-    """What is left of the learning rate in ``step`` of ``steps``: all of it in step 0, and more than nothing in the last.
+def rate_of(schedule: Schedule, learning_rate: float, steps: int) -> Rate | None:
+    """The learning rate of every step of a run of ``steps``: all of it in step 0, and more than nothing in the last.
 
-    It depends on public numbers only: a schedule that looks at a training loss would have to be paid for.
+    None where it never changes. A schedule that looks at a training loss would have to be paid for.
     """
-    done = step / steps
     match schedule:
         case Schedule.CONSTANT:
-            return 1.0
+            return None
         case Schedule.COSINE:
-            return 0.5 * (1 + math.cos(math.pi * done))
+            return lambda step: learning_rate * (0.5 * (1 + math.cos(math.pi * (step / steps))))
         case Schedule.LINEAR:
-            return 1 - done
-
-
-def rate_of(schedule: Schedule, learning_rate: float, steps: int) -> Rate | None:
-    """The learning rate of every step of a run of ``steps``; None where it never changes."""
-    if schedule is Schedule.CONSTANT:
-        return None
-    return lambda step: learning_rate * share_of_rate(schedule, step, steps)
+            return lambda step: learning_rate * (1 - step / steps)
 
 
 class WeightAverage:

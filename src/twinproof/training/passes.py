@@ -150,22 +150,13 @@ class DeviceRecords:
     def __init__(self, split: Split, levels: int, device: torch.device, dtype: torch.dtype = torch.float32) -> None:
         stored = split.inputs if split.inputs.dtype == np.uint8 else split.inputs.astype(np.int32)
         self._stored = torch.from_numpy(np.ascontiguousarray(stored)).to(device)
-        self._labels = torch.from_numpy(split.labels).to(device)
+        self.labels = torch.from_numpy(split.labels).to(device)
+        self.device = self.labels.device
         self._levels = levels
         self._dtype = dtype
 
     def __len__(self) -> int:
-        return int(self._labels.shape[0])
-
-    @property
-    def device(self) -> torch.device:
-        """Where the records lie."""
-        return self._labels.device
-
-    @property
-    def labels(self) -> Tensor:
-        """All labels."""
-        return self._labels
+        return int(self.labels.shape[0])
 
     def inputs(self, rows: Tensor | slice) -> Tensor:
         """Inputs in [0, 1]."""
@@ -176,17 +167,14 @@ class DeviceRecords:
         # Not even masked may anybody's record stand in a row that only fills the pass.
         inputs = self.inputs(rows)
         inputs = torch.where(present.view(-1, *(1 for _ in inputs.shape[1:])), inputs, 0)
-        return Pass(inputs, torch.where(present, self._labels[rows], 0), present)
+        return Pass(inputs, torch.where(present, self.labels[rows], 0), present)
 
     def passes(self, indices: Tensor, size: int) -> Iterator[Pass]:
         """The records ``indices`` in passes of exactly ``size`` rows; no pass at all for an empty draw."""
-        for chunk in _chunks(indices, size):
+        for start in range(0, len(indices), size):
+            chunk = indices[start : start + size]
             rows = torch.cat([chunk, chunk.new_zeros(size - len(chunk))])
             yield self.take(rows, torch.arange(size, device=self.device) < len(chunk))
-
-
-def _chunks(indices: Tensor, size: int) -> Iterator[Tensor]:
-    return (indices[start : start + size] for start in range(0, len(indices), size))
 
 
 class Augmentation(ABC):
@@ -203,37 +191,18 @@ class Augmentation(ABC):
 
 
 @dataclass(frozen=True)
-class OriginalOnly(Augmentation):
-    """The record as it is."""
-
-    @property
-    def copies(self) -> int:
-        """One."""
-        return 1
-
-    def __call__(self, inputs: Tensor, generator: torch.Generator) -> Tensor:
-        """Adds the axis of copies."""
-        return inputs.unsqueeze(1)
-
-
-@dataclass(frozen=True)
 class Repeats(Augmentation):
-    """The record ``times`` times as it is: in a network with a noise layer every copy meets a draw of its own."""
+    """The record as it is, ``copies`` times; in a network with a noise layer every copy meets a draw of its own."""
 
-    times: int
+    copies: int = 1
 
     def __post_init__(self) -> None:
-        if self.times < 1:
-            raise ConfigError("a record needs at least one copy", where="copies", got=self.times, wanted="1 or more")
-
-    @property
-    def copies(self) -> int:
-        """All of them."""
-        return self.times
+        if self.copies < 1:
+            raise ConfigError("a record needs at least one copy", where="copies", got=self.copies, wanted="1 or more")
 
     def __call__(self, inputs: Tensor, generator: torch.Generator) -> Tensor:
         """Repeats each record in memory of its own, so that a layer may work in place."""
-        return inputs.unsqueeze(1).expand(-1, self.times, *inputs.shape[1:]).contiguous()
+        return inputs.unsqueeze(1).expand(-1, self.copies, *inputs.shape[1:]).contiguous()
 
 
 @dataclass(frozen=True)

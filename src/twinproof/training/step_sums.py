@@ -88,19 +88,19 @@ class HostStepSums(StepSums):
 
     def _parts(self, indices: Tensor, step: int) -> Iterator[ClippedSums]:
         numbered = enumerate(self._batching.passes(indices))
-        if self._workers == 1:
-            for number, batch in numbered:
-                with self._batching.layers_seeded(step, number):
-                    part = self._work(batch, self._batching.copies(batch.inputs, step, number))
-                yield part
-            return
-        if self._pool is None:
-            self._pool = _single_threaded_workers(self._workers)
 
         def one(numbered_pass: tuple[int, Pass]) -> ClippedSums:
             number, batch = numbered_pass
             return self._work(batch, self._batching.copies(batch.inputs, step, number))
 
+        if self._workers == 1:
+            for number, batch in numbered:
+                with self._batching.layers_seeded(step, number):
+                    part = one((number, batch))
+                yield part
+            return
+        if self._pool is None:
+            self._pool = _single_threaded_workers(self._workers)
         yield from in_order(self._pool, one, numbered, ahead=self._workers)
 
 

@@ -27,7 +27,7 @@ from twinproof.keys import Key
 from twinproof.layers.cross_example import evaluation_mode
 from twinproof.layers.noise import silenced
 from twinproof.layers.noise_constraint import Adjoint
-from twinproof.layers.noise_placement import FirstLayer, split_at_two_noises
+from twinproof.layers.noise_placement import split_at_two_noises
 from twinproof.training.copies import MovedCopies
 from twinproof.training.per_example.paths import PerExamplePath, naming_the_operation
 
@@ -180,47 +180,19 @@ def balanced_cross_entropy(logits: Tensor, label: Tensor) -> Tensor:
     return taylor_cross_entropy(logits + (4 / logits.shape[-1] - 2), label)
 
 
-def taylor_reconstruction(reconstruction: Tensor, inputs: Tensor) -> Tensor:
-    """First order, summed over inputs, mean over copies: both (copies, *shape); ``reconstruction`` holds logits of the inputs.
-
-    For each input ln 2 + (1/2 - x) z. It is linear in z and has no minimum: weights that make z large are held by something
-    else (a penalty, clipping, few steps). Inputs are in [0, 1], or in [-1, 1] as the paper has them, where x below 0 is no
-    probability and the exact loss has no minimum either.
-
-    Never above the exact loss softplus(z) - x z, and below it by at most z^2/8 for each input, for any z and x: the
-    difference is ln cosh(z/2).
-    """
-    if reconstruction.shape != inputs.shape or inputs.ndim < 2:
-        got = f"{tuple(reconstruction.shape)} for inputs {tuple(inputs.shape)}"
-        wanted = "one logit for each input, (copies, *shape) both"
-        raise ConfigError("the reconstruction does not fit the inputs", where="reconstruction", got=got, wanted=wanted)
-    return (math.log(2) + (0.5 - inputs) * reconstruction).flatten(1).sum(1).mean()
-
-
 def taylor_reconstruction_rows(reconstruction: Tensor, inputs: Tensor) -> Tensor:
     """Second order, *mean* over inputs, one number for each row: both (rows, *shape) -> (rows,).
 
-    For each input ln 2 + (1/2 - x) z + z^2/8: ``taylor_reconstruction`` with the next term of the same series. That one is
-    linear in z, and with tied weights z grows with their square, so that it falls without end as they grow; with this term it
-    is a parabola with its minimum at z = 4x - 2. The mean keeps its weight beside a classification loss the same for inputs
-    of any size.
+    For each input ln 2 + (1/2 - x) z + z^2/8: the paper's reconstruction loss with the next term of the same series. The
+    paper's is linear in z, and with tied weights z grows with their square, so that it falls without end as they grow; with
+    this term it is a parabola with its minimum at z = 4x - 2. The mean keeps its weight beside a classification loss the same
+    for inputs of any size.
 
     Guarantees
         Never below ln 2 - 2 (x - 1/2)^2 averaged over inputs, for any z. Never below the exact loss softplus(z) - x z, and
         above it by at most z^4/192 for each input (``taylor_cross_entropy``).
     """
     return (math.log(2) + (0.5 - inputs) * reconstruction + reconstruction.square() / 8).flatten(1).mean(1)
-
-
-@dataclass(frozen=True, eq=False)
-class _Parts:
-    """Modules of the network; no module itself, so that nothing is registered twice."""
-
-    input_noise: nn.Module
-    layer: FirstLayer
-    flattens: bool
-    noise: nn.Module
-    after: nn.Module
 
 
 class ReconstructingView(nn.Module):
@@ -251,17 +223,16 @@ class ReconstructingView(nn.Module):
             self.add_module(name, module)
         # Registered, so that whoever looks for uses of weights finds this one; it has no parameter of its own.
         self.tied_decoder = Adjoint(two.hidden.before)
-        hidden = two.hidden
-        self._parts = _Parts(two.input_noise, two.hidden.before, hidden.flattens, hidden.noise, hidden.after)
+        self._split = two  # a record and no module: nothing is registered twice
         self.training = network.training
 
     def forward(self, rows: Tensor) -> Tensor:
         """(rows, *shape) -> (rows, classes + 1)."""
-        parts = self._parts
-        inputs, noisy = rows, parts.input_noise(rows)
-        if parts.flattens:
+        hidden = self._split.hidden
+        inputs, noisy = rows, self._split.input_noise(rows)
+        if hidden.flattens:
             inputs, noisy = inputs.flatten(1), noisy.flatten(1)
-        code = parts.noise(parts.layer(noisy))
-        logits: Tensor = parts.after(code)
+        code = hidden.noise(self.tied_decoder.layer(noisy))
+        logits: Tensor = hidden.after(code)
         cost = taylor_reconstruction_rows(self.tied_decoder(code, inputs), inputs)
         return torch.cat([logits, cost.unsqueeze(1)], dim=1)

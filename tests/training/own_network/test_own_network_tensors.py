@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from own_modules.harmful import ExtraState, StateDictHook, SwappedWeights
 from own_modules.harmless import Mlp
 from twinproof.errors import ModelError
+from twinproof.layers.module_state import same_bits
 from twinproof.training.loop import GradientSource
 from twinproof.training.own_network import state as tensors
-from twinproof.training.own_network.state import TensorWatch, UnchangedTensors, WatchedSource, check_state_dict, same_bits
+from twinproof.training.own_network.state import TensorWatch, UnchangedTensors, WatchedSource, check_state_dict
 
 
 class Model(nn.Module):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from own_modules.harmless import CLASSES, SHAPE, DropoutMlp, Mlp, OddMlp, TorchvisionStochasticDepth
-from twinproof.errors import ConfigError, ModelError
+from twinproof.errors import ModelError
 from twinproof.training.loop import mean_cross_entropy
 from twinproof.training.own_network import trial
 from twinproof.training.own_network.trial import Draws, Probe, RowTrial, make_probe, seeded, try_forward, try_state
@@ -90,11 +90,6 @@ def test_slower_paths_give_the_same_gradients(kind: type[nn.Module], copies: int
         for name, value in wanted.by_name.items():
             assert torch.allclose(found.by_name[name].instantiate(), value.instantiate(), atol=1e-6)
         assert len(path.gradients(probe.inputs[:0], probe.labels[:0]).losses) == 0
-
-
-def test_a_space_needs_a_row() -> None:
-    with pytest.raises(ConfigError, match="no row between"):
-        SpacedPath(SinglePath(Mlp(), mean_cross_entropy), 1)
 
 
 def test_dropout_belongs_to_rows_on_every_path() -> None:

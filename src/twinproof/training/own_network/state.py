@@ -1,53 +1,20 @@
-"""What a network keeps: its tensors bit for bit, and its Python objects.
-
-Values are compared, not identities: a copy of a module has the same state as the module.
-"""
+"""What a network in training keeps in its tensors: digests of gradients, and a watch over parameters and buffers."""
 
 from __future__ import annotations
 
-import hashlib
-import itertools
-import random
-import sys
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
-from functools import partial
-from types import CellType, CodeType, FunctionType, MappingProxyType, MethodType, ModuleType
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from twinproof.errors import ModelError
+from twinproof.layers.module_state import all_tensors, bits, same_bits
 from twinproof.training.loop import GradientSource
 from twinproof.training.per_example.paths import RecordGradients
 
-_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _SEED = 20_261_117
 _MOST_AT_ONCE = 1 << 22
-
-
-def bits(value: Tensor) -> Tensor:
-    """The same memory read as integers, so that NaN equals NaN and 0.0 differs from -0.0."""
-    detached = value.detach()
-    if detached.is_complex():
-        detached = torch.view_as_real(detached)
-    if detached.dtype == torch.bool:
-        return detached.to(torch.uint8)
-    return detached.contiguous().view(_INTEGERS[detached.element_size()])
-
-
-def same_bits(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors have the same shape, dtype and bits."""
-    return one.shape == other.shape and one.dtype == other.dtype and torch.equal(bits(one), bits(other))
-
-
-def all_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Every parameter and buffer by name; one that has two names has both."""
-    return dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers(remove_duplicate=False))
 
 
 def row_digests(gradients: RecordGradients) -> dict[str, Tensor]:
@@ -77,160 +44,6 @@ def first_difference(one: Mapping[str, Tensor], other: Mapping[str, Tensor], row
         if len(differing):
             return f"{name} in {len(differing)} of {len(rows)} rows"
     return ""
-
-
-# Their code keeps nothing about records, and walking it would take long.
-_LIBRARIES = {"torch", "numpy", "twinproof", "scipy", *sys.stdlib_module_names}
-_PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic, torch.dtype, torch.device, torch.Size, range)
-_MOST = 200_000  # values that are looked at; of more only the number counts
-
-
-@dataclass(frozen=True)
-class KeptState:
-    """Digests by place: ``own`` of values in the modules themselves, ``shared`` of values that a copy would share."""
-
-    own: Mapping[str, str]
-    shared: Mapping[str, str]
-
-    @classmethod
-    def of(cls, model: nn.Module) -> KeptState:
-        """The present state of ``model``. Its parameters, buffers and mode are left out."""
-        walk = _Walk(skipped={id(value) for value in all_tensors(model).values()})
-        for path, module in model.named_modules():
-            walk.module(path or type(module).__name__, module)
-        for kind in {type(module) for module in model.modules()}:
-            walk.kind(kind)
-        return cls(walk.own, walk.shared)
-
-
-def differences(one: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
-    """The places whose values differ."""
-    return sorted(place for place in one.keys() | other.keys() if one.get(place) != other.get(place))
-
-
-@dataclass
-class _Walk:
-    skipped: set[int]
-    own: dict[str, str] = field(default_factory=dict)
-    shared: dict[str, str] = field(default_factory=dict)
-    _seen: dict[int, object] = field(default_factory=dict)  # holds what it has seen, so that no number is used twice
-
-    def module(self, path: str, module: nn.Module) -> None:
-        """What one module keeps: its submodules are walked by themselves."""
-        self._seen[id(module)] = module
-        for name, value in vars(module).items():
-            if name not in ("_parameters", "_buffers", "_modules", "training", "_non_persistent_buffers_set"):
-                self.value(f"{path}.{name}", value, self.own)
-
-    def kind(self, kind: type) -> None:
-        """What a class of the owner's keeps, and what its functions can reach."""
-        for base in kind.__mro__:
-            if _is_library(base.__module__) or id(base) in self._seen:
-                continue
-            self._seen[id(base)] = base
-            for name, value in vars(base).items():
-                if not name.startswith("__") or isinstance(value, FunctionType):
-                    self.value(f"{base.__qualname__}.{name}", value, self.shared)
-
-    def value(self, place: str, value: object, into: dict[str, str]) -> None:
-        """Notes one value, and what it holds."""
-        if isinstance(value, _PLAIN):
-            into[place] = repr(value)
-            return
-        if id(value) in self.skipped or id(value) in self._seen or len(into) > _MOST:
-            return
-        self._seen[id(value)] = value
-        if (digest := _contents(value)) is not None:
-            into[place] = digest
-        elif isinstance(value, FunctionType):
-            self._function(place, value)
-        elif callable(cached := getattr(value, "cache_info", None)):
-            into[place] = f"a cache of {cached().currsize}"
-            self.value(f"{place}.__wrapped__", getattr(value, "__wrapped__", None), into)
-        elif isinstance(value, MethodType | partial | staticmethod | classmethod | property):
-            for name in ("__func__", "__self__", "func", "args", "keywords", "fget"):
-                self.value(f"{place}.{name}", getattr(value, name, None), into)
-        elif isinstance(value, Mapping):
-            into[place] = f"{len(value)} entries"
-            for key, held in value.items():
-                self.value(f"{place}[{key!r:.40}]", held, into)
-        elif isinstance(value, list | tuple | deque | AbstractSet):
-            into[place] = f"{len(value)} entries"
-            ordered = sorted(value, key=repr) if isinstance(value, AbstractSet) else value
-            for index, held in enumerate(ordered):
-                self.value(f"{place}[{index}]", held, into)
-        elif isinstance(value, type):
-            self.kind(value)
-        else:
-            self._object(place, value, into)
-
-    def _object(self, place: str, value: object, into: dict[str, str]) -> None:
-        kind = type(value)
-        if isinstance(value, ModuleType) or (_is_library(kind.__module__) and not isinstance(value, nn.Module)):
-            return
-        into[place] = kind.__qualname__
-        self.kind(kind)
-        for name, held in getattr(value, "__dict__", {}).items():
-            self.value(f"{place}.{name}", held, into)
-        for slot in (name for base in kind.__mro__ for name in getattr(base, "__slots__", ())):
-            self.value(f"{place}.{slot}", getattr(value, str(slot), None), into)
-
-    def _function(self, place: str, function: FunctionType) -> None:
-        """What a function of the owner's can reach between its calls: closure, defaults, attributes, globals it names."""
-        if _is_library(function.__module__ or ""):
-            return
-        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-            if name != "__class__" and not _is_empty(cell):
-                self.value(f"{name} in {function.__qualname__}", cell.cell_contents, self.shared)
-        for name, held in (("defaults", function.__defaults__), ("kwdefaults", function.__kwdefaults__)):
-            self.value(f"{name} of {function.__qualname__}", held, self.shared)
-        for name, held in vars(function).items():
-            self.value(f"{function.__qualname__}.{name}", held, self.shared)
-        for name in sorted(_names(function.__code__)):
-            if name in function.__globals__ and not isinstance(function.__globals__[name], ModuleType):
-                self.value(f"global {name} in {function.__module__}", function.__globals__[name], self.shared)
-
-
-def _is_empty(cell: CellType) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018 (asking is the only way to know)
-    except ValueError:
-        return True
-    return False
-
-
-def _names(code: CodeType) -> set[str]:
-    inner = (constant for constant in code.co_consts if isinstance(constant, CodeType))
-    return set(code.co_names).union(*(_names(one) for one in inner))
-
-
-def _is_library(module: str) -> bool:
-    return module.partition(".")[0] in _LIBRARIES and not module.startswith("__main__")
-
-
-def _contents(value: object) -> str | None:
-    """A digest of a value that holds numbers of its own; None for everything else."""
-    if isinstance(value, Tensor):
-        if value.is_sparse or value.is_meta or torch._C._functorch.is_functorch_wrapped_tensor(value):
-            return f"tensor {tuple(value.shape)}"
-        held = value.detach().cpu().contiguous().flatten().view(torch.uint8) if value.numel() else value.detach().cpu()
-        return _value_digest(held.numpy().tobytes(), f"{value.dtype}{tuple(value.shape)}")
-    if isinstance(value, torch.Generator):
-        return _value_digest(value.get_state().numpy().tobytes(), "torch.Generator")
-    if isinstance(value, np.ndarray):
-        return _value_digest(value.tobytes() if value.dtype != object else repr(value).encode(), f"{value.dtype}{value.shape}")
-    if isinstance(value, np.random.Generator | np.random.RandomState):
-        state = value.bit_generator.state if isinstance(value, np.random.Generator) else value.get_state()
-        return _value_digest(repr(state).encode(), "numpy generator")
-    if isinstance(value, random.Random):
-        return _value_digest(repr(value.getstate()).encode(), "random.Random")
-    if isinstance(value, bytearray | itertools.count | MappingProxyType):
-        return repr(value)
-    return None
-
-
-def _value_digest(content: bytes, label: str) -> str:
-    return f"{label} {hashlib.sha256(content).hexdigest()[:16]}"
 
 
 def changed_tensor(name: str, how: str = "its value changed outside an update") -> ModelError:

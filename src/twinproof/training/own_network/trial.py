@@ -20,14 +20,8 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from twinproof.errors import ModelError
-from twinproof.training.own_network.state import (
-    KeptState,
-    UnchangedTensors,
-    differences,
-    first_difference,
-    row_digests,
-    same_bits,
-)
+from twinproof.layers.module_state import KeptState, differences, foreign_generators, same_bits
+from twinproof.training.own_network.state import UnchangedTensors, first_difference, row_digests
 from twinproof.training.per_example.choose import shifted_parameters
 from twinproof.training.per_example.paths import PerExamplePath, SinglePath, first_line
 
@@ -129,14 +123,13 @@ def seeded(device: torch.device, seed: int = _SEED) -> Iterator[None]:
 
     Raises ModelError where one that the run's key does not decide was drawn from.
     """
-    python, numpy = random.getstate(), np.random.get_state()
+    before, numpy = foreign_generators(), np.random.get_state()
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield
-    drew = ["Python's random"] if random.getstate() != python else []
-    drew += ["numpy.random"] if any(map(np.any, map(np.not_equal, np.random.get_state(), numpy))) else []
-    if drew:
-        random.setstate(python)
+    names = ("Python's random", "numpy.random")
+    if drew := [name for name, old, new in zip(names, before, foreign_generators(), strict=True) if old != new]:
+        random.setstate(before[0])
         np.random.set_state(numpy)
         raise ModelError(
             "the network draws random numbers that are not torch's",

@@ -17,16 +17,9 @@ from torch import Tensor, nn
 from twinproof.errors import ModelError
 from twinproof.keys import Key
 from twinproof.layers.cross_example import evaluation_mode
+from twinproof.layers.module_state import KeptState, all_tensors, differences, same_bits
 from twinproof.training.copies import moved_copies_in
-from twinproof.training.own_network.state import (
-    KeptState,
-    TensorWatch,
-    all_tensors,
-    differences,
-    first_difference,
-    row_digests,
-    same_bits,
-)
+from twinproof.training.own_network.state import TensorWatch, first_difference, row_digests
 from twinproof.training.own_network.trial import Probe, Remembered, RowTrial, seeded, state_error
 from twinproof.training.per_example.choose import shifted_parameters
 from twinproof.training.per_example.paths import PerExamplePath, RecordGradients, SinglePath
@@ -134,7 +127,9 @@ class WatchedPath(PerExamplePath):
         rows = range(len(labels))
         if where := self._difference(found, again, rows):
             raise state_error(places, f"{self._when()} a fresh copy gives another gradient: {where}")
-        if self._shop.exact and (where := first_difference(self._shop.remembered.digests, before, rows_of(before))):
+        if self._shop.exact and (
+            where := first_difference(self._shop.remembered.digests, before, range(self._shop.probe.records))
+        ):
             raise state_error(places, f"{self._when()} a copy gives another gradient than before training: {where}")
         if places:
             self._note(places)
@@ -169,11 +164,6 @@ class WatchedPath(PerExamplePath):
 
     def _when(self) -> str:
         return f"step {self._step + 1}"
-
-
-def rows_of(digests: dict[str, Tensor]) -> range:
-    """The rows of a table of digests."""
-    return range(len(next(iter(digests.values()))))
 
 
 class _Generators:

@@ -159,7 +159,7 @@ def float64_copy(model: nn.Module) -> nn.Module | None:
         return model
     try:
         copied = copy.deepcopy(model)
-        shared = {id(part) for part in _parts(model)} & {id(part) for part in _parts(copied)}
+        shared = set.intersection(*({id(part) for part in (*each.modules(), *_tensors(each))} for each in (model, copied)))
         return None if shared else copied.double()
     except COPY_FAILURES:
         return None
@@ -196,10 +196,6 @@ def _ids(model: nn.Module, example: Tensor) -> int:
 
 def _tensors(model: nn.Module) -> tuple[Tensor, ...]:
     return (*model.parameters(), *model.buffers())
-
-
-def _parts(model: nn.Module) -> tuple[nn.Module | Tensor, ...]:
-    return (*model.modules(), *_tensors(model))
 
 
 def _largest(values: Tensor) -> float:

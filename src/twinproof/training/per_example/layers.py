@@ -218,14 +218,10 @@ def group_norm(layer: nn.GroupNorm, calls: Sequence[Call], records: int) -> dict
         copies = values.shape[0] // records
         return values.reshape(records, copies, layer.num_channels, -1).sum((1, 3))
 
-    found: dict[str, PerExampleGradient] = {}
-    if "weight" in trainable(layer):
-        normalised = [functional.group_norm(call.inputs, layer.num_groups, eps=layer.eps) for call in calls]
-        parts = [summed(call.errors * values) for call, values in zip(calls, normalised, strict=True)]
-        found["weight"] = Instantiated(added(parts))
-    if "bias" in trainable(layer):
-        found["bias"] = Instantiated(added([summed(call.errors) for call in calls]))
-    return found
+    def normalised(values: Tensor) -> Tensor:
+        return functional.group_norm(values, layer.num_groups, eps=layer.eps)
+
+    return _scale_and_shift(layer, calls, normalised, summed)
 
 
 @handles(nn.LayerNorm)
@@ -235,12 +231,19 @@ def layer_norm(layer: nn.LayerNorm, calls: Sequence[Call], records: int) -> dict
     def summed(values: Tensor) -> Tensor:
         return by_record(values, records, *layer.normalized_shape).sum(1)
 
+    def normalised(values: Tensor) -> Tensor:
+        return functional.layer_norm(values, list(layer.normalized_shape), eps=layer.eps)
+
+    return _scale_and_shift(layer, calls, normalised, summed)
+
+
+def _scale_and_shift(
+    layer: nn.Module, calls: Sequence[Call], normalised: Callable[[Tensor], Tensor], summed: Callable[[Tensor], Tensor]
+) -> dict[str, PerExampleGradient]:
+    """Weight and bias of ``weight * normalised(x) + bias``; ``summed`` adds up the places of a record that share them."""
     found: dict[str, PerExampleGradient] = {}
     if "weight" in trainable(layer):
-        shape = list(layer.normalized_shape)
-        normalised = [functional.layer_norm(call.inputs, shape, eps=layer.eps) for call in calls]
-        parts = [summed(call.errors * values) for call, values in zip(calls, normalised, strict=True)]
-        found["weight"] = Instantiated(added(parts))
+        found["weight"] = Instantiated(added([summed(call.errors * normalised(call.inputs)) for call in calls]))
     if "bias" in trainable(layer):
         found["bias"] = Instantiated(added([summed(call.errors) for call in calls]))
     return found

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from twinproof.compute.devices import repeatable_convolutions
-from twinproof.errors import ConfigError, ModelError
+from twinproof.errors import ModelError
 from twinproof.training.per_example.gradients import Group, Instantiated, PerExampleGradient, grouped, rounded_up, zero_gradient
 
 RecordLoss = Callable[[Tensor, Tensor], Tensor]
@@ -181,12 +181,8 @@ def restored_buffers(model: nn.Module) -> Iterator[None]:
             if not torch.equal(buffer, value):
                 with torch.no_grad():
                     buffer.copy_(value)
-            _put_back(model, name, buffer)
-
-
-def _put_back(model: nn.Module, name: str, buffer: Tensor) -> None:
-    path, _, local = name.rpartition(".")
-    model.get_submodule(path)._buffers[local] = buffer
+            path, _, local = name.rpartition(".")
+            model.get_submodule(path)._buffers[local] = buffer
 
 
 class VmapPath(PerExamplePath):
@@ -237,8 +233,6 @@ class SpacedPath(PerExamplePath):
     """
 
     def __init__(self, inner: PerExamplePath, every: int) -> None:
-        if every < 2:
-            raise ConfigError("there is no row between the records", where="every", got=every, wanted="2 or more")
         self.inner = inner
         self.every = every
 
