@@ -7,35 +7,14 @@ import difflib
 from twinproof.errors import ConfigError
 from twinproof.extensions import Group, Plugin, find, names, permitted, plugin_of
 from twinproof.guarantee import Status
-from twinproof.recipes.adlm import ADLM
-from twinproof.recipes.dpcert import DPCERT_CONSISTENCY, DPCERT_GAUSSIAN, DPCERT_MACER, DPCERT_SMOOTHADV, DPCERT_STABILITY
-from twinproof.recipes.dpsgd import DPSGD, GAUSSIAN, PSAC, REGULAR
-from twinproof.recipes.pixeldp import HGM_PIXELDP, PIXELDP, SECURESGD, SECURESGD_AGM
+from twinproof.recipes import adlm, dpcert, dpsgd, pixeldp, stobatch, twinproof
 from twinproof.recipes.recipe import Recipe
-from twinproof.recipes.stobatch import STOBATCH
-from twinproof.recipes.twinproof import TWINPROOF
 from twinproof.recipes.variant import SOUND
 
+# One module for each family; every recipe that one defines is found there.
+FAMILIES = (dpsgd, dpcert, twinproof, pixeldp, stobatch, adlm)
 RECIPES: dict[str, Recipe] = {
-    recipe.name: recipe
-    for recipe in (
-        REGULAR,
-        GAUSSIAN,
-        DPSGD,
-        PSAC,
-        DPCERT_GAUSSIAN,
-        DPCERT_SMOOTHADV,
-        DPCERT_STABILITY,
-        DPCERT_CONSISTENCY,
-        DPCERT_MACER,
-        TWINPROOF,
-        PIXELDP,
-        HGM_PIXELDP,
-        SECURESGD,
-        SECURESGD_AGM,
-        STOBATCH,
-        ADLM,
-    )
+    recipe.name: recipe for family in FAMILIES for recipe in vars(family).values() if isinstance(recipe, Recipe)
 }
 
 
