@@ -21,11 +21,11 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import torch
 
 from speed.certification import measure_certification
-from speed.limits import measure_limits
 from speed.options import Selection, parse
+from speed.peers.registry import peer_versions
 from speed.private_step import measure_task
 from speed.table import certification_table, step_table
-from speed.versions import peer_versions
+from speed.timing import measure_limits
 from speed.workloads import make_task
 from twinproof.compute.devices import describe_device, resolve_device
 from twinproof.errors import UserError

@@ -48,15 +48,6 @@ NORMS = ("group", "batch")
 
 
 @dataclass(frozen=True)
-class Claim:
-    """What the paper's mechanism reads of a run's settings."""
-
-    epsilon: float
-    batch_size: int
-    records: int
-
-
-@dataclass(frozen=True)
 class Effort:
     """How long a network is trained, and on how many test images it answers."""
 
@@ -88,7 +79,7 @@ def trained(norm: str, epsilon: float, dataset: Dataset, effort: Effort, key: Ke
     assert isinstance(network, nn.Sequential)
     chosen = with_batch_norm(network) if norm == "batch" else network
     model = published_network(chosen, shape)
-    size_noise(model, Claim(epsilon, effort.batch, len(dataset.train.labels)))
+    size_noise(model, epsilon, effort.batch)
     model = model.to(device)
     records = DeviceRecords(dataset.train, dataset.levels, device)
     training = PrintedTraining(effort.batch, XI, Ensemble(ATTACK_SIZE, effort.attack_steps, 1.0))

@@ -22,9 +22,10 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
+from statistics import fmean
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -99,15 +100,10 @@ class Task:
     draws: int
     steps: int | None = None
 
-    def as_dict(self) -> Line:
-        """What a finished line begins with, and is known by."""
-        named = {"data": self.data, "sigma": self.sigma, "seed": self.seed, "settings": self.settings}
-        return {**named, "inputs": self.inputs, "draws": self.draws, "steps": self.steps}
-
     @property
     def name(self) -> str:
         """One text for one task."""
-        return canonical_json(self.as_dict())
+        return canonical_json(asdict(self))
 
 
 def grid(
@@ -164,11 +160,11 @@ def one(task: Task) -> Line:
             certified = certify(run, dataset, sampling=sampling, limit=task.inputs, key=Key.from_seed(task.seed))
             summary = summarize(certified.certificates, certified.settings, radii=RADII).as_dict()
     except UserError as error:
-        return {**task.as_dict(), "error": error.as_dict()}
+        return {**asdict(task), "error": error.as_dict()}
     finally:
         free_device_memory()
     return {
-        **task.as_dict(),
+        **asdict(task),
         "accuracy": run.record["accuracy"]["value"],
         **{key: summary[key] for key in ("acr", "certified_accuracy", "smoothed_accuracy", "abstained")},
         "acr_interval": [summary["intervals"]["acr"]["low"], summary["intervals"]["acr"]["high"]],
@@ -179,21 +175,18 @@ def one(task: Task) -> Line:
     }
 
 
-def best_lines(lines: list[Line]) -> list[Line]:
-    """For each data set and sigma the settings of the highest mean ACR over their seeds."""
-    groups: dict[tuple[str, float], dict[str, list[Line]]] = {}
+def best_lines(lines: Iterable[Line], by: tuple[str, ...] = ("data", "sigma"), score: str = "acr") -> list[Line]:
+    """For each value of the keys ``by`` the settings of the highest mean ``score`` over their seeds."""
+    groups: dict[tuple[Any, ...], dict[str, list[Line]]] = {}
     for line in lines:
-        if "acr" in line:
-            by_settings = groups.setdefault((line["data"], line["sigma"]), {})
+        if score in line:
+            by_settings = groups.setdefault(tuple(line[key] for key in by), {})
             by_settings.setdefault(canonical_json(line["settings"]), []).append(line)
     best = []
-    for (data, sigma), by_settings in sorted(groups.items()):
-        mean, found = max(
-            ((sum(line["acr"] for line in group) / len(group), group) for group in by_settings.values()),
-            key=lambda pair: pair[0],
-        )
-        chosen = {"data": data, "sigma": sigma, "settings": found[0]["settings"]}
-        best.append({**chosen, "acr": round(mean, 6), "seeds": len(found)})
+    for values, by_settings in sorted(groups.items()):
+        found = max(by_settings.values(), key=lambda group: fmean(line[score] for line in group))
+        mean = round(fmean(line[score] for line in found), 6)
+        best.append({**dict(zip(by, values, strict=True)), "settings": found[0]["settings"], score: mean, "seeds": len(found)})
     return best
 
 

@@ -23,12 +23,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import reduce
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import torch
 
-from tune_house import HELD_OUT, changes_of, held_out, tune_lines
+from tune_house import HELD_OUT, best_lines, changes_of, held_out, tune_lines
 from tune_under_attack import ATTACK_SIZE, UNDER_ATTACK, Measure, measured
 from twinproof.attacks.search import Attack, Keep, attack_named
 from twinproof.compute.devices import describe_device, resolve_device
@@ -150,30 +149,16 @@ def one(task: Task) -> Line:
     return {**asdict(task), **found, "sigma": run.record["config"]["sigma"], **seconds}
 
 
-def best_lines(lines: Iterable[Line]) -> list[Line]:
-    """For each recipe and epsilon the settings of the highest mean accuracy under the papers' attacks over their seeds."""
-    groups: dict[tuple[str, float], dict[str, list[Line]]] = {}
-    for line in lines:
-        if UNDER_ATTACK in line:
-            by_settings = groups.setdefault((line["recipe"], line["epsilon"]), {})
-            by_settings.setdefault(canonical_json(line["settings"]), []).append(line)
-    best = []
-    for (recipe, epsilon), by_settings in sorted(groups.items()):
-        found = max(by_settings.values(), key=lambda group: fmean(line[UNDER_ATTACK] for line in group))
-        chosen = {"recipe": recipe, "epsilon": epsilon, "settings": found[0]["settings"], "seeds": len(found)}
-        best.append({**chosen, UNDER_ATTACK: round(fmean(line[UNDER_ATTACK] for line in found), 6)})
-    return best
-
-
 def tune(tasks: Iterable[Task], out: Path, processes: int, minutes: float | None = None) -> None:
     """Works on what ``out`` does not hold yet, and writes it anew after every line."""
     tune_lines(tasks, out, one, write, processes=processes, minutes=minutes)
 
 
 def write(out: Path, lines: list[Line]) -> None:
-    """All lines so far, and the best of them."""
+    """All lines so far, and the best of them under the papers' attacks."""
+    best = best_lines(lines, ("recipe", "epsilon"), UNDER_ATTACK)
     made = {"device": describe_device(resolve_device("auto")), "versions": software_versions(), "date": utc_now()}
-    write_json(out, {"lines": lines, "best": best_lines(lines), "held_out": HELD_OUT, "delta": DELTA, **made})
+    write_json(out, {"lines": lines, "best": best, "held_out": HELD_OUT, "delta": DELTA, **made})
 
 
 def main() -> None:

@@ -21,8 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from speed.costs import forward_cost
-from speed.limits import Limits
-from speed.timing import take_turns
+from speed.timing import Limits, take_turns
 from speed.workloads import CLASSES, WORKLOADS
 from twinproof.certification.confidence import clopper_pearson_lower
 from twinproof.certification.method import Sampling

@@ -14,7 +14,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from speed.limits import Limits
+from speed.timing import Limits
 from speed.workloads import Task
 
 

@@ -10,11 +10,9 @@ from typing import Any
 import torch
 
 from speed.costs import training_cost
-from speed.limits import Limits
-from speed.memory import step_bytes
 from speed.peers.peer import NotRun, Peer, Step, relative_difference
-from speed.peers.vmap_grad import per_record
-from speed.timing import Times, take_turns, wait_for
+from speed.peers.torch_modes import per_record
+from speed.timing import Limits, Times, step_bytes, take_turns, wait_for
 from speed.workloads import Task
 
 BASELINE, PLAIN = "Opacus hooks", "plain SGD"

@@ -110,15 +110,6 @@ def check_one_model(store: CellStore, done: Measured) -> None:
     assert done.numbers["clean"] == runs[0.25].record["accuracy"]["value"]
 
 
-def test_a_run_that_is_there_is_taken(store: CellStore) -> None:
-    before, digest = kept(store), Run.open(store.run_folder(CELL)).model_sha256
-    done, lines = made(store)
-    assert (kept(store), Run.open(store.run_folder(CELL)).model_sha256) == (before, digest)
-    assert RUN_AGAIN not in done.made
-    assert lines == []
-    check_one_model(store, done)
-
-
 def test_a_run_that_is_gone_is_made_again_and_told_once(store: CellStore) -> None:
     before, settings = kept(store), read_run_json(store.run_folder(CELL))["config"]
     lost = lose(store)
@@ -147,16 +138,6 @@ def test_what_is_left_of_another_model_is_not_mixed_in(store: CellStore) -> None
     check_one_model(store, done)
     assert Run.open(folders(store)[0.5]).model_sha256 != lost
     assert len(lines) == 1
-
-
-def test_a_copy_that_is_gone_is_certified_again_and_nothing_trained(store: CellStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    before, certificates = kept(store), (folders(store)[0.25] / "certificates/l2/certificates.csv").read_bytes()
-    lose(store, CELL, 0.5)
-    monkeypatch.setattr("twinproof.recipes.train.run_loop", None)  # a step would end in an error
-    done, lines = made(store)
-    check_one_model(store, done)
-    assert (kept(store), (folders(store)[0.25] / "certificates/l2/certificates.csv").read_bytes()) == (before, certificates)
-    assert lines == []
 
 
 def test_a_copy_with_the_certificates_of_another_sigma_is_replaced(store: CellStore) -> None:

@@ -58,21 +58,14 @@ def test_a_kept_cell_is_found_again(tmp_path: Path) -> None:
     assert store.finished(CELL) is None
 
 
-def test_every_setting_changes_the_name(tmp_path: Path) -> None:
-    assert len({cell.name for cell in (CELL, *OTHERS)}) == len(OTHERS) + 1
-    _kept(CellStore(tmp_path))
-    assert all(CellStore(tmp_path).finished(other) is None for other in OTHERS)
-
-
 @pytest.mark.parametrize("other", OTHERS, ids=range(len(OTHERS)))
 def test_a_cell_made_under_other_settings_is_refused(tmp_path: Path, other: Cell) -> None:
     """Planted: a finished cell in the folder of another one, as a name that forgot a setting would bring about."""
+    assert len({cell.name for cell in (CELL, *OTHERS)}) == len(OTHERS) + 1
     store = CellStore(tmp_path)
     path = _kept(store)
     planted = tmp_path / other.name
     shutil.copytree(path.parent, planted)
-    trusting = json.loads((planted / "cell.json").read_text())["numbers"]  # what a store that trusts names would return
-    assert trusting == {"clean": 0.5}
     with pytest.raises(RunError, match="other settings"):
         store.finished(other)
 
@@ -100,13 +93,10 @@ def test_figures_share_cells() -> None:
     assert [cell.name for cell in on_gpu] == [cell.name for cell in one], "a device changes speed, not settings"
 
 
-@pytest.mark.parametrize("wrong", [{"seeds": 0}, {"limit": 0}, {"epochs": 0.0}])
-def test_efforts_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="cannot be used"):
-        Options(**wrong)
-
-
 def test_the_command_says_what_was_asked() -> None:
+    for wrong in ({"seeds": 0}, {"limit": 0}, {"epochs": 0.0}):
+        with pytest.raises(ConfigError, match="cannot be used"):
+            Options(**wrong)  # type: ignore[arg-type]
     options = Options(seeds=2, limit=50, epochs=1.5, quick=True, data_root=Path("somewhere"))
     assert options.command("hgm-fig3") == "twinproof reproduce hgm-fig3 --seeds 2 --limit 50 --epochs 1.5 --quick"
 
@@ -148,22 +138,14 @@ RANDOM = {
 
 @pytest.mark.parametrize("cell", USING.values(), ids=USING)
 def test_other_weights_make_another_cell(cell: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: settings as they were, in which only the name of the weights stands; they are the same whatever is shipped."""
     ship(monkeypatch, FIRST_PRIOR)
-    before, store = name_of(cell), CellStore(tmp_path)
+    before, settings, store = name_of(cell), replace(cell).settings, CellStore(tmp_path)
     store.keep(Measured(replace(cell), {"clean": 0.5}, MADE))
     ship(monkeypatch, OTHER)
     assert name_of(cell) != before
     assert store.finished(replace(cell)) is None, "not reused"
-    assert replace(cell).settings["prior"] == {"name": "figures", "sha256": OTHER}
-
-
-@pytest.mark.parametrize("cell", USING.values(), ids=USING)
-def test_a_name_that_forgets_the_weights_is_caught(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planted: settings as they were, in which only the name of the weights stands."""
-    ship(monkeypatch, OTHER)
-    planted = {key: value for key, value in replace(cell).settings.items() if key != "prior"}
-    ship(monkeypatch, FIRST_PRIOR)
-    assert planted == replace(cell).settings, "the same whatever is shipped"
+    assert replace(cell).settings == settings | {"prior": {"name": "figures", "sha256": OTHER}}
 
 
 @pytest.mark.parametrize("cell", RANDOM.values(), ids=RANDOM)
@@ -196,15 +178,7 @@ def test_the_first_weights_are_those_that_were_measured_first() -> None:
     assert prior_sha256() == FIRST_PRIOR
 
 
-ONE, TWO, THREE, FOUR = (
-    Cell(
-        "dpsgd",
-        number,
-        {"data": {"source": "digits"}, "recipe": "dpsgd", "epsilon": 1.0},
-        UnderAttack(limit=5, certified=False),
-    )
-    for number in range(4)
-)
+ONE, TWO = (replace(CELL, repetition=number) for number in range(2))
 
 
 @pytest.fixture
@@ -223,16 +197,12 @@ def _call(root: Path, clock: list[float], name: str, cells: list[tuple[Cell, flo
         call.made(cell)
 
 
-def test_a_call_lasts_until_its_last_cell(tmp_path: Path, clock: list[float]) -> None:
-    _call(tmp_path, clock, "table", [(ONE, 10.04), (TWO, 25.5)], processes=14)
-    (entry,) = made_in(tmp_path, [ONE, TWO])
-    assert entry.pop("began").endswith("Z")
-    assert entry == {"experiment": "table", "processes": 14, "seconds": 25.5, "cells": 2, "cells_here": 2}
-
-
 def test_each_cell_counts_where_it_was_made_last(tmp_path: Path, clock: list[float]) -> None:
     """Planted: a count of lines, which would say that two cells were made three times."""
-    _call(tmp_path, clock, "table", [(ONE, 1.0), (TWO, 2.0)])
+    _call(tmp_path, clock, "table", [(ONE, 1.04), (TWO, 2.0)], processes=14)
+    (entry,) = made_in(tmp_path, [ONE, TWO])
+    assert entry.pop("began").endswith("Z")
+    assert entry == {"experiment": "table", "processes": 14, "seconds": 2.0, "cells": 2, "cells_here": 2}
     _call(tmp_path, clock, "overwritten", [(TWO, 5.0)])
     calls = made_in(tmp_path, [ONE, TWO])
     assert [(call["experiment"], call["cells"], call["cells_here"]) for call in calls] == [
@@ -254,13 +224,7 @@ def test_nothing_is_said_of_what_is_not_known(tmp_path: Path, clock: list[float]
     assert (entry["cells"], entry["seconds"]) == (1, 1.0)
 
 
-TRAINING_measure: dict[str, Any] = {
-    "data": {"source": "digits"},
-    "recipe": "regular",
-    "model": "mlp",
-    "steps": 40,
-    "batch_size": 32,
-}
+TRAINING_measure = {"data": {"source": "digits"}, "recipe": "regular", "model": "mlp", "steps": 40, "batch_size": 32}
 
 
 class Counted(UnderAttack):

@@ -17,11 +17,8 @@ from scipy import stats
 from synthetic_cells import measured
 from twinproof.errors import ConfigError, DataError
 from twinproof_papers.catalogue import EXPERIMENTS
-from twinproof_papers.catalogue.dpcert import table_2_key
 from twinproof_papers.cell import Cell
 from twinproof_papers.comparison import difference_text, estimate_text, markdown, published_text
-from twinproof_papers.dpcert.methods import HOUSE
-from twinproof_papers.dpcert.tables import against_the_best
 from twinproof_papers.drawing import PALETTE, draw_panels, y_range
 from twinproof_papers.experiment import Options
 from twinproof_papers.findings import (
@@ -68,7 +65,7 @@ def test_intervals_over_repetitions_cover_and_over_images_do_not() -> None:
 
 
 def test_one_repetition_has_no_interval_and_none_is_an_error() -> None:
-    assert over_repetitions([0.5]).as_dict() == {"mean": 0.5, "low": None, "high": None, "repetitions": 1}
+    assert over_repetitions([0.5]) == Estimate(0.5, None, None, 1)
     with pytest.raises(DataError, match="at least one repetition"):
         over_repetitions([])
     with pytest.raises(ConfigError, match="confidence"):
@@ -111,10 +108,8 @@ def one(mean: float) -> Estimate:
         (0.738678, 0.735, "radius", "0.738", "+0.003"),  # to the nearest it is 0.004
         (0.5817, 0.606, "radius", "0.581", "-0.025"),  # to the nearest it is 0.024: less behind than what is shown
         (0.7359, 0.7359, "radius", "0.735", "-0.001"),  # a paper with more digits than we show
-        (0.735, 0.735, "radius", "0.735", "+0.000"),
         (95.696, 95.7, "%", "95.70", "+0.00"),
         (97.756, 98.13, "%", "97.76", "-0.37"),
-        (14.9, 4.17, "points", "14.90", "+10.73"),
     ],
 )
 def test_a_difference_is_that_of_the_numbers_shown(mean: float, published: float, unit: str, shown: str, text: str) -> None:
@@ -126,10 +121,8 @@ def test_a_difference_is_that_of_the_numbers_shown(mean: float, published: float
     ("low", "high", "unit", "text"),
     [
         (-68.29, 147.08, "%", "39.40 (0.00 to 100.00)"),
-        (38.0, 41.0, "%", "39.40 (38.00 to 41.00)"),
         (-0.641, 147.0, "radius", "39.400 (0.000 to 147.000)"),
         (-68.29, 147.08, "points", "39.40 (-68.29 to 100.00)"),
-        (-106.46, 91.39, "points", "39.40 (-100.00 to 91.39)"),
     ],
 )
 def test_an_interval_is_cut_to_what_the_number_can_be(low: float, high: float, unit: str, text: str) -> None:
@@ -144,17 +137,6 @@ def nearest(ours: Estimate | None, published: float | None, unit: str = "%") -> 
 
 
 @pytest.mark.parametrize(("rule", "agree"), [(difference_text, True), (nearest, False)])
-def test_whoever_subtracts_finds_the_same(rule: Callable[..., str], agree: bool) -> None:
-    """Every hundredth of a thousandth between two printed values."""
-    wrong = 0
-    for number in range(100):
-        mean = 0.735 + number / 100_000
-        shown = Decimal(estimate_text(one(mean), "radius")) - Decimal(published_text(0.735))
-        wrong += Decimal(rule(one(mean), 0.735, "radius")) != shown
-    assert (wrong == 0) is agree
-
-
-@pytest.mark.parametrize(("rule", "agree"), [(difference_text, True), (nearest, False)])
 def test_every_row_of_the_committed_table_can_be_checked_by_hand(rule: Callable[..., str], agree: bool) -> None:
     rows = json.loads(RESULTS.read_text())["comparison"]
     made = [row for row in rows if row["ours"] is not None]
@@ -165,13 +147,6 @@ def test_every_row_of_the_committed_table_can_be_checked_by_hand(rule: Callable[
         shown = Decimal(estimate_text(ours, unit)) - Decimal(published_text(value))
         wrong += Decimal(rule(ours, value, unit)) != shown
     assert (wrong == 0) is agree
-
-
-def test_the_house_recipe_is_compared_that_way() -> None:
-    measure = "average certified radius"
-    ours = {table_2_key("mnist", HOUSE, 0.25, measure): (0.768678,)}
-    (row,) = (row for row in against_the_best(("mnist",), ours).rows if row[1:3] == ("0.25", measure))
-    assert row[3:6] == ("0.742 (DP-SmoothAdv)", "0.768", "+0.026")
 
 
 BASE = {"securesgd": 0.5, "securesgd-agm": 0.4, "dpsgd": 0.3, "adlm": 0.35, "adlm-published": 0.25}
@@ -237,9 +212,7 @@ def test_lines_are_told_apart_without_colour() -> None:
         (Panel("", "", (level_draw(3.0, 4.0),)), -2, 102),
         (Panel("", "", (level_draw(0.0, 40.0, spread=500.0),), fitted=True), -1.2, 44.8),
         (Panel("", "", (level_draw(0.0, 0.0),), fitted=True), -0.03, 1.12),
-        (Panel("", "", (level_draw(97.0, 98.0),), fitted=True), 96.88, 98.12),
         (Panel("", "", (level_draw(-3.0, -1.0, spread=50.0),), y_label="ln", fitted=True), -3.24, -0.76),
-        (Panel("", "", (level_draw(2.0),), y_label="ln", fitted=True), 1.0, 3.0),
         (Panel("", "", (level_draw(90.0),), fitted=True, printed=(level_draw(80.0),)), 78.8, 91.2),
         (Panel("", "", (Line("a", "plain", 0, (), ()),), fitted=True, y_label="ln"), -2, 102),
     ],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -16,34 +15,37 @@ from typing import Any
 import pytest
 import torch
 
-from rank_processes import Ended, die, quick_to_part, run_ranks
-from twinproof.compute.ranks import ALONE, Ranks, Share, gone
+from rank_processes import die, quick_to_part, run_ranks
+from twinproof.compute.ranks import Ranks, Share, gone
 from twinproof.data.record import Dataset
 from twinproof.errors import RunError, SystemFault
 from twinproof.runs.run import Run
 from twinproof.training import step_sums as device_memory
 from twinproof_papers import making
-from twinproof_papers import making as measuring
-from twinproof_papers import making as shared_making
 from twinproof_papers.cell import Basis, Cell, CellStore, Failure, Measured, Outcome, made_in
 from twinproof_papers.experiment import Options
 from twinproof_papers.making import by_run, make_cells
-from twinproof_papers.reproduce import reproduce
 
 MADE: dict[str, Any] = {"device": "cpu: test", "versions": {}, "date": "", "seconds": 1.0}
 TRAINING: dict[str, Any] = {"data": {"source": "digits"}, "recipe": "regular", "epochs": 1, "model": "mlp"}
 
 
 @dataclass(frozen=True)
-class Clean:
-    """A measurement that costs nothing."""
+class Looked:
+    """A measurement that costs nothing; ``earlier`` is the one whose run it goes on with."""
+
+    kind: str = "first"
+    earlier: Looked | None = None
 
     @property
-    def after(self) -> None:
-        """A run of its own."""
+    def after(self) -> Basis | None:
+        return self.earlier
+
+    def is_whole(self, folder: Path) -> bool:
+        return folder.is_dir()
 
     def as_dict(self) -> dict[str, Any]:
-        return {"kind": "clean"}
+        return {"kind": self.kind}
 
     def numbers(self, run: Run, dataset: Dataset, *, device: str) -> dict[str, Any]:
         return {"clean": run.record["accuracy"]["value"]}
@@ -53,7 +55,7 @@ class Clean:
 
 
 def _cells(method: str, repetitions: int, **training: Any) -> list[Cell]:
-    return [Cell(method, number, {**TRAINING, **training}, Clean()) for number in range(repetitions)]
+    return [Cell(method, number, {**TRAINING, **training}, Looked()) for number in range(repetitions)]
 
 
 @pytest.fixture
@@ -69,7 +71,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         store.keep(measured)
         return measured
 
-    monkeypatch.setattr(measuring, "measure", fake)
+    monkeypatch.setattr(making, "measure", fake)
     monkeypatch.setattr(device_memory, "free_device_memory", lambda: None)  # a fifth of a second for each cell
     return names
 
@@ -102,7 +104,7 @@ def test_a_bug_is_not_taken_for_a_failure(tmp_path: Path, monkeypatch: pytest.Mo
     def broken(*_: Any, **__: Any) -> Any:
         raise TypeError("a bug")
 
-    monkeypatch.setattr(measuring, "measure", broken)
+    monkeypatch.setattr(making, "measure", broken)
     with pytest.raises(TypeError, match="a bug"):
         make_cells(_cells("one", 2), CellStore(tmp_path), Options())
 
@@ -158,7 +160,7 @@ def test_a_full_disk_stops_all_cells_and_a_lack_of_memory_one(
         begun.append(cell.name)
         raise error
 
-    monkeypatch.setattr(measuring, "measure", fail)
+    monkeypatch.setattr(making, "measure", fail)
     with pytest.raises(kind):
         make_cells(_cells("good", 3), CellStore(tmp_path), Options(seeds=3))
     assert len(begun) == (1 if kind is SystemFault else 3)
@@ -173,30 +175,6 @@ LOG = "log"
 def _quick() -> Iterator[None]:
     with quick_to_part():
         yield
-
-
-@dataclass(frozen=True)
-class Looked:
-    """A measurement that costs nothing; ``earlier`` is the one whose run it goes on with."""
-
-    kind: str = "first"
-    earlier: Looked | None = None
-
-    @property
-    def after(self) -> Basis | None:
-        return self.earlier
-
-    def is_whole(self, folder: Path) -> bool:
-        return folder.is_dir()
-
-    def as_dict(self) -> dict[str, Any]:
-        return {"kind": self.kind}
-
-    def numbers(self, run: Run, dataset: Dataset, *, device: str) -> dict[str, Any]:
-        return {"clean": run.record["accuracy"]["value"]}
-
-    def words(self) -> str:
-        return "nothing"
 
 
 def cells_of(*methods: str, repetitions: int = 1, measurement: Looked = Looked()) -> list[Cell]:  # noqa: B008 (frozen)
@@ -231,17 +209,17 @@ def shared(cells: list[Cell], root: Path, attempt: Callable[..., Outcome] = pret
     return work
 
 
-def begun_shared_making(root: Path) -> list[list[str]]:
+def asked_of(root: Path) -> list[list[str]]:
     return [line.split() for line in (root / LOG).read_text().splitlines()]
 
 
 @needs_fork
-@pytest.mark.parametrize("world", [2, 4])
-def test_every_cell_is_made_once_by_whoever_is_free(world: int, tmp_path: Path) -> None:
+def test_every_cell_is_made_once_by_whoever_is_free(tmp_path: Path) -> None:
+    world = 4
     cells = cells_of("one", "two", "three", repetitions=3)
     ends = run_ranks(world, shared(cells, tmp_path))
     assert [ended.value for ended in ends] == [[cell.name for cell in cells]] * world, "the same answer, in order, on all"
-    asked = begun_shared_making(tmp_path)
+    asked = asked_of(tmp_path)
     assert sorted(line[1:] for line in asked) == sorted([cell.method, str(cell.repetition)] for cell in cells)
     assert len({line[0] for line in asked}) > 1
     repetitions = [int(line[2]) for line in asked]
@@ -257,12 +235,12 @@ def test_a_slow_cell_keeps_nobody_waiting(tmp_path: Path) -> None:
     def attempt(cell: Cell, store: CellStore, options: Options) -> Outcome:
         made = pretend(cell, store, options, seconds=0.02)
         deadline = time.monotonic() + (20 if cell.method == "slow" else 0)
-        while time.monotonic() < deadline and len(begun_shared_making(tmp_path)) < 8:
+        while time.monotonic() < deadline and len(asked_of(tmp_path)) < 8:
             time.sleep(0.02)
         return made
 
     run_ranks(2, shared(cells_of("slow", *(f"fast-{number}" for number in range(7))), tmp_path, attempt))
-    by_rank = {line[1]: line[0] for line in begun_shared_making(tmp_path)}
+    by_rank = {line[1]: line[0] for line in asked_of(tmp_path)}
     slow = by_rank.pop("slow")
     assert set(by_rank.values()) == {str(1 - int(slow))}
     assert sum(Share(int(slow), 2).has(number) for number in range(8)) == 4, "what the fixed split would give it"
@@ -298,7 +276,7 @@ def test_a_lost_rank_stops_the_others_and_loses_no_cell(victim: int, tmp_path: P
     (tmp_path / LOG).unlink()
     again = run_ranks(2, shared(cells, tmp_path))
     assert [ended.value for ended in again] == [[cell.name for cell in cells]] * 2
-    assert len(begun_shared_making(tmp_path)) == len(cells) - len(finished), "what was finished is not made again"
+    assert len(asked_of(tmp_path)) == len(cells) - len(finished), "what was finished is not made again"
 
 
 @needs_fork
@@ -309,14 +287,6 @@ def test_ranks_of_different_experiments_are_refused(tmp_path: Path) -> None:
     ends = run_ranks(2, work)
     assert all((ended.error or {})["what"] == "the ranks do not agree on the models to make" for ended in ends)
     assert not (tmp_path / LOG).exists()
-
-
-@needs_fork
-def test_what_is_made_again_is_forgotten_once_before_anybody_looks(tmp_path: Path) -> None:
-    cells = cells_of("one", "two", "three", "four")
-    run_ranks(2, shared(cells, tmp_path))
-    run_ranks(2, shared(cells, tmp_path, overwrite=True))
-    assert len(begun_shared_making(tmp_path)) == 2 * len(cells)
 
 
 def test_measurements_of_one_run_stay_together(tmp_path: Path) -> None:
@@ -353,7 +323,7 @@ class OneOfTwo(Ranks):
 def test_cells_on_a_disk_of_its_own_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "0")
     cells, store = cells_of("one", "two"), CellStore(tmp_path)
-    found = list(shared_making.shared_outcomes(cells, store, OneOfTwo(), lambda cell: pretend(cell, store, EFFORT, seconds=0)))
+    found = list(making.shared_outcomes(cells, store, OneOfTwo(), lambda cell: pretend(cell, store, EFFORT, seconds=0)))
     assert isinstance(found[0], Measured)
     assert isinstance(found[1], Failure)
     assert "one folder" in found[1].why
@@ -368,17 +338,3 @@ def test_ranks_that_part_are_no_failure_of_a_cell(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr("twinproof_papers.making.measure", parted)
     with pytest.raises(Exception, match="a rank was lost"):
         make_cells(cells_of("one"), CellStore(tmp_path), EFFORT)
-
-
-@needs_fork
-def test_a_figure_is_made_by_ranks_as_by_one(tmp_path: Path) -> None:
-    """A computed one: whatever it has is written by rank 0, and there when anybody returns."""
-    reproduce("hgm-fig1", tmp_path / "alone", ranks=ALONE)
-    ends: list[Ended] = run_ranks(2, lambda ranks: _files(reproduce("hgm-fig1", tmp_path / "together", ranks=ranks).folder))
-    assert ends[0].value == ends[1].value == ["figure.svg", "results.json", "table.md"]
-    one, two = (json.loads((tmp_path / name / "hgm-fig1" / "results.json").read_text()) for name in ("alone", "together"))
-    assert one["comparison"] == two["comparison"]
-
-
-def _files(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())

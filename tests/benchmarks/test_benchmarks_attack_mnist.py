@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import attack_mnist
 from attack_mnist import Answers, NoiseLayer, Victim
 from speed.timing import Times
-from twinproof.attacks.objective import Expectation, Objective, untouched
+from twinproof.attacks.objective import Expectation, Objective
 from twinproof.certification.smoothed import smooth
 from twinproof.evaluation.accuracy import mean_interval
 
@@ -78,18 +78,6 @@ def test_one_row_for_each_size() -> None:
     assert set(attack_mnist.CURVES.values()) | {"size", "flips"} == set(first)
 
 
-@pytest.mark.parametrize(
-    ("result", "wanted"),
-    [
-        ({"curves": {"results": results(crossing=True)}}, True),
-        ({"curves": {"results": results()}}, False),
-        ({"long": {}}, False),
-    ],
-)
-def test_a_crossing_is_noticed(result: dict[str, Any], wanted: bool) -> None:
-    assert attack_mnist.crossed(result) is wanted
-
-
 def test_a_drop_is_taken_over_pairs() -> None:
     """The same two means with the same spread: only pairs tell that every input lost as much."""
     before, after = (1.0, 0.5, 0.75), (0.75, 0.25, 0.5)
@@ -97,24 +85,6 @@ def test_a_drop_is_taken_over_pairs() -> None:
     shuffled = attack_mnist.drop(before, (0.25, 0.5, 0.75))
     assert shuffled == {"value": 0.25, "standard_error": pytest.approx(0.25)}
     assert attack_mnist.drop((1.0,), (0.5,)) == {"value": 0.5, "standard_error": None}
-
-
-@pytest.mark.parametrize(
-    ("count", "words"), [(None, "none"), (0, "sees no noise"), (1, "1 draw a gradient"), (8, "8 draws a gradient")]
-)
-def test_attacks_have_names(count: int | None, words: str) -> None:
-    assert attack_mnist.attack_words(count) == words
-
-
-def test_columns_are_aligned() -> None:
-    assert attack_mnist.table(("a", "long"), [("wide", "1"), ("x", "22")]) == "     a  long\n  wide     1\n     x    22"
-
-
-def test_noise_is_fresh_for_every_row() -> None:
-    torch.manual_seed(0)
-    made = NoiseLayer(0.5)(torch.zeros(2, 20_000))
-    assert not torch.equal(made[0], made[1])
-    assert made.std().item() == pytest.approx(0.5, rel=0.03)
 
 
 @pytest.mark.parametrize("distance", [-0.2, 0.0, 0.4])
@@ -158,16 +128,6 @@ def test_each_number_of_draws_is_a_row() -> None:
     assert rows[1]["accuracy"]["value"] < 0.5  # the coordinate that matters was pushed down
     assert [row["drop"] is None for row in rows] == [True, True, False, False, False]
     assert rows[4]["drop"]["value"] == pytest.approx(rows[1]["accuracy"]["value"] - rows[4]["accuracy"]["value"], abs=1e-5)
-
-
-def test_a_plain_gradient_leaves_no_trace() -> None:
-    model, inputs = nn.Sequential(nn.Flatten(), nn.Linear(4, 3)), torch.rand(5, 1, 2, 2)
-    with untouched(model):
-        methods = attack_mnist.gradients(model, inputs, torch.zeros(5, dtype=torch.int64))
-        methods["gradient"]()
-    assert set(methods) == {"gradient"}  # no graph without a GPU
-    assert all(parameter.grad is None for parameter in model.parameters())
-    assert not inputs.requires_grad
 
 
 def test_long_attacks_are_timed_and_counted() -> None:

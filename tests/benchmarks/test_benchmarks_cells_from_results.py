@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import benchmarks_path
 import pytest
 
-from cells_from_results import cells_of, main, put_back, read_record
+from cells_from_results import cells_of, put_back, read_record
 from twinproof.errors import CheckFailed, ConfigError, DataError
 from twinproof_papers.cell import CELLS, CellStore
 from twinproof_papers.results_file import FORMAT
@@ -34,16 +33,6 @@ def changed(folder: Path, change: Callable[[dict[str, Any]], None]) -> Path:
 @pytest.mark.parametrize("name", OF_TODAY)
 def test_the_results_of_every_file_follow_from_its_cells(name: str, tmp_path: Path) -> None:
     assert put_back([RESULTS / f"{name}.json"], tmp_path) > 0
-
-
-def test_the_figures_of_both_papers_are_among_them() -> None:
-    assert {"hgm-fig3", "hgm-fig5", "stobatch-fig2", "stobatch-fig4", "stobatch-fig6", "stobatch-mnist"} <= set(OF_TODAY)
-
-
-def test_files_share_their_models(tmp_path: Path) -> None:
-    files = [RESULTS / f"{name}.json" for name in ("hgm-fig3", "hgm-fig5", "stobatch-fig2", "stobatch-fig6")]
-    each = [len(cells_of(path, read_record(path))) for path in files]
-    assert put_back(files, tmp_path) < sum(each)
 
 
 def test_cells_are_those_of_the_file(tmp_path: Path) -> None:
@@ -129,14 +118,3 @@ def test_cells_that_are_there_are_not_touched(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="there are cells already"):
         put_back([SMALL], tmp_path)
     assert list((tmp_path / CELLS).iterdir()) == []
-
-
-def test_the_command_says_what_it_did(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["cells_from_results.py", str(SMALL), "--out", str(tmp_path)])
-    main()
-    assert capsys.readouterr().out == f"6 models put back into {tmp_path / CELLS}\n"
-    with pytest.raises(SystemExit, match="1"):
-        main()
-    assert "there are cells already" in capsys.readouterr().err

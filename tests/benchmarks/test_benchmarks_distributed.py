@@ -9,7 +9,7 @@ from pathlib import Path
 import benchmarks_path  # noqa: F401  (first: it makes `distributed_cpu` importable)
 import pytest
 
-from distributed_cpu import Clock, Turn, by_clock, by_core, on_core, summary
+from distributed_cpu import Clock, Turn, by_clock, by_core, on_core
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 
@@ -41,9 +41,3 @@ def test_time_on_a_core_is_that_of_the_process() -> None:
 def test_ratios_are_of_one_process_over_many() -> None:
     assert by_clock(turn(4.0, 2.0)) == 2.0
     assert by_core(turn(4.0, 2.0)) == 2.0, "the busiest of them"
-
-
-@pytest.mark.parametrize(("times", "reached"), [((1.5, 1.7, 1.9), True), ((1.9, 1.5, 1.5), False)])
-def test_the_median_turn_decides(times: tuple[float, ...], reached: bool) -> None:
-    found = summary([turn(value, 1.0) for value in times])
-    assert (found["reached"], found["least"], found["most"]) == (reached, min(times), max(times))

@@ -6,10 +6,8 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import benchmarks_path  # noqa: F401  (first: it makes `make_prior` importable)
-import matplotlib.image
 import pytest
 import torch
 from inline_pool import Inline
@@ -17,7 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import make_prior
-from make_prior import NOISY, SIDE, Lesson, learn, noisy, sheet, write_picture, write_priors
+from make_prior import NOISY, SIDE, Lesson, learn, noisy, write_priors
 from twinproof.files import sha256_file
 from twinproof.layers.networks import build_network
 from twinproof.layers.prior import PRIOR_NETWORK, PRIOR_SIGMAS, PRIOR_WIDTH
@@ -45,12 +43,6 @@ def test_a_lesson_teaches_and_leaves_its_last_layer_behind(monkeypatch: pytest.M
     assert {name: value.shape for name, value in kept.items()} == wanted
     assert len(wanted) == len(network.state_dict()) - 2
     assert all(value.dtype == torch.float16 and value.device.type == "cpu" for value in kept.values())
-
-
-def test_a_lesson_without_steps_to_learn_from_is_at_chance() -> None:
-    """The check above can fail: at a rate of nothing no accuracy comes."""
-    _, accuracy, _ = learn(0.25, Lesson(figures=6, steps=8, batch=64, rate=1e-12))
-    assert accuracy < 2 / 6
 
 
 def test_a_lesson_can_be_repeated_and_its_seed_matters() -> None:
@@ -115,20 +107,6 @@ def test_what_was_learned_is_written_and_told_of(tmp_path: Path, monkeypatch: py
     assert all(torch.equal(stored[f"0.5/{name}"], value) for name, value in kept.items())
 
 
-def test_the_sheet_shows_one_figure_in_each_row(tmp_path: Path) -> None:
-    whole = sheet(TINY, rows=3, columns=4)
-    assert whole.shape == (3 * (SIDE + 2), 4 * (SIDE + 2))
-    assert float(whole.min()) >= 0
-    assert float(whole.max()) <= 1
-    cells = whole.view(3, SIDE + 2, 4, SIDE + 2)[:, 1:-1, :, 1:-1].permute(0, 2, 1, 3).reshape(12, -1)
-    distances = torch.cdist(cells, cells)
-    same = torch.arange(12) // 4
-    alike = (same.unsqueeze(0) == same.unsqueeze(1)) & ~torch.eye(12, dtype=torch.bool)
-    assert float(distances[alike].mean()) < float(distances[same.unsqueeze(0) != same.unsqueeze(1)].mean())
-    write_picture(tmp_path / "sheet.png", Lesson(figures=8))
-    assert matplotlib.image.imread(tmp_path / "sheet.png").shape[:2] == (16 * (SIDE + 2), 16 * (SIDE + 2))
-
-
 @pytest.mark.parametrize("given", [[], ["--out", "weights"], ["--results", "told"]], ids=str)
 def test_a_call_that_says_too_little_is_refused(
     given: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -138,12 +116,3 @@ def test_a_call_that_says_too_little_is_refused(
         make_prior.main()
     assert ended.value.code == 2
     assert "--out and --results are needed" in capsys.readouterr().err
-
-
-def test_the_options_become_the_lesson(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(make_prior, "write_priors", lambda *arguments: asked.append(arguments))
-    words = ["--out", "weights", "--results", "told", "--steps", "7", "--rate", "0.5", "--processes", "3"]
-    monkeypatch.setattr(sys, "argv", ["make_prior.py", *words])
-    make_prior.main()
-    assert asked == [(Path("weights"), Path("told"), Lesson(steps=7, rate=0.5), 3)]

@@ -8,13 +8,10 @@ import torch
 
 from speed.certification import OURS, PAPER, CertificationRow, _ours, _paper_loop, measure_certification
 from speed.costs import Cost, forward_cost, training_cost
-from speed.limits import Limits
-from speed.memory import resident_bytes, step_bytes
-from speed.options import CERTIFICATION, parse
-from speed.peers.registry import FAMILIES, PEERS
+from speed.options import parse
 from speed.private_step import Row
 from speed.table import certification_table, step_table
-from speed.timing import Times, calls_for, take_turns
+from speed.timing import Limits, Times, step_bytes, take_turns
 from speed.workloads import WORKLOADS, make_task
 from twinproof.certification.method import Sampling
 from twinproof.runs.certificates import ABSTAIN
@@ -38,13 +35,6 @@ def test_ratios_are_taken_inside_a_turn() -> None:
     assert Times((1.0, 9.0, 2.0)).median == 2.0
 
 
-@pytest.mark.parametrize(
-    ("seconds", "shortest", "calls"), [(0.01, 0.1, 10), (0.03, 0.1, 4), (5.0, 0.1, 1), (0.0, 0.1, 1000), (0.01, 0.0, 1)]
-)
-def test_calls_fill_a_turn(seconds: float, shortest: float, calls: int) -> None:
-    assert calls_for(seconds, shortest) == calls
-
-
 def test_memory_of_a_step_is_what_it_takes_on_top() -> None:
     held = torch.ones(20_000_000)
     found = step_bytes(lambda: torch.ones(16_000_000), CPU)
@@ -52,11 +42,6 @@ def test_memory_of_a_step_is_what_it_takes_on_top() -> None:
         pytest.skip("this system does not tell a process its peak memory")
     assert 60e6 <= found <= 72e6
     assert held[0] == 1
-
-
-def test_resident_bytes_reads_the_right_line() -> None:
-    status = "VmPeak:\t 9 kB\nVmHWM:\t    300 kB\nVmRSS:\t 200 kB\n"
-    assert (resident_bytes(status, "VmHWM"), resident_bytes(status, "VmRSS")) == (300 * 1024, 200 * 1024)
 
 
 def test_costs_of_the_small_network() -> None:
@@ -79,33 +64,6 @@ def test_costs_of_the_small_network() -> None:
 def test_the_scarcer_resource_limits(cost: Cost, rate: float, by: str) -> None:
     found, limited_by = cost.fastest(LIMITS)
     assert (found, limited_by) == (rate, by)
-
-
-def test_passes_cover_the_batch_in_order() -> None:
-    task = make_task(WORKLOADS["mnist-cnn"], 10, 2, CPU, records_per_pass=4)
-    parts = list(task.passes())
-    assert [len(labels) for _, labels in parts] == [4, 4, 2]
-    assert torch.equal(torch.cat([inputs for inputs, _ in parts]), task.inputs)
-    assert (task.records, task.copies) == (10, 2)
-
-
-def test_quick_is_small_and_gives_way_to_what_is_said() -> None:
-    quick = parse(["--quick"], "")
-    assert quick.tasks("cpu") == [(WORKLOADS["mnist-cnn"], batch, copies) for batch in (64, 256) for copies in (1, 3)]
-    assert quick.certification_images("cpu") > 0
-    assert quick.peers == PEERS
-    said = parse(["--quick", "--workload", "small-vit", "--batch", "8", "--copies", "2", "--peer", "sgd", "--turns", "1"], "")
-    assert said.tasks("cpu") == [(WORKLOADS["small-vit"], 8, 2)]
-    assert {peer.family for peer in said.peers} == {"sgd"}
-    assert (said.turns, said.certification_images("cpu")) == (1, 0)
-
-
-def test_everything_is_measured_by_default() -> None:
-    selection = parse([], "")
-    assert set(selection.workloads) == {*WORKLOADS, CERTIFICATION}
-    batches = [batch for _, batch, _ in selection.tasks("cuda")]
-    assert (min(batches), max(batches)) == (64, 8192)
-    assert set(FAMILIES) == {"sgd", "twinproof", "opacus", "vmap", "jax"}
 
 
 @pytest.mark.parametrize("arguments", [["--batch", "0"], ["--workload", "nope"], ["--peer", "nope"], ["--turns", "-1"]])

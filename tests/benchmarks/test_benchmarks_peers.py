@@ -10,15 +10,14 @@ import benchmarks_path  # noqa: F401  (first: it makes `speed` importable)
 import pytest
 import torch
 from opacus import GradSampleModule
-from torch import Tensor
 
 import run
-from speed.limits import Limits
 from speed.peers.opacus_modes import _samples
-from speed.peers.peer import NotRun, Peer, Step, added, clipped_sum, relative_difference
+from speed.peers.peer import NotRun, Peer, Step, relative_difference
 from speed.peers.registry import PEERS
-from speed.peers.vmap_grad import per_record
+from speed.peers.torch_modes import per_record
 from speed.private_step import measure_task
+from speed.timing import Limits
 from speed.workloads import CLIP, WORKLOADS, Task, make_task
 
 CPU = torch.device("cpu")
@@ -103,38 +102,6 @@ def test_a_method_that_cannot_run_has_a_row_with_the_reason(peer: Peer, note: st
         pytest.skip("there is a GPU, but this test works on the CPU")
     row = measure_task(_task(1), [peer], 1, LIMITS)[0]
     assert (row.note, row.seconds, row.records_per_second) == (note, (), None)
-
-
-def test_ghost_clipping_cannot_average_copies() -> None:
-    ghost = next(peer for peer in PEERS if peer.name == "Opacus ghost")
-    with pytest.raises(NotRun, match="copies"):
-        ghost.step_for(_task(3))
-
-
-def test_jax_is_written_for_one_network() -> None:
-    jax = next(peer for peer in PEERS if peer.family == "jax")
-    with pytest.raises(NotRun, match="small MNIST network"):
-        jax.prepare(make_task(WORKLOADS["small-vit"], 2, 1, CPU, None))
-
-
-def test_clipped_sum_bounds_each_record() -> None:
-    samples = [torch.tensor([[3.0, 0.0], [0.0, 0.01]]), torch.tensor([[4.0], [0.0]])]
-    found = clipped_sum(["a", "b"], samples)
-    torch.testing.assert_close(found["a"], torch.tensor([3.0 * CLIP / 5, 0.01]))
-    torch.testing.assert_close(found["b"], torch.tensor([4.0 * CLIP / 5]))
-
-
-@pytest.mark.parametrize(
-    ("found", "difference"),
-    [({"a": torch.tensor([3.0, 4.0])}, 0.0), ({"a": torch.tensor([3.0, 9.0])}, 1.0), ({"b": torch.ones(2)}, float("inf"))],
-)
-def test_relative_difference(found: dict[str, Tensor], difference: float) -> None:
-    assert relative_difference(found, {"a": torch.tensor([3.0, 4.0])}) == pytest.approx(difference)
-
-
-def test_answers_of_passes_are_added() -> None:
-    answers = [{"a": torch.tensor([1.0])}, {"a": torch.tensor([2.0])}, {"a": torch.tensor([4.0])}]
-    assert added(answers) == {"a": torch.tensor([7.0])}
 
 
 @pytest.mark.usefixtures("same_threads")

@@ -76,17 +76,6 @@ def test_every_measured_row_is_a_point() -> None:
     assert "Opacus ghost" not in [line.method for line in found[2].lines]
 
 
-def test_the_ratio_is_that_of_the_largest_batch_both_ran() -> None:
-    rows = [
-        Row("small", batch, 1, batch, "twinproof", private=True, records_per_second=1.0, ratio_to_opacus=ratio).as_dict()
-        for batch, ratio in ((8192, None), (64, 2.0), (512, 3.0))
-    ]
-    (line,) = plot.panels(rows)[0].lines
-    assert line.label == "twinproof  3.00×"
-    (line,) = plot.panels(rows[:1])[0].lines
-    assert line.label == "twinproof"
-
-
 def test_all_lines_are_labelled_and_drawn() -> None:
     found = plot.panels(step_rows())
     figure = plot.step_figure(found, "a caption")
@@ -125,10 +114,6 @@ def test_labels_do_not_overlap(number: int) -> None:
     assert smallest_gap([0.5, 0.5, 0.51]) < 0.06  # the places they wanted would fail
 
 
-def test_two_labels_share_the_way() -> None:
-    assert plot.spread([0.5, 0.5], 0.1) == pytest.approx([0.45, 0.55])
-
-
 @pytest.mark.parametrize("suffix", ["svg", "png"])
 def test_files_are_named_after_the_result_and_repeatable(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], suffix: str
@@ -140,12 +125,6 @@ def test_files_are_named_after_the_result_and_repeatable(
     assert plot.main([str(path), "--out", str(tmp_path / "second"), "--format", suffix]) == 0
     for name in names:
         assert (tmp_path / "first" / name).read_bytes() == (tmp_path / "second" / name).read_bytes()
-
-
-def test_what_was_not_measured_is_not_drawn(tmp_path: Path) -> None:
-    content = result()
-    content["certification"] = [CertificationRow(PAPER, 5, 10, note="no data").as_dict()]
-    assert [path.name for path in plot.draw(written(tmp_path, content), tmp_path, "svg")] == ["made-up-private-step.svg"]
 
 
 @pytest.mark.parametrize(
@@ -161,10 +140,3 @@ def test_other_files_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert plot.main([str(path), "--out", str(tmp_path / "out")]) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
-
-
-def test_a_broken_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "broken.json"
-    path.write_text('{"format": ', encoding="utf-8")
-    assert plot.main([str(path), str(tmp_path / "missing.json")]) == 2
-    assert "cannot be read" in capsys.readouterr().err

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,14 +11,12 @@ import benchmarks_path  # noqa: F401  (first: it makes `tune_stobatch` importabl
 import numpy as np
 import pytest
 import torch
-from inline_pool import Inline
 from torch import Tensor, nn
 
-import tune_house
 import tune_stobatch
 import tune_under_attack
-from tune_stobatch import CHANGES, MIDDLE, Task, best_lines, grid, merged, one, paper_attacks, tune
-from tune_under_attack import ATTACK_SIZE, Measure, measured
+from tune_stobatch import CHANGES, MIDDLE, Task, grid, merged, one
+from tune_under_attack import Measure, measured
 from twinproof.attacks.run import run_attack
 from twinproof.attacks.search import pgd
 from twinproof.certification.method import Method, Sampling
@@ -100,14 +97,6 @@ def test_every_change_changes_what_is_trained(change: dict[str, Any]) -> None:
     assert _resolved({"model": "stobatch-cnn"}) == _resolved({}), "this one would be"
 
 
-def test_the_attacks_are_the_papers() -> None:
-    attacks = paper_attacks()
-    assert list(attacks) == ["fgsm", "ifgsm", "mim", "pgd"]
-    assert {attack.keep for attack in attacks.values()} == {"last"}
-    assert [attack.steps for attack in attacks.values()] == [1, 10, 10, 10]
-    assert attacks["pgd"].step_size == pytest.approx(ATTACK_SIZE / 10)
-
-
 @pytest.fixture(scope="module")
 def digits_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     settings = {"recipe": "stobatch", "noise_multiplier": 2.0, "steps": 40, "seed": 0, "delta": 1e-4, "learning_rate": 2.0}
@@ -177,46 +166,3 @@ def test_a_line_trains_attacks_certifies_and_tells(recipe: str, monkeypatch: pyt
     wrong = one(Task(recipe, 2.0, 0, {**settings, "copies": 0}, **MEASURED))
     assert "never be seen" in wrong["error"]["what"]
     assert freed == [1, 1], "what failed gives its memory back too"
-
-
-def test_finished_lines_are_not_made_again_and_none_is_begun_too_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    worked: list[str] = []
-
-    def counted(task: Task) -> dict[str, Any]:
-        worked.append(task.name)
-        return {**json.loads(task.name), "under attack": 0.1 * len(worked)}
-
-    monkeypatch.setattr(tune_stobatch, "one", counted)
-    monkeypatch.setattr(tune_house, "ProcessPoolExecutor", Inline)
-    out, tasks = tmp_path / "lines.json", _tasks()[:6]
-    tune(tasks[:4], out, 1)
-    tune(tasks, out, 1, minutes=0)
-    assert len(worked) == 4, "no time, no line"
-    tune(tasks, out, 1, minutes=5)
-    assert worked == [task.name for task in tasks]
-    written = json.loads(out.read_text())
-    assert len(written["lines"]) == 6
-    assert [line["epsilon"] for line in written["best"]] == [0.2, 2.0]
-
-
-def test_the_best_is_the_best_mean_over_seeds() -> None:
-    def line(epsilon: float, copies: int, under: float) -> dict[str, Any]:
-        return {"recipe": "stobatch", "epsilon": epsilon, "settings": {"copies": copies}, "under attack": under}
-
-    lines = [line(2.0, 1, 0.9), line(2.0, 1, 0.1), line(2.0, 2, 0.6), line(2.0, 2, 0.6), line(0.2, 3, 0.2)]
-    lines.append({"recipe": "stobatch", "epsilon": 0.2, "settings": {"copies": 9}, "error": {"what": "diverged"}})
-    assert [(one["epsilon"], one["settings"]["copies"], one["under attack"], one["seeds"]) for one in best_lines(lines)] == [
-        (0.2, 3, 0.2, 1),
-        (2.0, 2, 0.6, 2),
-    ]
-
-
-def test_the_command_line_makes_the_grid(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(tune_stobatch, "tune", lambda tasks, *rest: asked.append((tasks, *rest)))
-    words = ["--out", "lines.json", "--epsilon", "2", "--seeds", "2", "--minutes", "3.5", "--processes", "4"]
-    monkeypatch.setattr(sys, "argv", ["tune_stobatch.py", *words, "--changes", '[{}, {"copies": 8}]'])
-    tune_stobatch.main()
-    tasks, out, processes, minutes = asked[0]
-    assert [(task.seed, task.settings.get("copies")) for task in tasks] == [(0, None), (1, None), (0, 8), (1, 8)]
-    assert (out, processes, minutes) == (Path("lines.json"), 4, 3.5)

@@ -1,4 +1,4 @@
-"""What a method of the comparison is: how to prepare its step for a task, and when it cannot take part."""
+"""What a method of the comparison is: how to prepare its step for a task, and when it cannot take part; its step as a graph."""
 
 from __future__ import annotations
 
@@ -85,3 +85,34 @@ def relative_difference(found: Answer, wanted: Answer) -> float:
     gap = sum(float((found[name].cpu().double() - value.cpu().double()).square().sum()) for name, value in wanted.items())
     length = sum(float(value.cpu().double().square().sum()) for value in wanted.values())
     return float((gap / length) ** 0.5) if length > 0 else float("inf")
+
+
+_WARM_UP = 3
+
+
+def captured(step: Callable[[], Answer], device: torch.device) -> Step:
+    """The step as a graph; NotRun where there is no CUDA or torch refuses to capture it."""
+    if device.type != "cuda":
+        raise NotRun("CUDA graphs need a GPU")
+    side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    side.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(side):
+        for _ in range(_WARM_UP):
+            step()
+    torch.cuda.current_stream(device).wait_stream(side)
+    torch.cuda.synchronize(device)
+    before = torch.cuda.memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph):
+            answer = step()
+    except RuntimeError as error:
+        raise NotRun(f"cannot be captured: {str(error).splitlines()[0]}") from error
+
+    def replay() -> Answer:
+        graph.replay()
+        return answer
+
+    # A replay allocates nothing: what the step needs was set aside while it was captured.
+    return Step(replay, reserved_bytes=torch.cuda.max_memory_allocated(device) - before, keeps=step)

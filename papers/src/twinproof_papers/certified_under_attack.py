@@ -9,27 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from twinproof.guarantee import Status
 from twinproof_papers import gather
 from twinproof_papers.cell import Cell, Measured
-from twinproof_papers.comparison import ADAPTIVE, ATTACK_NAMES, EPSILON_AXIS, SIZE_AXIS
-from twinproof_papers.conventional import Lineup, Sampled, sampled_under
-from twinproof_papers.drawing import draw_panels
+from twinproof_papers.comparison import ADAPTIVE, ATTACK_NAMES, SIZE_AXIS
+from twinproof_papers.conventional import Lineup, accuracy_panel
 from twinproof_papers.experiment import Options
 from twinproof_papers.findings import Findings, Line, Panel
 from twinproof_papers.methods import METHODS, MNIST, Setup, cells_of, check_bounds, check_promises
 from twinproof_papers.rereading import HGM, PIXELDP, PUBLISHED, TIGHT
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 _FIRST, _SECOND = "hgm-pixeldp", "pixeldp"
 # Each method with the bound of its paper; PixelDP's holds, Eq. 10 as printed does not.
 _OF_PAPER = {_FIRST: PUBLISHED, _SECOND: PIXELDP}
 _LINEUP = Lineup((_FIRST, _SECOND), ((_FIRST, _SECOND),))
-_NO_BUDGET = (None,)
 _PROVEN = Status.PROVEN
 _BOUNDS = {
     _FIRST: {PUBLISHED: Status.REFUTED, TIGHT: _PROVEN, HGM: _PROVEN},
@@ -54,12 +48,12 @@ class CertifiedUnderAttack:
         check_bounds(done, _BOUNDS)
         attacks, sizes = gather.attacks_of(done), [size for size in gather.sizes_of(done) if size <= self.largest]
 
-        def as_paper(method: str) -> Sampled:
+        def as_paper(method: str) -> gather.Samples:
             reads = [gather.certified_there(_OF_PAPER[method], attack, size) for attack in attacks for size in sizes]
-            return sampled_under(done, method, reads, _NO_BUDGET)
+            return gather.samples(done, method, reads)
 
-        def sound(method: str) -> Sampled:
-            return sampled_under(done, method, [gather.certified_line(TIGHT, size) for size in sizes], _NO_BUDGET)
+        def sound(method: str) -> gather.Samples:
+            return gather.samples(done, method, [gather.certified_line(TIGHT, size) for size in sizes])
 
         return Findings(
             panels=(*(_attack_panel(done, attack) for attack in attacks), _line_panel(done)),
@@ -73,40 +67,33 @@ class CertifiedUnderAttack:
             ),
         )
 
-    def figure(self, findings: Findings, caption: str) -> Figure:
-        """Lines with bands."""
-        return draw_panels(findings.panels, caption, columns=3)
+
+# Method, bound, what the label says of it, and the line's kind.
+_READ = (
+    (_FIRST, PUBLISHED, "Eq. 10 as printed", "paper"),
+    (_FIRST, TIGHT, "tight", "sound"),
+    (_FIRST, HGM, "HGM, Theorem 3", "weaker"),
+    (_SECOND, PIXELDP, "its own bound", "weaker"),
+    (_SECOND, TIGHT, "tight", "sound"),
+)
+
+
+def _look(method: str, words: str, kind: str) -> gather.Look:
+    return f"{METHODS[method].label}, {words}", kind, _LINEUP.colour(method)
 
 
 def _attack_panel(done: Sequence[Measured], attack: str) -> Panel:
-    sizes = gather.sizes_of(done)
-
-    def line(method: str, bound: str, words: str, kind: str) -> Line:
-        samples = tuple(gather.values(done, method, gather.certified_there(bound, attack, size)) for size in sizes)
-        return Line(f"{METHODS[method].label}, {words}", kind, _LINEUP.colour(method), sizes, samples)
-
-    lines = (
-        line(_FIRST, PUBLISHED, "Eq. 10 as printed", "paper"),
-        line(_FIRST, TIGHT, "tight", "sound"),
-        line(_SECOND, PIXELDP, "its own bound", "weaker"),
-        line(_SECOND, TIGHT, "tight", "sound"),
+    lines = tuple(
+        gather.certified_there_line(done, method, bound, (attack,), _look(method, words, kind))
+        for method, bound, words, kind in _READ
+        if bound != HGM
     )
     return Panel(f"certified at the input attacked by {ATTACK_NAMES[attack]}", SIZE_AXIS, lines)
 
 
 def _line_panel(done: Sequence[Measured]) -> Panel:
-    places = gather.line_places(done)
-
-    def line(method: str, bound: str, words: str, kind: str) -> Line:
-        samples = tuple(gather.values(done, method, gather.certified_line(bound, place)) for place in places)
-        return Line(f"{METHODS[method].label}, {words}", kind, _LINEUP.colour(method), places, samples, marked=False)
-
-    lines = (
-        line(_FIRST, PUBLISHED, "Eq. 10 as printed", "paper"),
-        line(_FIRST, TIGHT, "tight", "sound"),
-        line(_FIRST, HGM, "HGM, Theorem 3", "weaker"),
-        line(_SECOND, PIXELDP, "its own bound", "weaker"),
-        line(_SECOND, TIGHT, "tight", "sound"),
+    lines = tuple(
+        gather.certified_at_images(done, method, bound, _look(method, words, kind)) for method, bound, words, kind in _READ
     )
     return Panel("certified at the test images themselves", SIZE_AXIS, lines, cropped=True)
 
@@ -151,7 +138,7 @@ class SecureSgdMnist:
                 key = f"{method} certified size {size:g}"
                 ours[key] = gather.values(done, method, there, _FIGURE_6_EPSILON)
                 sound[key] = gather.values(done, method, gather.certified_line(TIGHT, size), _FIGURE_6_EPSILON)
-        accuracy = (_accuracy_panel(done, method, budgets) for method in _SECURESGD)
+        accuracy = (accuracy_panel(done, method, _FIGURE_2_SIZE, f"{METHODS[method].label}: accuracy") for method in _SECURESGD)
         return Findings(
             panels=(*accuracy, *(_certified_panel(done, epsilon) for epsilon in budgets)),
             ours=ours,
@@ -162,45 +149,19 @@ class SecureSgdMnist:
                 f"certified: epsilon {_FIGURE_6_EPSILON:g}; ours is the papers' measure (at the attacked inputs, Eq. 10 as "
                 "printed, refuted), sound the certified line at the test images by the tight bound",
             ),
+            columns=4,
         )
-
-    def figure(self, findings: Findings, caption: str) -> Figure:
-        """Lines with bands."""
-        return draw_panels(findings.panels, caption, columns=4)
-
-
-def _accuracy_panel(done: Sequence[Measured], method: str, budgets: Sequence[float]) -> Panel:
-    def line(label: str, colour: int, read: gather.Reading) -> Line:
-        samples = tuple(gather.values(done, method, read, epsilon) for epsilon in budgets)
-        return Line(label, "plain", colour, tuple(budgets), samples)
-
-    readings = [
-        ("no attack", gather.clean),
-        *((ATTACK_NAMES[attack], gather.conventional(attack, _FIGURE_2_SIZE)) for attack in gather.attacks_of(done)),
-        ("PGD in expectation", gather.adaptive(_FIGURE_2_SIZE)),
-    ]
-    return Panel(
-        f"{METHODS[method].label}: accuracy",
-        f"{EPSILON_AXIS}; attacks of size {_FIGURE_2_SIZE:g}",
-        tuple(line(label, colour, read) for colour, (label, read) in enumerate(readings)),
-        logarithmic=True,
-    )
 
 
 def _certified_panel(done: Sequence[Measured], epsilon: float) -> Panel:
-    sizes, places, attacks = gather.sizes_of(done), gather.line_places(done), gather.attacks_of(done)
     layer, at_input = _SECURESGD
-
-    def there(label: str, bound: str, kind: str, colour: int) -> Line:
-        reads = [gather.mean_of([gather.certified_there(bound, attack, size) for attack in attacks]) for size in sizes]
-        return Line(label, kind, colour, sizes, tuple(gather.values(done, layer, read, epsilon) for read in reads))
+    there = ("first layer, Eq. 10 as printed, at attacked inputs", "paper", 1)
 
     def line(label: str, method: str, bound: str, kind: str, colour: int) -> Line:
-        samples = tuple(gather.values(done, method, gather.certified_line(bound, place), epsilon) for place in places)
-        return Line(label, kind, colour, places, samples, marked=False)
+        return gather.certified_at_images(done, method, bound, (label, kind, colour), epsilon)
 
     lines = (
-        there("first layer, Eq. 10 as printed, at attacked inputs", PUBLISHED, "paper", 1),
+        gather.certified_there_line(done, layer, PUBLISHED, gather.attacks_of(done), there, epsilon),
         line("first layer, Eq. 10 as printed", layer, PUBLISHED, "paper", 1),
         line("first layer, HGM (Theorem 3)", layer, HGM, "weaker", 0),
         line("first layer, tight", layer, TIGHT, "sound", 0),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from decimal import ROUND_FLOOR, Decimal
 from typing import Any
 
@@ -48,12 +48,7 @@ class Row:
 
     def as_dict(self) -> dict[str, Any]:
         """The entry of a results file."""
-        return {
-            "published": self.published.as_dict(),
-            "ours": None if self.ours is None else self.ours.as_dict(),
-            "difference": self.difference,
-            "sound": None if self.sound is None else self.sound.as_dict(),
-        }
+        return {**asdict(self), "difference": self.difference}
 
 
 def compare(experiment: Experiment, findings: Findings) -> list[Row]:

@@ -9,21 +9,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 from twinproof_papers import gather
 from twinproof_papers.cell import Cell, Measured
 from twinproof_papers.comparison import ADAPTIVE, ANSWERS, ATTACK_NAMES, EPSILON_AXIS, REFUTED_LINES, SIZE_AXIS, level_table
-from twinproof_papers.drawing import draw_panels
 from twinproof_papers.experiment import Options
 from twinproof_papers.findings import Findings, Line, Panel, TTest, paired_test, welch_test
 from twinproof_papers.methods import METHODS, Setup, cells_of, check_promises
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-Sampled = Sequence[Sequence[float]]
-"""For each setting (attack, size, budget) one number for each repetition."""
 
 
 @dataclass(frozen=True)
@@ -40,21 +32,25 @@ class Lineup:
         """Its place in the palette and among the marks."""
         return self.lines.index(method)
 
-    def gains(self, sampled: Callable[[str], Sampled]) -> dict[str, list[float]]:
+    def look(self, method: str) -> gather.Look:
+        """Label, kind and colour of its line."""
+        return METHODS[method].label, METHODS[method].kind, self.colour(method)
+
+    def gains(self, sampled: Callable[[str], gather.Samples]) -> dict[str, list[float]]:
         """First minus second, for each repetition, by the key of a published gain; a mean over all settings."""
         return {
-            gain_key(first, second): differences(averages(sampled(first)), averages(sampled(second)))
+            f"{first} over {second}": differences(averages(sampled(first)), averages(sampled(second)))
             for first, second in self.pairs
         }
 
-    def tests(self, sampled: Callable[[str], Sampled], words: str) -> tuple[TTest, ...]:
+    def tests(self, sampled: Callable[[str], gather.Samples], words: str) -> tuple[TTest, ...]:
         """For each pair Welch's test over repetitions, then the paired one over settings; ``words`` name the settings."""
         found: list[TTest] = []
         for first, second in self.pairs:
             names = tuple(f"{METHODS[method].label}, {words}" for method in (first, second))
             left, right = sampled(first), sampled(second)
             found.append(welch_test(names[0], names[1], averages(left), averages(right)))
-            found.append(paired_test(names[0], names[1], _means(left), _means(right)))
+            found.append(paired_test(names[0], names[1], [fmean(one) for one in left], [fmean(one) for one in right]))
         return tuple(found)
 
 
@@ -74,19 +70,7 @@ STOBATCH = Lineup(
 """Figures 2 and 4 of Phan et al. 2020: sound against sound, and as published against as published where there is such."""
 
 
-def gain_key(first: str, second: str) -> str:
-    """The key of a published gain."""
-    return f"{first} over {second}"
-
-
-def sampled_under(
-    done: Sequence[Measured], method: str, readings: Sequence[gather.Reading], budgets: Sequence[float | None]
-) -> list[tuple[float, ...]]:
-    """What was measured of a method, for each budget and reading."""
-    return [gather.values(done, method, read, epsilon) for epsilon in budgets for read in readings]
-
-
-def averages(sampled: Sampled) -> list[float]:
+def averages(sampled: gather.Samples) -> list[float]:
     """For each repetition, the mean over all settings: one number that no other repetition shares."""
     return [fmean(found) for found in zip(*sampled, strict=True)]
 
@@ -96,8 +80,19 @@ def differences(left: Sequence[float], right: Sequence[float]) -> list[float]:
     return [one - other for one, other in zip(left, right, strict=True)]
 
 
-def _means(sampled: Sampled) -> list[float]:
-    return [fmean(found) for found in sampled]
+def accuracy_panel(done: Sequence[Measured], method: str, size: float, title: str) -> Panel:
+    """Accuracy of one method against epsilon: without attack, under each attack of the papers, and with PGD that sees noise."""
+    budgets = gather.budgets_of(done)
+    readings = [
+        ("no attack", gather.clean),
+        *((ATTACK_NAMES[attack], gather.conventional(attack, size)) for attack in gather.attacks_of(done)),
+        ("PGD in expectation", gather.adaptive(size)),
+    ]
+    lines = tuple(
+        Line(label, "plain", colour, budgets, gather.samples(done, method, [read], budgets))
+        for colour, (label, read) in enumerate(readings)
+    )
+    return Panel(title, f"{EPSILON_AXIS}; attacks of size {size:g}", lines, logarithmic=True)
 
 
 _QUICK_EPSILONS = (1.0, 4.0)
@@ -132,18 +127,13 @@ class ConventionalUnderAttack:
             tests=tuple(
                 test for size in self.sizes for test in self.lineup.tests(partial(_sampled, done, size), f"size {size:g}")
             ),
-            ours={
-                **self._levels(done, budgets),
-                **self.lineup.gains(partial(_sampled, done, self.caption_size)),
-            },
+            ours=self._levels(done, budgets) | self.lineup.gains(partial(_sampled, done, self.caption_size)),
             sound=self._adaptive(done, budgets),
             notes=self._notes(done, budgets),
             beside=(level_table(done, self.lineup.lines, self.sizes),),
+            columns=4,
+            names="above",
         )
-
-    def figure(self, findings: Findings, caption: str) -> Figure:
-        """Lines with bands."""
-        return draw_panels(findings.panels, caption, columns=4, names_above=len(self.lineup.lines) > 3)
 
     def _levels(self, done: Sequence[Measured], budgets: Sequence[float]) -> dict[str, Sequence[float]]:
         """Accuracy of each method at each budget, mean over attacks, and how it rises over all budgets."""
@@ -179,21 +169,15 @@ class ConventionalUnderAttack:
     def _panel(self, done: Sequence[Measured], attack: str, size: float) -> Panel:
         budgets, read = gather.budgets_of(done), gather.conventional(attack, size)
         lines = tuple(
-            Line(
-                METHODS[method].label,
-                METHODS[method].kind,
-                self.lineup.colour(method),
-                budgets,
-                tuple(gather.values(done, method, read, epsilon) for epsilon in budgets),
-            )
+            Line(*self.lineup.look(method), budgets, gather.samples(done, method, [read], budgets))
             for method in self.lineup.lines
         )
         return Panel(f"accuracy under {ATTACK_NAMES[attack]}, size {size:g}", EPSILON_AXIS, lines, logarithmic=True)
 
 
-def _sampled(done: Sequence[Measured], size: float, method: str) -> Sampled:
+def _sampled(done: Sequence[Measured], size: float, method: str) -> gather.Samples:
     readings = [gather.conventional(attack, size) for attack in gather.attacks_of(done)]
-    return sampled_under(done, method, readings, gather.budgets_of(done))
+    return gather.samples(done, method, readings, gather.budgets_of(done))
 
 
 _QUICK_EPSILON = 1.0
@@ -215,46 +199,38 @@ class ConventionalAgainstSize:
     def findings(self, done: Sequence[Measured]) -> Findings:
         """A panel for each attack, the paper's gains over all sizes, the drops, and their tests."""
         check_promises(done)
-        sizes = gather.sizes_of(done)
-
-        def sampled(method: str) -> Sampled:
-            return _sampled_at_sizes(done, method)
-
-        drops: dict[str, Sequence[float]] = {
+        sizes, sampled = gather.sizes_of(done), partial(_sampled_at_sizes, done)
+        drops = {
             f"{method} drop": differences(_at(done, method, sizes[0]), _at(done, method, sizes[-1]))
             for method in self.lineup.lines
         }
         return Findings(
             panels=tuple(self._panel(done, attack) for attack in gather.attacks_of(done)),
             tests=self.lineup.tests(sampled, "all sizes"),
-            ours={**drops, **self.lineup.gains(sampled)},
+            ours=drops | self.lineup.gains(sampled),
             notes=(
                 f"epsilon {gather.budgets_of(done)[0]:g}; gains: mean over the attacks and sizes",
                 f"drop: from size {sizes[0]:g} to {sizes[-1]:g}, mean over the attacks",
                 ANSWERS,
                 REFUTED_LINES,
             ),
+            columns=4,
+            names="above",
         )
 
-    def figure(self, findings: Findings, caption: str) -> Figure:
-        """Lines with bands."""
-        return draw_panels(findings.panels, caption, columns=4, names_above=True)
-
     def _panel(self, done: Sequence[Measured], attack: str) -> Panel:
-        (budget,), sizes = gather.budgets_of(done), gather.sizes_of(done)
-
-        def line(method: str) -> Line:
-            known = METHODS[method]
-            samples = tuple(gather.values(done, method, gather.conventional(attack, size), budget) for size in sizes)
-            return Line(known.label, known.kind, self.lineup.colour(method), sizes, samples)
-
-        title = f"accuracy under {ATTACK_NAMES[attack]}, epsilon {budget:g}"
-        return Panel(title, SIZE_AXIS, tuple(line(method) for method in self.lineup.lines))
+        budgets, sizes = gather.budgets_of(done), gather.sizes_of(done)
+        readings = [gather.conventional(attack, size) for size in sizes]
+        lines = tuple(
+            Line(*self.lineup.look(method), sizes, gather.samples(done, method, readings, budgets))
+            for method in self.lineup.lines
+        )
+        return Panel(f"accuracy under {ATTACK_NAMES[attack]}, epsilon {budgets[0]:g}", SIZE_AXIS, lines)
 
 
-def _sampled_at_sizes(done: Sequence[Measured], method: str) -> Sampled:
+def _sampled_at_sizes(done: Sequence[Measured], method: str) -> gather.Samples:
     readings = [gather.conventional(attack, size) for attack in gather.attacks_of(done) for size in gather.sizes_of(done)]
-    return sampled_under(done, method, readings, gather.budgets_of(done))
+    return gather.samples(done, method, readings, gather.budgets_of(done))
 
 
 def _at(done: Sequence[Measured], method: str, size: float) -> tuple[float, ...]:

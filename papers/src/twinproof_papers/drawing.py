@@ -51,7 +51,7 @@ _LOOK: dict[str, Any] = {"frameon": False, "fontsize": 6.8, "labelcolor": INK, "
 _INCHES_PER_LETTER, _HANDLE = 0.049, 0.5
 
 
-def name_above(sheet: Figure, axes: Sequence[Axes]) -> None:
+def _name_above(sheet: Figure, axes: Sequence[Axes]) -> None:
     """Every name in a block above the panels, in as few rows as its longest name allows."""
     named = _named(axes)
     if named:
@@ -59,14 +59,14 @@ def name_above(sheet: Figure, axes: Sequence[Axes]) -> None:
         sheet.legend(named.values(), named.keys(), loc="outside upper left", ncols=columns, **_LOOK)
 
 
-def name_below(axes: Sequence[Axes], below: Sequence[Axes]) -> None:
+def _name_below(axes: Sequence[Axes], below: Sequence[Axes]) -> None:
     """The names of each column in the place ``below`` it."""
     for column, place in enumerate(below):
         named = _named(axes[column :: len(below)])
         place.legend(named.values(), named.keys(), loc="upper left", ncols=1, **_LOOK)
 
 
-def name_beside(axes: Sequence[Axes], panels: Sequence[Panel], spare: Sequence[Axes]) -> None:
+def _name_beside(axes: Sequence[Axes], panels: Sequence[Panel], spare: Sequence[Axes]) -> None:
     """In a free place, or where its line is first."""
     named: dict[str, Any] = {}
     for place, panel in zip(axes, panels, strict=True):
@@ -130,18 +130,16 @@ _APART = 0.22  # of the panel's diagonal: marks on a line with more places, shif
 _ROOM = 0.12  # of a fitted y-axis, beyond the means
 
 
-def draw_panels(
-    panels: Sequence[Panel], caption: str, *, columns: int, names_above: bool = False, names_below: bool = False
-) -> Figure:
-    """All panels on one sheet. Names stand in the places behind the last panel, certificates first; or in their first panel.
+def draw_panels(panels: Sequence[Panel], caption: str, *, columns: int, names: str = "beside") -> Figure:
+    """All panels on one sheet.
 
-    With ``names_above`` they stand above all panels: for panels that share most of their lines and leave no place free. With
-    ``names_below`` each column's stand under it: for columns that share none.
+    ``names`` of lines stand ``beside`` (behind the last panel, certificates first, or in their first panel), ``above`` all
+    panels where those share most of their lines and leave no place free, or ``below`` each column where columns share none.
     """
     from matplotlib.figure import Figure
 
     heights = [_PANEL[1]] * math.ceil(len(panels) / columns)
-    if names_below:
+    if names == "below":
         heights.append(_NAME * (1 + max(len(panel.lines) + bool(panel.printed) for panel in panels)))
     width = _PANEL[0] * columns if columns > 1 else _ALONE
     sheet = Figure(figsize=(width, sum(heights) + 0.35), layout="constrained")
@@ -153,12 +151,12 @@ def draw_panels(
     reds = _reds(panels)
     for place, panel in zip(used, panels, strict=True):
         _draw(place, panel, reds)
-    if names_above:
-        name_above(sheet, used)
-    elif names_below:
-        name_below(used, spare[-columns:])
+    if names == "above":
+        _name_above(sheet, used)
+    elif names == "below":
+        _name_below(used, spare[-columns:])
     else:
-        name_beside(used, panels, spare)
+        _name_beside(used, panels, spare)
     wrapped = textwrap.fill(caption, round(_LETTERS * width))
     sheet.supxlabel(wrapped, x=0.01, ha="left", fontsize=6.8, color=MUTED)
     return sheet

@@ -8,8 +8,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from twinproof import checks
 from twinproof.data.sources import ROOT_VARIABLE, describe_sources
-from twinproof.errors import ConfigError
 
 if TYPE_CHECKING:
     from twinproof_papers.reproduce import Reproduction
@@ -38,10 +38,6 @@ class Published:
     where: str
     unit: str = "%"
     note: str = ""
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -96,8 +92,14 @@ class Experiment:
             "reason": available.reason,
             "data": list(self.data),
             "settings": dict(self.settings),
-            "published": [number.as_dict() for number in self.published],
+            "published": [asdict(number) for number in self.published],
         }
+
+
+def numbered(paper: Paper, prefix: str, item: str, number: int, shows: str, **more: Any) -> Experiment:
+    """A paper's numbered figure or table."""
+    kind = "fig" if item == "Figure" else item.lower()
+    return Experiment(f"{prefix}-{kind}{number}", paper, f"{item} {number}", shows, **more)
 
 
 PAPER_SCALE = 2.0
@@ -124,12 +126,9 @@ class Options:
     methods: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("seeds", "limit", "processes"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"{name} cannot be used", where=name, got=value, wanted="at least 1")
-        if self.epochs is not None and not self.epochs > 0:
-            raise ConfigError("epochs cannot be used", where="epochs", got=self.epochs, wanted="above 0")
+        checks.whole(1, seeds=self.seeds, limit=1 if self.limit is None else self.limit, processes=self.processes)
+        if self.epochs is not None:
+            checks.positive(epochs=self.epochs)
 
     def command(self, name: str, *, computed: bool = False) -> str:
         """The command that asks for the same work; without paths, which mean nothing on another machine."""

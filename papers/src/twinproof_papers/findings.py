@@ -30,10 +30,6 @@ class Estimate:
     high: float | None
     repetitions: int
 
-    def as_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return asdict(self)
-
 
 def over_repetitions(values: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
     """The mean of one number for each repetition, with the two-sided Student interval."""
@@ -64,10 +60,6 @@ class TTest:
     p: float | None
     first_count: int
     second_count: int
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return asdict(self)
 
 
 WELCH = "Welch, over independent repetitions"
@@ -144,7 +136,7 @@ class Line:
     def as_dict(self) -> dict[str, Any]:
         """The entry of a results file."""
         rows = zip(self.places, self.samples, self.estimates, strict=True)
-        points = [{"x": place, "values": list(sample), **estimate.as_dict()} for place, sample, estimate in rows]
+        points = [{"x": place, "values": list(sample), **asdict(estimate)} for place, sample, estimate in rows]
         return {"label": self.label, "kind": self.kind, "points": points}
 
 
@@ -216,6 +208,7 @@ class Findings:
     the plain list of numbers on the page, where a paper's own table has a better form; ``beside`` stand below either.
     ``cells_in`` names the experiment whose results file holds the same cells: they are not written twice. ``short`` has, by
     name of a cell, the numbers that a results file has of it where the cell itself holds far more than the figure is about.
+    ``columns`` and ``names`` say how the panels are laid out (``drawing.draw_panels``).
     """
 
     panels: tuple[Panel, ...]
@@ -227,3 +220,5 @@ class Findings:
     beside: tuple[Table, ...] = ()
     cells_in: str = ""
     short: Mapping[str, Numbers] = field(default_factory=dict)
+    columns: int = 3
+    names: str = "beside"

@@ -1,4 +1,4 @@
-"""Picking numbers out of finished cells, in per cent; sizes are those of the papers ([-1, 1])."""
+"""Picking numbers and lines out of cells that were attacked, in per cent; sizes are those of the papers ([-1, 1])."""
 
 from __future__ import annotations
 
@@ -8,9 +8,14 @@ from statistics import fmean
 from twinproof.errors import DataError
 from twinproof_papers.cell import Measured
 from twinproof_papers.experiment import in_input_units, in_paper_scale
+from twinproof_papers.findings import Line
 from twinproof_papers.under_attack import UnderAttack
 
 Reading = Callable[[Measured], float]
+Samples = tuple[tuple[float, ...], ...]
+"""For each place or setting (attack, size, budget) one number for each repetition."""
+Look = tuple[str, str, int]
+"""Label, kind and colour of a line."""
 
 
 def repetitions(done: Sequence[Measured], method: str, epsilon: float | None = None) -> list[Measured]:
@@ -24,6 +29,13 @@ def repetitions(done: Sequence[Measured], method: str, epsilon: float | None = N
 def values(done: Sequence[Measured], method: str, read: Reading, epsilon: float | None = None) -> tuple[float, ...]:
     """One number for each repetition."""
     return tuple(read(one) for one in repetitions(done, method, epsilon))
+
+
+def samples(
+    done: Sequence[Measured], method: str, readings: Sequence[Reading], budgets: Sequence[float | None] = (None,)
+) -> Samples:
+    """What was measured of a method, for each budget and reading."""
+    return tuple(values(done, method, read, epsilon) for epsilon in budgets for read in readings)
 
 
 def budgets_of(done: Sequence[Measured]) -> tuple[float, ...]:
@@ -70,6 +82,22 @@ def certified_there(bound: str, attack: str, size: float) -> Reading:
 def certified_line(bound: str, size: float) -> Reading:
     """Certified accuracy at the test images themselves."""
     return lambda one: 100 * float(one.numbers["certified"][bound][_place(_plan(one).line, size)])
+
+
+def certified_there_line(
+    done: Sequence[Measured], method: str, bound: str, attacks: Sequence[str], look: Look, epsilon: float | None = None
+) -> Line:
+    """Certified accuracy at the attacked inputs against the size, a mean over ``attacks``."""
+    sizes = sizes_of(done)
+    readings = [mean_of([certified_there(bound, attack, size) for attack in attacks]) for size in sizes]
+    return Line(*look, sizes, samples(done, method, readings, (epsilon,)))
+
+
+def certified_at_images(done: Sequence[Measured], method: str, bound: str, look: Look, epsilon: float | None = None) -> Line:
+    """The certified line: certified accuracy at the test images themselves against the size."""
+    places = line_places(done)
+    readings = [certified_line(bound, place) for place in places]
+    return Line(*look, places, samples(done, method, readings, (epsilon,)), marked=False)
 
 
 def clean(one: Measured) -> float:

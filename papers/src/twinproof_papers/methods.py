@@ -88,9 +88,9 @@ class MethodOfPaper:
 
     name: str
     recipe: str
-    private: bool
-    noisy: bool
     label: str
+    private: bool = True
+    noisy: bool = True
     noise: Mapping[str, Any] = field(default_factory=dict)
     own: bool = False
     published: bool = False
@@ -116,65 +116,32 @@ class MethodOfPaper:
 _FIRST_LOOK = {"copies": 1, "regulariser": {"attack_steps": 2}}
 # The calibration of HGM with equal shares is that of the extended mechanism: at the input there is nothing to redistribute.
 _AT_INPUT = {"place": "input", "redistribution": "uniform", "mechanism": "extended"}
+_REFUTED = "as published (no privacy)"
 METHODS: dict[str, MethodOfPaper] = {
     method.name: method
     for method in (
         # Its mechanism ends at epsilon_r 1, where the recipe stands; noise follows the layer's measured norm, as with
         # the layer held at a linf norm it learned nothing on digits in a few epochs.
-        MethodOfPaper(
-            "pixeldp",
-            "pixeldp",
-            private=False,
-            noisy=True,
-            label="PixelDP",
-            noise={"weights": "measure", "epsilon_r": 1.0},
-        ),
-        MethodOfPaper("hgm-pixeldp", "hgm-pixeldp", private=False, noisy=True, label="HGM-PixelDP"),
-        MethodOfPaper("securesgd", "securesgd", private=True, noisy=True, label="Secure-SGD"),
-        MethodOfPaper(
-            "securesgd-input",
-            "securesgd",
-            private=True,
-            noisy=True,
-            label="Secure-SGD, noise at the input",
-            noise=_AT_INPUT,
-        ),
-        MethodOfPaper("securesgd-agm", "securesgd-agm", private=True, noisy=True, label="Secure-SGD, AGM"),
-        MethodOfPaper("dpsgd", "dpsgd", private=True, noisy=False, label="DPSGD"),
-        MethodOfPaper("adlm", "adlm", private=True, noisy=True, label="AdLM", own=True),
+        MethodOfPaper("pixeldp", "pixeldp", "PixelDP", private=False, noise={"weights": "measure", "epsilon_r": 1.0}),
+        MethodOfPaper("hgm-pixeldp", "hgm-pixeldp", "HGM-PixelDP", private=False),
+        MethodOfPaper("securesgd", "securesgd", "Secure-SGD"),
+        MethodOfPaper("securesgd-input", "securesgd", "Secure-SGD, noise at the input", noise=_AT_INPUT),
+        MethodOfPaper("securesgd-agm", "securesgd-agm", "Secure-SGD, AGM"),
+        MethodOfPaper("dpsgd", "dpsgd", "DPSGD", noisy=False),
+        MethodOfPaper("adlm", "adlm", "AdLM", own=True),
         # It answers without fresh noise: what its paper adds is drawn once, and stays with the weights.
+        MethodOfPaper("adlm-published", "adlm", f"AdLM, {_REFUTED}", noisy=False, own=True, published=True),
+        MethodOfPaper("stobatch", "stobatch", "StoBatch", own=True, quick=_FIRST_LOOK),
         MethodOfPaper(
-            "adlm-published",
-            "adlm",
-            private=True,
-            noisy=False,
-            label="AdLM, as published (no privacy)",
-            own=True,
-            published=True,
-        ),
-        MethodOfPaper("stobatch", "stobatch", private=True, noisy=True, label="StoBatch", own=True, quick=_FIRST_LOOK),
-        MethodOfPaper(
-            "stobatch-published",
-            "stobatch",
-            private=True,
-            noisy=True,
-            label="StoBatch, as published (no privacy)",
-            own=True,
-            published=True,
-            settings={"batch_size": 2499},
+            "stobatch-published", "stobatch", f"StoBatch, {_REFUTED}", own=True, published=True, settings={"batch_size": 2499}
         ),
     )
 }
 
 
-def ground_of(setup: Setup, options: Options) -> Setup:
-    """``setup``, or the quick one in its place."""
-    return _QUICK if options.quick else setup
-
-
 def cells_of(method: str, setup: Setup, options: Options, *, epsilon: float | None = None) -> list[Cell]:
     """The repetitions of one method at one privacy budget; of a published variant, at what its paper would claim."""
-    chosen, known = ground_of(setup, options), METHODS[method]
+    chosen, known = _QUICK if options.quick else setup, METHODS[method]
     training = _training(known, chosen, options, epsilon)
     measurement = _measurement(known, chosen, options)
     return [Cell(method, repetition, training, measurement) for repetition in range(options.seeds)]

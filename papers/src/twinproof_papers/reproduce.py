@@ -30,7 +30,7 @@ from twinproof_papers.dpcert.methods import FASHION_MNIST
 from twinproof_papers.dpcert.methods import MNIST as DPCERT_MNIST
 from twinproof_papers.dpcert.metrics import MetricAgainstRadius, MetricHistograms, MetricSplits
 from twinproof_papers.dpcert.tables import CLIPPING_NORMS, LEARNING_RATES, Sensitivity, Table2
-from twinproof_papers.drawing import write_picture
+from twinproof_papers.drawing import draw_panels, write_picture
 from twinproof_papers.experiment import Experiment, Options
 from twinproof_papers.findings import Findings, trainings_words
 from twinproof_papers.making import make_cells
@@ -51,6 +51,11 @@ class Reproduction(Protocol):
 
     def findings(self, done: Sequence[Measured]) -> Findings:
         """What the finished cells show; a function of them alone."""
+
+
+@runtime_checkable
+class Drawn(Protocol):
+    """A figure that is not drawn as panels."""
 
     def figure(self, findings: Findings, caption: str) -> Figure:
         """The picture."""
@@ -141,9 +146,16 @@ def reproduce(
         make_folder(folder, "the results")
         write_atomic(folder / FILE, results_text(results).encode())
         write_atomic(folder / PAGE, markdown(experiment, findings, caption, results["command"]).encode())
-        write_picture(lambda: reproduction.figure(findings, caption), folder / PICTURE)
+        write_picture(lambda: figure_of(reproduction, findings, caption), folder / PICTURE)
     ranks.wait()  # who returns finds the files
     return Reproduced(experiment, folder, findings, compare(experiment, findings), results)
+
+
+def figure_of(reproduction: Reproduction, findings: Findings, caption: str) -> Figure:
+    """The picture of what was found."""
+    if isinstance(reproduction, Drawn):
+        return reproduction.figure(findings, caption)
+    return draw_panels(findings.panels, caption, columns=findings.columns, names=findings.names)
 
 
 def _runnable(experiment: Experiment, options: Options) -> Reproduction:

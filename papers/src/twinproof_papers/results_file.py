@@ -92,7 +92,7 @@ def results_record(
         "date": max(str(one.made["date"]) for one in done) if done else utc_now(),
         "made_in": list(made_in),
         "comparison": [row.as_dict() for row in compare(experiment, findings)],
-        "tests": [test.as_dict() for test in findings.tests],
+        "tests": [asdict(test) for test in findings.tests],
         "notes": list(findings.notes),
         "tables": [asdict(block) for block in (*findings.tables, *findings.beside)],
         "panels": [] if done else [panel.as_dict() for panel in findings.panels],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from twinproof.guarantee import Status
 from twinproof_papers import gather
@@ -13,22 +12,17 @@ from twinproof_papers.cell import Cell, Measured
 from twinproof_papers.comparison import (
     ANSWERS,
     ATTACK_NAMES,
-    EPSILON_AXIS,
     REFUTED_LINES,
     SIZE_AXIS,
     difference_text,
     estimate_text,
     published_text,
 )
-from twinproof_papers.conventional import Lineup, Sampled
-from twinproof_papers.drawing import draw_panels
+from twinproof_papers.conventional import Lineup, accuracy_panel
 from twinproof_papers.experiment import Options
 from twinproof_papers.findings import Findings, Line, Panel, Table, over_repetitions
 from twinproof_papers.methods import METHODS, MNIST, MNIST_NOT_PRIVATE, cells_of, check_bounds, check_promises, promised
 from twinproof_papers.rereading import COMPOSITION, PIXELDP, PUBLISHED, TIGHT
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _EPSILON = 1.0
 _FGSM = "fgsm"
@@ -99,11 +93,8 @@ class StoBatchCertified:
                 f"PixelDP at size {sizes[-1]:g}: mean over I-FGSM, MIM and PGD, as printed",
                 REFUTED_LINES,
             ),
+            names="above",
         )
-
-    def figure(self, findings: Findings, caption: str) -> Figure:
-        """Lines with bands."""
-        return draw_panels(findings.panels, caption, columns=3, names_above=True)
 
 
 def _own_words() -> str:
@@ -119,38 +110,39 @@ def _there(method: str, attacks: Sequence[str], size: float) -> gather.Reading:
     return gather.mean_of([gather.certified_there(_OWN[method].bound, attack, size) for attack in attacks])
 
 
+def _budget(method: str) -> float | None:
+    return _EPSILON if METHODS[method].private else None
+
+
 def _values(done: Sequence[Measured], method: str, read: gather.Reading) -> tuple[float, ...]:
-    return gather.values(done, method, read, _EPSILON if METHODS[method].private else None)
+    return gather.values(done, method, read, _budget(method))
 
 
-def _as_published(done: Sequence[Measured], method: str) -> Sampled:
-    attacks = gather.attacks_of(done)
-    return [_values(done, method, _there(method, (attack,), size)) for attack in attacks for size in gather.sizes_of(done)]
+def _as_published(done: Sequence[Measured], method: str) -> gather.Samples:
+    attacks, sizes = gather.attacks_of(done), gather.sizes_of(done)
+    return tuple(_values(done, method, _there(method, (attack,), size)) for attack in attacks for size in sizes)
 
 
-def _soundly(done: Sequence[Measured], method: str) -> Sampled:
-    return [_values(done, method, gather.certified_line(TIGHT, size)) for size in gather.sizes_of(done)]
+def _soundly(done: Sequence[Measured], method: str) -> gather.Samples:
+    return tuple(_values(done, method, gather.certified_line(TIGHT, size)) for size in gather.sizes_of(done))
+
+
+def _look(method: str, words: str, kind: str) -> gather.Look:
+    return f"{METHODS[method].label}, {words}", kind, _LINEUP.colour(method)
 
 
 def _attack_panel(done: Sequence[Measured], attack: str) -> Panel:
-    sizes = gather.sizes_of(done)
+    def line(method: str, own: OwnBound) -> Line:
+        look = _look(method, own.words, "plain" if own.status is Status.PROVEN else "paper")
+        return gather.certified_there_line(done, method, own.bound, (attack,), look, _budget(method))
 
-    def line(method: str) -> Line:
-        own, known = _OWN[method], METHODS[method]
-        samples = tuple(_values(done, method, _there(method, (attack,), size)) for size in sizes)
-        kind = "plain" if own.status is Status.PROVEN else "paper"
-        return Line(f"{known.label}, {own.words}", kind, _LINEUP.colour(method), sizes, samples)
-
-    return Panel(f"certified at the input attacked by {ATTACK_NAMES[attack]}", SIZE_AXIS, tuple(line(name) for name in _OWN))
+    lines = tuple(line(method, own) for method, own in _OWN.items())
+    return Panel(f"certified at the input attacked by {ATTACK_NAMES[attack]}", SIZE_AXIS, lines)
 
 
 def _line_panel(done: Sequence[Measured]) -> Panel:
-    places = gather.line_places(done)
-
     def line(method: str, bound: str, words: str, kind: str) -> Line:
-        samples = tuple(_values(done, method, gather.certified_line(bound, place)) for place in places)
-        label = f"{METHODS[method].label}, {words}"
-        return Line(label, kind, _LINEUP.colour(method), places, samples, marked=False)
+        return gather.certified_at_images(done, method, bound, _look(method, words, kind), _budget(method))
 
     lines = (
         line("stobatch", TIGHT, "single pass", "sound"),
@@ -245,7 +237,10 @@ class StoBatchMnist:
                 ours[key] = gather.values(done, method, there.read(done, size), _CERTIFIED_BUDGET)
                 sound[key] = gather.values(done, method, single.read(done, size), _CERTIFIED_BUDGET)
         return Findings(
-            panels=(*(_accuracy_panel(done, method) for method in _METHODS), _certified_panel(done)),
+            panels=(
+                *(accuracy_panel(done, method, _SIZE, METHODS[method].label) for method in _METHODS),
+                _certified_panel(done),
+            ),
             ours=ours,
             sound=sound,
             notes=(
@@ -259,15 +254,12 @@ class StoBatchMnist:
                 ANSWERS,
                 REFUTED_LINES,
             ),
-            tables=(stobatch_table(done), reach_table(done)),
+            tables=(_table(done), _reach_table(done)),
+            names="below",
         )
 
-    def figure(self, findings: Findings, caption: str) -> Figure:
-        """Lines with bands."""
-        return draw_panels(findings.panels, caption, columns=3, names_below=True)
 
-
-def stobatch_table(done: Sequence[Measured]) -> Table:
+def _table(done: Sequence[Measured]) -> Table:
     """The one table: a row for what is printed, and one for each measure of each kind of model."""
     sizes = _certified_sizes(done)
     columns = (
@@ -293,7 +285,7 @@ def stobatch_table(done: Sequence[Measured]) -> Table:
     return Table("StoBatch, published and sound", header, (printed, *rows))
 
 
-def reach_table(done: Sequence[Measured]) -> Table:
+def _reach_table(done: Sequence[Measured]) -> Table:
     """How far the certificates of each kind of model do reach, by every reading of the same votes."""
     header = ("model", "reading", "certificate", *(f"certified, size {size:g} (%)" for size in _SHORT_SIZES))
 
@@ -331,28 +323,11 @@ def _certified_sizes(done: Sequence[Measured]) -> tuple[float, float]:
     return sizes[0], sizes[-1]
 
 
-def _accuracy_panel(done: Sequence[Measured], method: str) -> Panel:
-    budgets = gather.budgets_of(done)
-    readings = [
-        ("no attack", gather.clean),
-        *((ATTACK_NAMES[attack], gather.conventional(attack, _SIZE)) for attack in gather.attacks_of(done)),
-        ("PGD in expectation", gather.adaptive(_SIZE)),
-    ]
-    lines = tuple(
-        Line(label, "plain", colour, budgets, tuple(gather.values(done, method, read, epsilon) for epsilon in budgets))
-        for colour, (label, read) in enumerate(readings)
-    )
-    return Panel(METHODS[method].label, f"{EPSILON_AXIS}; attacks of size {_SIZE:g}", lines, logarithmic=True)
-
-
 def _certified_panel(done: Sequence[Measured]) -> Panel:
-    places = gather.line_places(done)
-
     def line(method: str, bound: str, status: Status) -> Line:
-        read = [gather.values(done, method, gather.certified_line(bound, place), _CERTIFIED_BUDGET) for place in places]
-        label = f"{METHODS[method].label}, {_NAMES[bound]}, {status}"
         kind = "paper" if status is Status.REFUTED else "sound" if bound == TIGHT else "weaker"
-        return Line(label, kind, _METHODS.index(method), places, tuple(read), marked=False)
+        look = (f"{METHODS[method].label}, {_NAMES[bound]}, {status}", kind, _METHODS.index(method))
+        return gather.certified_at_images(done, method, bound, look, _CERTIFIED_BUDGET)
 
     lines = tuple(line(method, bound, status) for method in _METHODS for bound, status in _BOUNDS[method].items())
     return Panel(f"certified at the test images, epsilon {_CERTIFIED_BUDGET:g}", SIZE_AXIS, lines, cropped=True)

@@ -138,17 +138,29 @@ def counted(
     reading = Rereading.of(run, dataset, certified.settings)
     reading.check(*_votes(certified.certificates), certified.settings.sampling.n, certified.settings.sampling.alpha)
     reading.check(*_votes(clean), attacked.settings.sampling.n, attacked.settings.sampling.alpha)
-    bounds = reading.bounds
+    bounds, asked, judged = reading.bounds, certified.settings.sampling, attacked.settings.sampling
     claimed = {"paper_norm": reading.rules[PUBLISHED].operator_norm} if PUBLISHED in bounds else {}
+    at_images = {bound: _held(reading, bound, certified.certificates, asked) for bound in bounds}
     return {
         **numbers,
         "sigma": certified.settings.noise.sigma,
         "operator_norm": certified.settings.noise.operator_norm,
         **claimed,
         "bound_status": {bound: str(reading.status(bound)) for bound in bounds},
-        "certified_there": {bound: _there(reading, bound, entries, attacked, measurement) for bound in bounds},
-        "certified": {bound: _line(reading, bound, certified, measurement) for bound in bounds},
-        "mean_radius": {bound: _mean_radius(reading, bound, certified) for bound in bounds},
+        # The papers' measure: right and robust to the size of the attack, at the attacked input.
+        "certified_there": {
+            bound: {
+                attack: [
+                    _share(*_held(reading, bound, lines, judged), size)
+                    for size, lines in zip(measurement.sizes, each, strict=True)
+                ]
+                for attack, each in entries.items()
+            }
+            for bound in bounds
+        },
+        # At the test images themselves; no attack can get below a sound one.
+        "certified": {bound: [_share(*held, size) for size in measurement.line] for bound, held in at_images.items()},
+        "mean_radius": {bound: float(np.mean(np.where(right, radii, 0.0))) for bound, (right, radii) in at_images.items()},
     }
 
 
@@ -168,41 +180,15 @@ def _votes(lines: Sequence[Any]) -> tuple[NDArray[np.int64], NDArray[np.float64]
 
 
 def _held(
-    reading: Rereading, bound: str, lines: Sequence[Any], draws: int, alpha: float
+    reading: Rereading, bound: str, lines: Sequence[Any], asked: Sampling
 ) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
     """For each line, whether the answer is there and right, and the radius that ``bound`` gives it."""
-    read = reading.read(bound, _votes(lines)[0], draws, alpha)
+    read = reading.read(bound, _votes(lines)[0], asked.n, asked.alpha)
     return np.array([line.top == line.label for line in lines]) & read.certified, read.radii
 
 
-def _there(
-    reading: Rereading,
-    bound: str,
-    entries: dict[str, list[list[AttackLine]]],
-    attacked: AttackedRun,
-    measurement: UnderAttack,
-) -> dict[str, list[float]]:
-    """The papers' certified accuracy: right and robust to the size of the attack, at the attacked input."""
-    shares: dict[str, list[float]] = {}
-    for attack, each in entries.items():
-        shares[attack] = []
-        for size, lines in zip(measurement.sizes, each, strict=True):
-            right, radii = _held(reading, bound, lines, attacked.settings.sampling.n, attacked.settings.sampling.alpha)
-            shares[attack].append(float(np.mean(right & (radii >= size))))
-    return shares
-
-
-def _line(reading: Rereading, bound: str, certified: CertifiedRun, measurement: UnderAttack) -> list[float]:
-    """The certified line: right and robust to each size, at the test images themselves; no attack can get below a sound one."""
-    asked = certified.settings.sampling
-    right, radii = _held(reading, bound, certified.certificates, asked.n, asked.alpha)
-    return [float(np.mean(right & (radii >= size))) for size in measurement.line]
-
-
-def _mean_radius(reading: Rereading, bound: str, certified: CertifiedRun) -> float:
-    asked = certified.settings.sampling
-    right, radii = _held(reading, bound, certified.certificates, asked.n, asked.alpha)
-    return float(np.mean(np.where(right, radii, 0.0)))
+def _share(right: NDArray[np.bool_], radii: NDArray[np.float64], size: float) -> float:
+    return float(np.mean(right & (radii >= size)))
 
 
 # At the attacked inputs only the class is asked for, by n0 draws; a certificate there is not.

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from synthetic_cells import MADE
 from twinproof_papers.cell import Cell, Measured
 from twinproof_papers.example_metrics.relation import group_by_radius, log_histogram, spearman, split_at_radius
 from twinproof_papers.smoothing import Smoothing, radii_of, sigma_name
 
 Values = np.ndarray[Any, np.dtype[np.float64]]
-MADE: dict[str, Any] = {"device": "cpu: test", "versions": {"torch": "2"}, "date": "2026-01-01T00:00:00Z", "seconds": 1.0}
 # (cell, measure, sigma, radius or size) -> a share, or a radius for "acr"; measures are clean, acr, certified and fgsm.
 Value = Callable[[Cell, str, float, float], float]
 
@@ -90,7 +90,7 @@ def _in_full(sigmas: tuple[float, ...]) -> dict[str, Any]:
         values = 10 ** generator.normal(0, 0.6, 10_000)
         described = {"mean": values.mean(), "median": np.median(values), "smallest": values.min(), "largest": values.max()}
         found["metrics"][metric] = {key: float(value) for key, value in described.items()}
-        found["metrics"][metric]["histogram"] = log_histogram(values).as_dict()
+        found["metrics"][metric]["histogram"] = asdict(log_histogram(values))
         for sigma in sigmas:
             radii = generator.uniform(0, 3.2 * sigma, 10_000)
             found["radius"].setdefault(sigma_name(sigma), {})[metric] = _relation(values, radii)
@@ -101,22 +101,16 @@ def _relation(values: Values, radii: Values) -> dict[str, Any]:
     return {
         "spearman": spearman(values, radii),
         "groups": [asdict(group) for group in group_by_radius(values, radii)],
-        "splits": [split_at_radius(values, radii, at).as_dict() for at in (0.5, 1.0, 1.5)],
+        "splits": [asdict(split_at_radius(values, radii, at)) for at in (0.5, 1.0, 1.5)],
     }
 
 
 def _metrics(cell: Cell) -> dict[str, Any]:
-    numbers: dict[str, Any] = {
-        "clean": 0.5,
-        "examples": IMAGES,
-        "not_converged": cell.repetition,
-        "metrics": {},
-        "radius": {},
-    }
+    numbers: dict[str, Any] = {"clean": 0.5, "examples": IMAGES, "not_converged": cell.repetition, "metrics": {}, "radius": {}}
     for sigma in smoothing_of(cell).sigmas:
         numbers["radius"][sigma_name(sigma)] = {}
         for metric in EXPONENTS:
             values, radii = metric_values_of(cell, metric), radii_of_images(sigma)
-            numbers["metrics"][metric] = {"median": float(np.median(values)), "histogram": log_histogram(values).as_dict()}
+            numbers["metrics"][metric] = {"median": float(np.median(values)), "histogram": asdict(log_histogram(values))}
             numbers["radius"][sigma_name(sigma)][metric] = _relation(values, radii)
     return numbers

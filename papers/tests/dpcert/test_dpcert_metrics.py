@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from synthetic_smoothing import IMAGES, certified, falling, measured_in_full, metric_values_of, radii_of_images
+from synthetic_smoothing import IMAGES, certified, falling, metric_values_of, radii_of_images
 
 from twinproof.certification.record import find_certification
 from twinproof_papers.cell import CellStore
@@ -28,7 +28,7 @@ def found(name: str) -> Findings:
     return made.findings(certified(made.cells(EFFORT), falling))
 
 
-@pytest.mark.parametrize("number", [5, 10, 14])
+@pytest.mark.parametrize("number", [5, 14])
 def test_histograms_hold_every_image_once_on_one_grid(number: int) -> None:
     panels = found(f"dpcert-fig{number}").panels
     assert len(panels) == 6
@@ -111,15 +111,6 @@ def _rebuilt(histogram: dict[str, Any]) -> dict[int, int]:
 def _counted(values: Any) -> dict[int, int]:
     bins, counts = np.unique(np.floor(10 * np.log10(values)).astype(int), return_counts=True)
     return dict(zip(bins.tolist(), counts.tolist(), strict=True))
-
-
-def test_metrics_that_no_figure_shows_keep_their_summary() -> None:
-    made = REPRODUCTIONS["dpcert-fig11"]
-    (one, *_) = done = measured_in_full(made.cells(Options(seeds=1)))
-    numbers = made.findings(done).short[one.cell.name]
-    assert set(numbers["metrics"]["another 1"]) == {"mean", "median", "smallest", "largest", "histogram"}
-    assert set(numbers["radius"]["1"]["another 1"]) == {"spearman"}
-    assert set(numbers["radius"]["1"]["gradient_norm"]) == {"spearman", "groups", "splits"}
 
 
 def test_a_model_is_measured_after_it_was_certified(tmp_path: Path) -> None:

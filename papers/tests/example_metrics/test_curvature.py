@@ -22,7 +22,6 @@ from twinproof_papers.example_metrics.curvature import (
     input_hessian_norms,
 )
 
-Norms = Callable[[nn.Module, Tensor, Tensor], Tensor]
 SHAPES = {"mlp": (3, 2, 2), "small-cnn": (1, 5, 5), "tramer-boneh-cnn": (1, 20, 20)}
 
 
@@ -47,52 +46,18 @@ def one_by_one(model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
     return torch.stack(norms).detach()
 
 
-def agrees(norms: Norms, name: str) -> bool:
-    model, (inputs, labels) = network(name), examples(SHAPES[name])
-    return torch.allclose(norms(model, inputs, labels), one_by_one(model, inputs, labels), rtol=1e-4)
-
-
 @pytest.mark.parametrize("name", SHAPES)
-def test_norms_are_those_of_each_example_alone(name: str) -> None:
-    assert agrees(input_gradient_norms, name)
-
-
-def batch_mean(model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
+def test_slopes_are_those_of_each_example_alone(name: str) -> None:
     """Planted: the slope of the batch's mean loss, too small by the number of rows."""
+    model, (inputs, labels) = network(name), examples(SHAPES[name])
+    truth = one_by_one(model, inputs, labels)
+    torch.testing.assert_close(input_gradient_norms(model, inputs, labels), truth, rtol=1e-4, atol=0)
     leaf = inputs.clone().requires_grad_()
-    (slope,) = torch.autograd.grad(cross_entropy(model(leaf), labels), leaf)
-    return slope.flatten(1).double().square().sum(dim=1).sqrt()
+    (planted,) = torch.autograd.grad(cross_entropy(model(leaf), labels), leaf)
+    assert not torch.allclose(planted.flatten(1).double().norm(dim=1), truth, rtol=1e-4)
 
 
-def mean_over_classes(model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
-    """Planted: the slope of -log p averaged over all classes, which does not know the label."""
-    leaf = inputs.clone().requires_grad_()
-    (slope,) = torch.autograd.grad(-model(leaf).log_softmax(dim=1).mean(dim=1).sum(), leaf)
-    return slope.flatten(1).double().square().sum(dim=1).sqrt()
-
-
-def last_axis_only(model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
-    """Planted: the norm along one axis instead of over all coordinates."""
-    leaf = inputs.clone().requires_grad_()
-    (slope,) = torch.autograd.grad(cross_entropy(model(leaf), labels, reduction="sum"), leaf)
-    return slope.double().square().sum(dim=1).sqrt().flatten(1).amax(dim=1)
-
-
-@pytest.mark.parametrize("planted", [batch_mean, mean_over_classes, last_axis_only])
-def test_planted_norms_are_caught(planted: Norms) -> None:
-    assert not agrees(planted, "mlp")
-
-
-def test_a_linear_network_has_the_closed_form() -> None:
-    """The slope of CE for scores W x is W'(p - e_y)."""
-    torch.manual_seed(0)
-    model, (inputs, labels) = nn.Linear(6, 3, bias=False), examples((6,), classes=3)
-    weight = model.weight.detach().double()
-    excess = (inputs.double() @ weight.T).softmax(dim=1) - torch.eye(3).double()[labels]
-    torch.testing.assert_close(input_gradient_norms(model, inputs, labels), (excess @ weight).norm(dim=1), rtol=1e-5, atol=0)
-
-
-@pytest.mark.parametrize("margin", [5.0, 20.0, 40.0, 60.0])
+@pytest.mark.parametrize("margin", [5.0, 60.0])
 def test_a_sure_network_keeps_its_leading_digits(margin: float) -> None:
     """Scores (m x, -m x): the slope is 2 m sigmoid(-2 m x), far below what the textbook form can tell from zero."""
     model = nn.Linear(1, 2, bias=False)
@@ -157,16 +122,11 @@ def test_what_cannot_be_measured_is_refused(change: dict[str, object], error: ty
         input_gradient_norms(**{**given, **change})  # type: ignore[arg-type]
 
 
-EXACT = Iteration(tolerance=1e-4, most_steps=2000)
-
-
 def networks() -> dict[str, tuple[nn.Module, tuple[int, ...]]]:
     """Trained a little away from their start: at small weights all curvature is the loss's own, and positive."""
     torch.manual_seed(5)
     made: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
         "tanh": (nn.Sequential(nn.Flatten(), nn.Linear(12, 16), nn.Tanh(), nn.Linear(16, 3)), (3, 2, 2)),
-        "relu": (nn.Sequential(nn.Linear(9, 16), nn.ReLU(), nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 3)), (9,)),
-        "convolution": (build_network("small-cnn", (1, 5, 5), 3), (1, 5, 5)),
         "max-pooling": (build_network("tramer-boneh-cnn", (1, 20, 20), 3), (1, 20, 20)),
     }
     for model, _ in made.values():
@@ -178,17 +138,12 @@ def networks() -> dict[str, tuple[nn.Module, tuple[int, ...]]]:
 NETWORKS = networks()
 
 
-def examples_hessian_norm(shape: tuple[int, ...], count: int = 6) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(8)
-    return torch.rand((count, *shape), generator=generator), torch.randint(3, (count,), generator=generator)
-
-
 def _loss(model: nn.Module, label: Tensor, x: Tensor) -> Tensor:
     return cross_entropy(model(x[None]), label[None])
 
 
 def spectra(model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
-    """All eigenvalues of each example's Hessian, written out in float64: (examples_hessian_norm, coordinates), growing."""
+    """All eigenvalues of each example's Hessian, written out in float64: (examples, coordinates), growing."""
     wide, size = model.double(), inputs[0].numel()
     found = []
     for row, label in zip(inputs.double(), labels, strict=True):
@@ -202,7 +157,7 @@ def spectra(model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
 @pytest.mark.parametrize("name", NETWORKS)
 def test_norms_are_those_of_written_out_hessians(name: str) -> None:
     model, shape = NETWORKS[name]
-    inputs, labels = examples_hessian_norm(shape, 3 if name == "max-pooling" else 6)
+    inputs, labels = examples(shape, 3, classes=3)
     truth = spectra(model, inputs, labels)
     found = input_hessian_norms(model, inputs, labels)
     assert bool(found.converged.all())
@@ -218,6 +173,9 @@ def quadratic(*eigenvalues: float) -> tuple[Tensor, Tensor]:
     return basis @ torch.diag(torch.tensor(eigenvalues, dtype=torch.float64)) @ basis.T, torch.randn(
         1, len(eigenvalues), generator=generator, dtype=torch.float64
     )
+
+
+EXACT = Iteration(tolerance=1e-4, most_steps=2000)
 
 
 def norms_of(matrix: Tensor, point: Tensor, settings: Iteration = EXACT) -> HessianNorms:
@@ -287,7 +245,7 @@ def our_norm(matrix: Tensor, point: Tensor) -> float:
         (plain_iteration, {"opposite twins", "nearly twins"}),
     ],
 )
-def test_planted_norms_are_caught_hessian_norm(estimate: Estimate, wrong_on: set[str]) -> None:
+def test_planted_norms_are_caught(estimate: Estimate, wrong_on: set[str]) -> None:
     wrong = set()
     for name, eigenvalues in SPECTRA.items():
         scale = max(map(abs, eigenvalues))
@@ -296,7 +254,7 @@ def test_planted_norms_are_caught_hessian_norm(estimate: Estimate, wrong_on: set
     assert wrong == wrong_on
 
 
-@pytest.mark.parametrize("steps", [1, 2, 5, 20, 100])
+@pytest.mark.parametrize("steps", [1, 5, 100])
 def test_cut_short_it_says_so_and_never_overstates(steps: int) -> None:
     """Whenever the iteration stops, an eigenvalue lies within the residual, and no value is above the truth."""
     for eigenvalues in ((-5.0, 2.0, 1.0, 0.0, -1.0), (3.0, 2.9, -2.8, 0.1), (-1.0, -0.99, 0.5, 0.49)):
@@ -311,8 +269,8 @@ def test_cut_short_it_says_so_and_never_overstates(steps: int) -> None:
 
 
 @pytest.mark.parametrize("label", [0, 1])
-@pytest.mark.parametrize("score", [0.0, 1.0, 15.0, 30.0])
-def test_a_sure_network_keeps_its_leading_digits_hessian_norm(score: float, label: int) -> None:
+@pytest.mark.parametrize("score", [0.0, 30.0])
+def test_the_curvature_of_a_sure_network_keeps_its_leading_digits(score: float, label: int) -> None:
     """Scores (s + x, -s - x) at x = 0: the curvature is 4 p (1 - p), with 1 - p down to 9e-27.
 
     Surely wrong (class 1), the slope is about 1 and the curvature its rounding: right to 1e-15.
@@ -335,7 +293,7 @@ class Root(nn.Module):
 def test_bad_settings_and_endless_curvature_are_refused() -> None:
     with pytest.raises(ConfigError, match="tolerance"):
         Iteration(tolerance=0)
-    with pytest.raises(ConfigError, match="no steps"):
+    with pytest.raises(ConfigError, match="most_steps"):
         Iteration(most_steps=0)
     with pytest.raises(ModelError, match="not finite"):
         input_hessian_norms(Root(), torch.zeros(1, 1), torch.tensor([0]))

@@ -15,8 +15,6 @@ from twinproof.layers.networks import build_network
 from twinproof_papers.example_metrics.lipschitz import LipschitzSettings, local_lipschitz
 from twinproof_papers.example_metrics.subject import penultimate
 
-SETTINGS = LipschitzSettings()
-
 
 def inside(shape: tuple[int, ...], count: int = 5) -> Tensor:
     """Points that no side of [0, 1] cuts off."""
@@ -34,7 +32,7 @@ def corner_maximum(weight: Tensor) -> float:
     return float((corners @ weight.detach().double().T).abs().sum(dim=1).max())
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_linear_network_reaches_its_constant(seed: int) -> None:
     model = linear(9, 4, seed)
     truth = corner_maximum(model.weight)
@@ -116,15 +114,6 @@ def test_the_penultimate_layer_is_what_the_last_layer_is_given() -> None:
     assert torch.equal(local_lipschitz(features, inputs).search, expected.search)
 
 
-def test_the_penultimate_constant_of_a_linear_network() -> None:
-    first = linear(7, 5, 1)
-    truth = corner_maximum(first.weight)
-    found = local_lipschitz(
-        penultimate(nn.Sequential(first, linear(5, 3, 2))), inside((7,)), settings=LipschitzSettings(restarts=20)
-    )
-    torch.testing.assert_close(found.search, torch.full((5,), truth, dtype=torch.float64), rtol=1e-4, atol=0)
-
-
 @pytest.mark.parametrize(
     "model",
     [nn.Linear(3, 2), nn.Sequential(nn.Linear(3, 2), nn.Softmax(dim=1)), nn.Sequential()],
@@ -151,4 +140,4 @@ class Infinite(nn.Module):
 )
 def test_bad_inputs_and_networks_are_refused(model: nn.Module, inputs: Tensor, error: type[UserError], words: str) -> None:
     with pytest.raises(error, match=words):
-        local_lipschitz(model, inputs, settings=SETTINGS)
+        local_lipschitz(model, inputs)

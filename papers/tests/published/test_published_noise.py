@@ -13,7 +13,6 @@ from small_runs import run_json
 
 from twinproof.cli.main import run as run_command
 from twinproof.cli.train import assignments
-from twinproof.layers.noise_placement import RedistributionKind
 from twinproof.recipes.config import parse_train_config
 from twinproof.recipes.noise_layer import NoiseLayerConfig, settled_noise
 from twinproof_papers.published.formulas import paper_classic_sigma, paper_extended_sigma
@@ -41,13 +40,6 @@ def test_the_published_variant_uses_the_printed_formulas() -> None:
     printed = settled_noise(_noise("hgm-pixeldp"), MNIST, _DEVIATIONS)[1]
     assert printed == paper_extended_sigma(4.0, 1e-5) * (0.1 / 28)
     assert printed < settled_noise(_noise("hgm-pixeldp"), MNIST)[1]
-
-
-def test_published_secure_sgd_takes_r_from_the_training_records() -> None:
-    settings = _settings("securesgd", attack_bound=0.05) | {"variant": "published"}
-    noise = parse_train_config(settings).noise_layer
-    assert noise is not None
-    assert (noise.redistribution, noise.attack_bound) == (RedistributionKind.TRAINING, 0.05)
 
 
 def test_the_command_takes_the_layers_settings(capsys: pytest.CaptureFixture[str], source: Path, tmp_path: Path) -> None:

@@ -38,7 +38,8 @@ from twinproof_papers.published.stobatch import (
     rows_of,
 )
 
-SHAPE, KEY, BATCH = (1, 8, 8), Key.from_seed(8), 120
+SHAPE, KEY, BATCH, BATCHES = (1, 8, 8), Key.from_seed(8), 100, 13
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 TRAINING = PrintedTraining(BATCH, 1.0, Ensemble(0.1, 2))
 
 
@@ -55,9 +56,9 @@ def _network(name: str = "mlp") -> nn.Sequential:
         return with_fixed_draws(with_two_noises(build_network(name, SHAPE, 10), SHAPE, 0.02, 0.04), SHAPE)
 
 
-def _records() -> DeviceRecords:
+def _records(dtype: torch.dtype = torch.float32) -> DeviceRecords:
     dataset = load(DataConfig(source="digits"))
-    return DeviceRecords(dataset.train, dataset.levels, torch.device("cpu"))
+    return DeviceRecords(dataset.train, dataset.levels, torch.device("cpu"), dtype=dtype)
 
 
 def _source(model: nn.Module, key: Key = KEY) -> PublishedStoBatch:
@@ -78,15 +79,7 @@ def test_scales_are_those_of_the_paper_on_mnist() -> None:
     assert paper_output_noise(2499, 256) == pytest.approx(512 / 249.9)
 
 
-def test_a_linear_layer_counts_all_inputs_and_units() -> None:
-    layer = nn.Linear(64, 16)
-    found = paper_noise(1.0, 100, layer, (16,))
-    delta = 64 * 18
-    norm = float(layer.weight.detach().abs().sum(1).max())
-    assert found.on_input == pytest.approx(delta / 100 * (1 + 100 * norm / (2 * delta) + 100 / delta) / 0.9 / 2, rel=1e-6)
-
-
-@pytest.mark.parametrize("epsilon", [None, 0.1, 0.05, math.inf])
+@pytest.mark.parametrize("epsilon", [None, 0.1, math.inf])
 def test_claims_that_leave_nothing_for_the_first_layer_are_refused(epsilon: float | None) -> None:
     with pytest.raises(ConfigError, match="cannot claim this epsilon"):
         paper_noise(epsilon, 100, nn.Linear(4, 3), (3,))
@@ -213,15 +206,6 @@ def test_each_third_is_its_attack_on_one_record_at_a_time() -> None:
     assert float((attacked - planted).abs().max()) > 0.01
 
 
-def test_steps_repeat_to_the_bit_and_differ() -> None:
-    one, other = _source(_network()), _source(_network())
-    first, again, later = one.gradient(3), other.gradient(3), other.gradient(4)
-    assert all(torch.equal(first[name], again[name]) for name in first)
-    assert any(not torch.equal(first[name], later[name]) for name in first)
-    assert one.last is not None
-    assert one.last.drawn == 2 * BATCH
-
-
 def test_a_network_that_cannot_be_trained_so_is_refused() -> None:
     open_ended = with_two_noises(nn.Sequential(nn.Linear(4, 3), nn.Tanh()), (4,), 0.1, 0.1)
     with pytest.raises(ModelError, match="needs a linear layer at the end"):
@@ -235,15 +219,14 @@ def third_singular_value(seen: Tensor, weights: Tensor, data: Tensor) -> float:
     return float(torch.linalg.svdvals(seen + 2 * weights @ data.T @ data / len(data))[2])
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(3))
 def test_neighbours_are_told_apart_with_certainty_from_one_update(seed: int) -> None:
     """The steps themselves, in float64, with attacks of no size; the adversary knows the initial weights and no draw.
 
     With W the weights, k = W c1 + b + c2 and v = 3/2 - 2 c1 the update is -2 W M + (W m + k) v' - 2 k m', M and m being the
     second and first moments of the records: -2 W M is known to whoever guesses the records, and the rest has rank 2.
     """
-    dataset, model = load(DataConfig(source="digits")), _network().double()
-    records = DeviceRecords(dataset.train, dataset.levels, torch.device("cpu"), dtype=torch.float64)
+    records, model = _records(torch.float64), _network().double()
     training = PrintedTraining(BATCH, 1.0, Ensemble(1e-30, 1))
     source = PublishedStoBatch(training, records, model, Key.from_seed(seed))
     FixedDrawsConstraint().apply(model)
@@ -258,29 +241,15 @@ def test_neighbours_are_told_apart_with_certainty_from_one_update(seed: int) -> 
     assert third_singular_value(seen, weights, neighbour) > 1e-5
 
 
-SHAPE_trainers, KEY_trainers, BATCH_trainers, BATCHES = (1, 8, 8), Key.from_seed(8), 100, 13
-needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-
-
-def records() -> DeviceRecords:
-    dataset = load(DataConfig(source="digits"))
-    return DeviceRecords(dataset.train, dataset.levels, torch.device("cpu"), dtype=torch.float64)
-
-
 def gradient_by(trainers: LocalTrainers, step: int, ranks: Ranks = ALONE) -> dict[str, Tensor]:
     """The gradient of one step, in float64, so that a difference is one of arithmetic and not of rounding."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(4)
-        model: nn.Module = with_fixed_draws(
-            with_two_noises(build_network("mlp", SHAPE_trainers, 10), SHAPE_trainers, 0.02, 0.04), SHAPE_trainers
-        ).double()
-    source = PublishedStoBatch(
-        PrintedTraining(BATCH_trainers, 1.0, Ensemble(0.1, 2), trainers), records(), model, KEY_trainers, ranks
-    )
+    model = _network().double()
+    training = PrintedTraining(BATCH, 1.0, Ensemble(0.1, 2), trainers)
+    source = PublishedStoBatch(training, _records(torch.float64), model, KEY, ranks)
     FixedDrawsConstraint().apply(model)
     found = source.gradient(step)
     assert source.last is not None
-    assert source.last.drawn == 2 * BATCH_trainers * trainers.per_step
+    assert source.last.drawn == 2 * BATCH * trainers.per_step
     return found
 
 
@@ -291,26 +260,19 @@ def farthest(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
 def batches_of(trainers: LocalTrainers, step: int) -> list[tuple[int, int]]:
     """Which batches are taken as they are and which attacked, by number."""
     numbered = torch.arange(BATCHES).view(-1, 1)
-    return [(int(turn.benign), int(turn.attacked)) for turn in trainers.turns(numbered, step, KEY_trainers)]
+    return [(int(turn.benign), int(turn.attacked)) for turn in trainers.turns(numbered, step, KEY)]
 
 
 def test_one_trainer_goes_from_batch_to_batch_as_algorithm_1_does() -> None:
     assert [batches_of(ONE, step) for step in (0, 1, 12, 13)] == [[(0, 1)], [(1, 2)], [(12, 0)], [(0, 1)]]
-    (turn,) = ONE.turns(torch.arange(4).view(-1, 1), 3, KEY_trainers)
-    assert turn.key == KEY_trainers
+    (turn,) = ONE.turns(torch.arange(4).view(-1, 1), 3, KEY)
+    assert turn.key == KEY
     assert [int(value) for value in (turn.benign, turn.attacked)] == [3, 0]
 
 
 def test_a_trainer_of_two_batches_keeps_their_roles_as_algorithm_4_prints_it() -> None:
     trainers = LocalTrainers(6, 6)
     assert batches_of(trainers, 0) == batches_of(trainers, 1) == [(2 * number, 2 * number + 1) for number in range(6)]
-
-
-def test_one_of_more_batches_goes_from_batch_to_batch_of_its_own() -> None:
-    trainers = LocalTrainers(3, 3)
-    assert batches_of(trainers, 5) == [(1, 2), (5, 6), (9, 10)]
-    seen = {batch for step in range(8) for pair in batches_of(trainers, step) for batch in pair}
-    assert seen == set(range(12)), "the thirteenth is nobody's: all have equally many"
 
 
 def test_trainers_are_picked_at_random_without_one_twice() -> None:
@@ -325,38 +287,29 @@ def test_trainers_are_picked_at_random_without_one_twice() -> None:
     assert all(abs(count - 200) < 70 for count in picked.values())
 
 
-def test_each_trainer_draws_for_itself() -> None:
-    turns = LocalTrainers(6, 6).turns(torch.arange(BATCHES).view(-1, 1), 0, KEY_trainers)
-    assert len({turn.key.secret for turn in turns}) == 6
-    assert len({Ensemble(0.1, 2).size_at(0, turn.key) for turn in turns}) == 6, "mu_t is drawn inside the loop over trainers"
-
-
 @pytest.mark.parametrize(
     ("trainers", "where"), [(LocalTrainers(7, 1), "trainers.count"), (LocalTrainers(3, 4), "trainers.per_step")]
 )
 def test_trainers_that_cannot_be_are_refused(trainers: LocalTrainers, where: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        trainers.refuse(BATCHES * BATCH_trainers, BATCH_trainers)
+        trainers.refuse(BATCHES * BATCH, BATCH)
     assert raised.value.where == where
-    LocalTrainers(6, 6).refuse(BATCHES * BATCH_trainers, BATCH_trainers)
+    LocalTrainers(6, 6).refuse(BATCHES * BATCH, BATCH)
 
 
 @pytest.mark.parametrize(
     ("world", "per_step", "workers"), [(1, 1, 1), (1, 3, 1), (2, 1, 2), (4, 1, 4), (4, 2, 2), (4, 3, 4), (2, 4, 1), (99, 1, 33)]
 )
 def test_ranks_get_equally_many_parts(world: int, per_step: int, workers: int) -> None:
-    found = LocalTrainers(6, per_step).workers(world, BATCH_trainers)
+    found = LocalTrainers(6, per_step).workers(world, BATCH)
     assert found == workers
-    if world <= BATCH_trainers // 3:
+    if world <= BATCH // 3:
         assert found * per_step % world == 0
 
 
 def test_parts_are_disjoint_whole_and_attacked_as_in_one_piece() -> None:
-    model = with_fixed_draws(
-        with_two_noises(build_network("mlp", SHAPE_trainers, 10), SHAPE_trainers, 0.02, 0.04), SHAPE_trainers
-    ).double()
-    rows = torch.arange(BATCH_trainers)
-    inputs = records().inputs(rows)
+    model, rows = _network().double(), torch.arange(BATCH)
+    inputs = _records(torch.float64).inputs(rows)
     attacks, parts = PrintedAttacks(2), [Part(number, 3) for number in range(3)]
     with silenced(model):
         whole = attacks(model, inputs, 0.1, torch.Generator().manual_seed(1))
@@ -371,7 +324,7 @@ def test_the_step_is_the_mean_of_its_trainers() -> None:
     """Each trainer's own gradient by itself, from its batches put first and its key; the planted bug is their sum."""
     trainers, step = LocalTrainers(6, 2), 3
     found = gradient_by(trainers, step)
-    turns = trainers.turns(fixed_batches(len(records()), BATCH_trainers, KEY_trainers), step, KEY_trainers)
+    turns = trainers.turns(fixed_batches(len(_records()), BATCH, KEY), step, KEY)
     alone = [_alone(turn.benign, turn.attacked, turn.key, step) for turn in turns]
     mean = {name: (alone[0][name] + alone[1][name]) / 2 for name in found}
     assert farthest(found, mean) < 1e-12
@@ -380,12 +333,8 @@ def test_the_step_is_the_mean_of_its_trainers() -> None:
 
 def _alone(benign: Tensor, attacked: Tensor, key: Key, step: int) -> dict[str, Tensor]:
     """Algorithm 1 on two batches; of the run's own draws of noise, which all trainers share."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(4)
-        model = with_fixed_draws(
-            with_two_noises(build_network("mlp", SHAPE_trainers, 10), SHAPE_trainers, 0.02, 0.04), SHAPE_trainers
-        ).double()
-    source = PublishedStoBatch(PrintedTraining(BATCH_trainers, 1.0, Ensemble(0.1, 2)), records(), model, KEY_trainers)
+    model = _network().double()
+    source = PublishedStoBatch(TRAINING, _records(torch.float64), model, KEY)
     FixedDrawsConstraint().apply(model)
     source._batches = torch.stack([attacked, benign] if step % 2 else [benign, attacked])
     source._key = key
@@ -393,7 +342,7 @@ def _alone(benign: Tensor, attacked: Tensor, key: Key, step: int) -> dict[str, T
 
 
 @needs_fork
-@pytest.mark.parametrize(("world", "trainers"), [(2, ONE), (4, ONE), (2, LocalTrainers(6, 3)), (4, LocalTrainers(6, 2))])
+@pytest.mark.parametrize(("world", "trainers"), [(2, ONE), (4, LocalTrainers(6, 2))])
 def test_ranks_are_the_workers_of_one_step(world: int, trainers: LocalTrainers) -> None:
     wanted = gradient_by(trainers, 2)
     ends = run_ranks(world, lambda ranks: {name: value.tolist() for name, value in gradient_by(trainers, 2, ranks).items()})

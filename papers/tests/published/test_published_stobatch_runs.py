@@ -96,14 +96,13 @@ def test_a_record_that_says_more_is_a_lie(printed_run: Run, tmp_path: Path, stat
         (printed_run.root / "run.json").write_bytes(before)
 
 
-@pytest.mark.parametrize("after", [1, 3])
-def test_an_interrupted_run_ends_with_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int) -> None:
+def test_an_interrupted_run_ends_with_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = SETTINGS | {"steps": 5, "seed": 4, "model": "mlp"}
     whole = train(settings, tmp_path / "whole")
     honest = PublishedStoBatch.gradient
 
     def gradient(source: PublishedStoBatch, step: int) -> Any:
-        if step == after:
+        if step == 3:
             raise KeyboardInterrupt
         return honest(source, step)
 
@@ -121,7 +120,6 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"noise_layer": {"place": "first-layer"}}, "needs both of its noises"),
     ({"trainers": {"count": 3, "per_step": 1}}, "more trainers than pairs of batches"),
     ({"trainers": {"count": 2, "per_step": 3}}, "picks more trainers than there are"),
-    ({"trainers": {"count": 2}}, "per_step"),
     ({"variant": "sound", "trainers": {"count": 2, "per_step": 1}}, r"stobatch \(variant sound\) know no trainers"),
     ({"recipe": "adlm", "regulariser": None, "trainers": {"count": 2, "per_step": 1}}, "know no trainers"),
 ]
@@ -134,12 +132,6 @@ def test_settings_that_cannot_be_used_are_refused_before_anything_is_written(
     with pytest.raises(ConfigError, match=message):
         train(SETTINGS | {"steps": 2} | changes, tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-def test_no_other_recipe_takes_two_noises(tmp_path: Path) -> None:
-    noise = {"place": "input-and-first-layer", "law": "laplace", "mechanism": "laplace", "redistribution": "uniform"}
-    with pytest.raises(ConfigError, match="this recipe has one noise"):
-        train({"data": {"source": "digits"}, "recipe": "pixeldp", "noise_layer": noise}, tmp_path / "run")
 
 
 def test_verify_knows_every_recipe_whose_paper_no_plan_can_count() -> None:
@@ -164,9 +156,7 @@ def test_one_trainer_is_algorithm_1_to_the_bit(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.parametrize(
-    ("world", "trainers"), [(2, None), (4, None), (2, {"count": 6, "per_step": 3}), (4, {"count": 6, "per_step": 2})]
-)
+@pytest.mark.parametrize(("world", "trainers"), [(2, None), (4, {"count": 6, "per_step": 2})])
 def test_ranks_train_the_model_of_one_process(tmp_path: Path, world: int, trainers: dict[str, int] | None) -> None:
     settings = SETTINGS | FOUR | ({} if trainers is None else {"trainers": trainers})
     alone = load_tensors(model_bytes(train(settings, tmp_path / "alone").root))
@@ -178,10 +168,7 @@ def test_ranks_train_the_model_of_one_process(tmp_path: Path, world: int, traine
 
 
 DIGITS: dict[str, Any] = {"data": {"source": "digits"}}
-
-
 TRAINERS: list[tuple[dict[str, Any], str, str]] = [
-    ({"recipe": "dpsgd", "trainers": {"count": 2}}, "dpsgd (variant sound)", "trainers.count = 2"),
     ({"recipe": "dpsgd", "trainers": {"per_step": 0}}, "dpsgd (variant sound)", "trainers.per_step = 0"),
     (
         {"recipe": "dpsgd", "trainers": {"count": 2, "per_step": 1}},
@@ -189,24 +176,18 @@ TRAINERS: list[tuple[dict[str, Any], str, str]] = [
         "trainers.count = 2, trainers.per_step = 1",
     ),
     ({"recipe": "adlm", "variant": "published", "trainers": {"count": 2}}, "adlm (variant published)", "trainers.count = 2"),
-    ({"recipe": "stobatch", "trainers": {"count": 2}}, "stobatch (variant sound)", "trainers.count = 2"),
     ({"recipe": "twinproof", "trainers": 3}, "twinproof (variant sound)", "trainers = 3"),
     ({"trainers": {}}, "dpcert-gaussian (variant sound)", "trainers = {}"),
 ]
 
 
 @pytest.mark.parametrize(("wrong", "steps", "got"), TRAINERS, ids=[steps + ": " + got for _, steps, got in TRAINERS])
-def test_trainers_of_the_wrong_recipe_are_refused_for_the_recipe_and_not_for_what_they_lack(
-    wrong: dict[str, Any], steps: str, got: str
-) -> None:
+def test_trainers_of_the_wrong_recipe_are_refused(wrong: dict[str, Any], steps: str, got: str) -> None:
+    """For the recipe, and not for what they lack; those of the right one are asked for that."""
     with pytest.raises(ConfigError, match=re.escape(f"the steps of {steps} know no trainers")) as caught:
         parse_train_config(DIGITS, wrong)
     assert (caught.value.where, caught.value.got) == ("trainers", got)
     assert caught.value.wanted == "stobatch with variant published"
-    assert "leave trainers out" in caught.value.fix
-
-
-def test_trainers_of_the_right_recipe_are_asked_for_what_they_lack() -> None:
     right = DIGITS | {"recipe": "stobatch", "variant": "published"}
     with pytest.raises(ConfigError) as caught:
         parse_train_config(right, {"trainers": {"count": 2}})

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
-from twinproof_papers.experiment import Experiment, Paper, Published
+from twinproof_papers.experiment import Experiment, Paper, Published, numbered
 
 _CIFAR10 = "its network is a vision transformer with weights from a public data set, which are not here"
 _SETTINGS = (("n0", "100"), ("n", "10,000"), ("alpha", "0.001"), ("epsilon, delta", "3, 1e-5"))
@@ -85,39 +86,30 @@ def _accuracy(data: str, setting: str, value: float, where: str) -> Published:
 
 
 def _figure(number: int, shows: str, *data: str, obstacle: str = "") -> Experiment:
-    return Experiment(f"dpcert-fig{number}", Paper.DPCERT, f"Figure {number}", shows, data=data, obstacle=obstacle)
+    return numbered(Paper.DPCERT, "dpcert", "Figure", number, shows, data=data, obstacle=obstacle)
+
+
+_table = partial(numbered, Paper.DPCERT, "dpcert", "Table")
 
 
 DPCERT = (
-    Experiment(
-        "dpcert-table1",
-        Paper.DPCERT,
-        "Table 1",
-        "which regulariser makes which instance of DP-CERT",
-        obstacle="a list of methods: nothing is measured",
-    ),
-    Experiment(
-        "dpcert-table2",
-        Paper.DPCERT,
-        "Table 2",
+    _table(1, "which regulariser makes which instance of DP-CERT", obstacle="a list of methods: nothing is measured"),
+    _table(
+        2,
         "accuracy, average certified radius and certified accuracy at 0.25 of seven methods on three data sets",
         published=tuple(_table_2()),
         settings=_SETTINGS,
         data=_BOTH,
     ),
-    Experiment(
-        "dpcert-table3",
-        Paper.DPCERT,
-        "Table 3",
+    _table(
+        3,
         "clean accuracy of DP-Gaussian against the learning rate",
         published=tuple(_accuracy(data, f"learning rate {rate:g}", value, "Table 3") for data, rate, value in _TABLE_3),
         settings=_SETTINGS,
         data=_BOTH,
     ),
-    Experiment(
-        "dpcert-table4",
-        Paper.DPCERT,
-        "Table 4",
+    _table(
+        4,
         "clean accuracy of DP-Gaussian against the clipping norm",
         published=tuple(
             _accuracy(data, f"clipping norm {norm:g}", value, "Table 4")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
-from twinproof_papers.experiment import Experiment, Paper, Published
+from twinproof_papers.experiment import Experiment, Paper, Published, numbered
 
 _MNIST = (
     ("network", "convolutions 32 and 64 (5x5), 256 hidden units"),
@@ -25,6 +26,7 @@ _CIFAR10 = (
     ("inputs", "[-1, 1]: sizes are twice those of inputs in [0, 1]"),
 )
 _TEXT = "section 5"
+_figure = partial(numbered, Paper.HGM, "hgm", "Figure")
 
 
 def _gain(first: str, second: str, value: float, p: str, over: str) -> Published:
@@ -33,35 +35,27 @@ def _gain(first: str, second: str, value: float, p: str, over: str) -> Published
 
 
 HGM = (
-    Experiment(
-        "hgm-fig1",
-        Paper.HGM,
-        "Figure 1",
+    _figure(
+        1,
         "noise of the classic, analytic and heterogeneous Gaussian mechanisms against epsilon",
         settings=(("sensitivity", "1"), ("delta", "1e-5"), ("r", "equal shares")),
     ),
-    Experiment(
-        "hgm-fig2",
-        Paper.HGM,
-        "Figure 2",
+    _figure(
+        2,
         "CIFAR-10: certified accuracy under four attacks against their size, PixelDP and HGM-PixelDP (not private)",
         published=(_gain("hgm-pixeldp", "pixeldp", 8.63, "8.14e-7", "certified accuracy, epsilon_r 8"),),
         settings=(*_CIFAR10, ("epsilon_r", "8")),
         data=("cifar10",),
     ),
-    Experiment(
-        "hgm-fig3",
-        Paper.HGM,
-        "Figure 3",
+    _figure(
+        3,
         "MNIST: certified accuracy under four attacks against their size, PixelDP and HGM-PixelDP (not private)",
         published=(_gain("hgm-pixeldp", "pixeldp", 4.17, "5.89e-3", "certified accuracy, sizes up to 0.3, epsilon_r 4"),),
         settings=(*_MNIST, ("epsilon_r", "4")),
         data=("mnist",),
     ),
-    Experiment(
-        "hgm-fig4",
-        Paper.HGM,
-        "Figure 4",
+    _figure(
+        4,
         "CIFAR-10: accuracy under four attacks against epsilon, Secure-SGD, Secure-SGD with AGM, DPSGD, AdLM",
         published=(
             _gain("securesgd", "securesgd-agm", 2.7, "1.22e-6", "conventional accuracy"),
@@ -76,10 +70,8 @@ HGM = (
         settings=(*_CIFAR10, ("epsilon_r", "8"), ("attack size", "0.2"), ("epsilon", "2 to 10")),
         data=("cifar10",),
     ),
-    Experiment(
-        "hgm-fig5",
-        Paper.HGM,
-        "Figure 5",
+    _figure(
+        5,
         "MNIST: accuracy under four attacks against epsilon, Secure-SGD, Secure-SGD with AGM, DPSGD; here AdLM too",
         published=(
             _gain("securesgd", "securesgd-agm", 2.9, "8.79e-7", "conventional accuracy"),
@@ -89,9 +81,7 @@ HGM = (
         settings=(*_MNIST, ("epsilon_r", "4"), ("attack size", "0.1"), ("epsilon", "0.2 to 2")),
         data=("mnist",),
     ),
-    Experiment(
-        "hgm-fig6", Paper.HGM, "Figure 6", "the triangle of the proof of Theorem 2", obstacle="a drawing: nothing is measured"
-    ),
+    _figure(6, "the triangle of the proof of Theorem 2", obstacle="a drawing: nothing is measured"),
 )
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
-from twinproof_papers.experiment import Experiment, Paper, Published
+from twinproof_papers.experiment import Experiment, Paper, Published, numbered
 
 _CIFAR = "the settings of StoBatch's figures on CIFAR-10 are not prepared here; MNIST: stobatch-fig2, -fig4, -fig6"
+_figure, _table = (partial(numbered, Paper.STOBATCH, "stobatch", item) for item in ("Figure", "Table"))
 _TINY = "Tiny ImageNet has no reader here"
 _APPENDIX = "appendix Q"
 _ON_AVERAGE = "mean over the attacks"
@@ -124,23 +126,17 @@ def _at_input(one: Published) -> Published:
 
 
 STOBATCH = (
-    Experiment("stobatch-table1", Paper.STOBATCH, "Table 1", "notation", obstacle="a list of symbols: nothing is measured"),
-    Experiment(
-        "stobatch-fig1", Paper.STOBATCH, "Figure 1", "the mechanism in boxes", obstacle="a drawing: nothing is measured"
-    ),
-    Experiment(
-        "stobatch-fig2",
-        Paper.STOBATCH,
-        "Figure 2",
+    _table(1, "notation", obstacle="a list of symbols: nothing is measured"),
+    _figure(1, "the mechanism in boxes", obstacle="a drawing: nothing is measured"),
+    _figure(
+        2,
         "MNIST: accuracy under four attacks of size 0.2 against epsilon",
         published=(*_both(_FIGURE_2), *_both(_GAINS_2)),
         settings=(*_STOBATCH, ("attack size", "0.2"), ("epsilon", "0.2 to 2")),
         data=("mnist",),
     ),
-    Experiment(
-        "stobatch-fig3",
-        Paper.STOBATCH,
-        "Figure 3",
+    _figure(
+        3,
         "CIFAR-10: accuracy under four attacks of size 0.2 against epsilon",
         published=(
             _number("stobatch", "conventional", "epsilon 2", 42.02),
@@ -149,53 +145,33 @@ STOBATCH = (
         data=("cifar10",),
         obstacle=_CIFAR,
     ),
-    Experiment(
-        "stobatch-fig4",
-        Paper.STOBATCH,
-        "Figure 4",
+    _figure(
+        4,
         "MNIST: accuracy under four attacks against their size, epsilon 0.2",
         published=(*_both(_GAINS_4), *_both(_DROPS_4)),
         settings=(*_STOBATCH, ("epsilon", "0.2"), ("attack size", "0.05 to 0.6")),
         data=("mnist",),
     ),
-    Experiment(
-        "stobatch-fig5",
-        Paper.STOBATCH,
-        "Figure 5",
-        "CIFAR-10: accuracy under four attacks against their size, epsilon 2",
-        data=("cifar10",),
-        obstacle=_CIFAR,
-    ),
-    Experiment(
-        "stobatch-fig6",
-        Paper.STOBATCH,
-        "Figure 6",
+    _figure(5, "CIFAR-10: accuracy under four attacks against their size, epsilon 2", data=("cifar10",), obstacle=_CIFAR),
+    _figure(
+        6,
         "MNIST: certified accuracy under four attacks against their size, epsilon 1",
         published=(*_both(_FIGURE_6), _FIGURE_6_FGSM),
         settings=(*_STOBATCH, ("epsilon", "1"), ("attack size", "0.05 to 0.6"), ("epsilon_r of PixelDP", "0.1")),
         data=("mnist",),
     ),
-    Experiment(
-        "stobatch-fig7",
-        Paper.STOBATCH,
-        "Figure 7",
-        "CIFAR-10: certified accuracy under four attacks against their size, epsilon 2",
-        data=("cifar10",),
-        obstacle=_CIFAR,
+    _figure(
+        7, "CIFAR-10: certified accuracy under four attacks against their size, epsilon 2", data=("cifar10",), obstacle=_CIFAR
     ),
-    Experiment(
-        "stobatch-fig8",
-        Paper.STOBATCH,
-        "Figure 8",
+    _figure(
+        8,
         "CIFAR-10: accuracy under attacks of up to 2,000 steps, epsilon 2",
         published=(*_pair("stobatch", 45.25, 42.59, "section 4"), *_pair("securesgd", 29.08, 19.58, "section 4")),
         data=("cifar10",),
         obstacle=_CIFAR,
     ),
-    Experiment(
-        "stobatch-fig9",
-        Paper.STOBATCH,
-        "Figure 9",
+    _figure(
+        9,
         "Tiny ImageNet: accuracy under attacks of up to 2,000 steps, epsilon 5",
         published=(*_pair("stobatch", 29.78, 28.31, "section 4"), *_pair("securesgd", 8.99, 8.72, "section 4")),
         obstacle=_TINY,

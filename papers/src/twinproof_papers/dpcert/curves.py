@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from twinproof_papers.catalogue.dpcert import TABLE_2_MEASURES, table_2_key, table_2_values
 from twinproof_papers.cell import Cell, Measured
@@ -33,13 +33,9 @@ from twinproof_papers.dpcert.methods import (
     sources_of,
     values,
 )
-from twinproof_papers.drawing import draw_panels
 from twinproof_papers.experiment import Options
 from twinproof_papers.findings import Findings, Line, Panel, Table
 from twinproof_papers.smoothing import FGSM_SIZES, radii_of
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 RADIUS_AXIS = "certified radius (l2, inputs in [0, 1])"
 
@@ -91,6 +87,9 @@ class CertifiedCurves:
             notes=(READING, PRINTED),
             tables=() if of_table else (self._numbers(done),),
             cells_in=TABLE_2 if of_table else "",
+            columns=len(self.groups) * len(self.sigmas),
+            # Groups have names of their own, which then stand under their panels.
+            names="above" if len(self.groups) == 1 else "below",
         )
 
     def _numbers(self, done: Sequence[Measured]) -> Table:
@@ -104,12 +103,6 @@ class CertifiedCurves:
         ]
         header = ("data", "sigma", "line", "average certified radius", f"certified at {PUBLISHED_RADIUS:g}, %")
         return Table("The lines in two numbers", header, tuple(dict.fromkeys(rows)))
-
-    def figure(self, findings: Findings, caption: str) -> Figure:
-        """A row for each data set; groups have names of their own, which then stand under their panels."""
-        columns = len(self.groups) * len(self.sigmas)
-        alone = len(self.groups) == 1
-        return draw_panels(findings.panels, caption, columns=columns, names_above=alone, names_below=not alone)
 
 
 READING = "certified accuracy: right, answered, and with a radius of at least the one on the axis; abstentions are never right"
@@ -215,6 +208,8 @@ class RadiusDistribution:
             notes=("an image without an answer, or with a wrong one, counts in the place before 0, whatever its radius",),
             tables=(self._numbers(done, source),),
             cells_in=TABLE_2,
+            columns=1,
+            names="above",
         )
 
     def _numbers(self, done: Sequence[Measured], source: str) -> Table:
@@ -228,10 +223,6 @@ class RadiusDistribution:
         )
         header = ("method", "not right, %", *(f"radius of at least {radius:g}, %" for radius in _SHOWN))
         return Table(f"{source}, sigma {self.sigma:g}", header, rows)
-
-    def figure(self, findings: Findings, caption: str) -> Figure:
-        """One panel."""
-        return draw_panels(findings.panels, caption, columns=1, names_above=True)
 
 
 def binned(sigma: float) -> dict[float, Reading]:
@@ -275,11 +266,9 @@ class Fgsm:
             ),
             tables=(self._numbers(done),),
             cells_in=TABLE_2,
+            columns=len(SIGMAS),
+            names="above",
         )
-
-    def figure(self, findings: Findings, caption: str) -> Figure:
-        """A row for each data set."""
-        return draw_panels(findings.panels, caption, columns=len(SIGMAS), names_above=True)
 
     def _numbers(self, done: Sequence[Measured]) -> Table:
         """Accuracy at each size; what was trained without noise is one model for all sigmas, and stands once."""

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from twinproof_papers.cell import Cell, Measured, Numbers
 from twinproof_papers.dpcert.curves import RADIUS_AXIS
@@ -25,13 +25,9 @@ from twinproof_papers.dpcert.methods import (
     setups_of,
     sources_of,
 )
-from twinproof_papers.drawing import draw_panels
 from twinproof_papers.experiment import Options
 from twinproof_papers.findings import Findings, Line, Panel, Table
 from twinproof_papers.smoothing import sigma_name
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 BINS_PER_DECADE = 10
 _DIGITS = 6  # of a mean or a correlation; the smallest difference that means anything is in the third
@@ -188,10 +184,6 @@ class _MetricFigure:
         """Figure 5, which has all of its cells, where it is about the same data set and sigma."""
         return _FIGURE_5 if (self.setup, self.sigma) == (MNIST, 0.5) else ""
 
-    def figure(self, findings: Findings, caption: str) -> Figure:
-        """Three panels in a row."""
-        return draw_panels(findings.panels, caption, columns=3, names_above=True)
-
 
 @dataclass(frozen=True)
 class MetricHistograms(_MetricFigure):
@@ -212,7 +204,7 @@ class MetricHistograms(_MetricFigure):
             for metric, words in SHOWN.items()
         )
         short = short_numbers(done, self.sigma, tuple(SHOWN))
-        return Findings(panels, notes=_NOTES, tables=(self._medians(done, source),), short=short)
+        return Findings(panels, notes=_NOTES, tables=(self._medians(done, source),), short=short, names="above")
 
     def _medians(self, done: Sequence[Measured], source: str) -> Table:
         """The middle image of each model, the mean over trainings; and of how many images the curvature did not settle."""
@@ -244,7 +236,8 @@ class MetricAgainstRadius(_MetricFigure):
             )
             for metric, words in SHOWN.items()
         )
-        return Findings(panels, notes=_NOTES, tables=(self._correlations(done, source),), cells_in=self.cells_in)
+        tables = (self._correlations(done, source),)
+        return Findings(panels, notes=_NOTES, tables=tables, cells_in=self.cells_in, names="above")
 
     def _relations(self, done: Sequence[Measured], method: str, source: str, metric: str) -> list[dict[str, Any]]:
         found = repetitions(done, Model(method, source, self.sigma))
@@ -290,7 +283,7 @@ class MetricSplits(_MetricFigure):
             for side in words
             for threshold in THRESHOLDS
         )
-        return Findings(panels, notes=_NOTES, cells_in=self.cells_in)
+        return Findings(panels, notes=_NOTES, cells_in=self.cells_in, names="above")
 
     def _side(self, threshold: float, side: str) -> Reading:
         def read(one: Measured) -> Histogram:

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from statistics import median
-from typing import TYPE_CHECKING
 
 from twinproof.errors import ConfigError
 from twinproof.rounding import format_down
@@ -39,12 +38,8 @@ from twinproof_papers.dpcert.methods import (
     sources_of,
     values,
 )
-from twinproof_papers.drawing import draw_panels
 from twinproof_papers.experiment import Options
 from twinproof_papers.findings import Estimate, Findings, Line, Panel, Table
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 LEAST_GAP: Mapping[str, float] = {"%": 0.5, RADIUS: 0.005}
 """The smallest gap that a share is given of, by unit: more than one training usually differs from the next (``spread``)."""
@@ -232,11 +227,9 @@ class Table2:
             ours=ours,
             notes=(*_NOTES, *([SPREAD_NOTE] if spread else [])),
             tables=(*(_of_paper(source, ours) for source in sources), against_the_best(sources, ours), *spread),
+            columns=len(SIGMAS),
+            names="above",
         )
-
-    def figure(self, findings: Findings, caption: str) -> Figure:
-        """The curves behind the table, as in Figure 7: a row for each data set."""
-        return draw_panels(findings.panels, caption, columns=len(SIGMAS), names_above=True)
 
 
 def _readings(sigma: float) -> dict[str, Reading]:
@@ -294,20 +287,19 @@ class Sensitivity:
 
     def findings(self, done: Sequence[Measured]) -> Findings:
         """Accuracy at each value; certified accuracy beside it, which the paper does not give."""
+        sources = sources_of(done)
         ours = {
             self._key(source, value): values(done, self._model(source, value), accuracy)
-            for source in sources_of(done)
+            for source in sources
             for value in self._values(done, source)
         }
         return Findings(
-            tuple(self._panel(done, source) for source in sources_of(done)),
+            tuple(self._panel(done, source) for source in sources),
             ours=ours,
             notes=("the authors compared these settings on the test set, and so does this table: it chooses nothing",),
+            columns=len(sources),
+            names="above",
         )
-
-    def figure(self, findings: Findings, caption: str) -> Figure:
-        """A panel for each data set."""
-        return draw_panels(findings.panels, caption, columns=len(findings.panels), names_above=True)
 
     def _key(self, source: str, value: float) -> str:
         return f"{source} {self.words} {value:g}"

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from twinproof.errors import ConfigError, ModelError
+from twinproof import checks
+from twinproof.errors import ModelError
 from twinproof_papers.example_metrics.subject import (
     check_subject,
     in_batches,
@@ -55,10 +56,8 @@ class Iteration:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.tolerance) and self.tolerance > 0):
-            raise ConfigError("the tolerance cannot be used", where="tolerance", got=self.tolerance, wanted="above 0, finite")
-        if self.most_steps < 1:
-            raise ConfigError("there are no steps", where="most_steps", got=self.most_steps, wanted="at least 1")
+        checks.positive(tolerance=self.tolerance)
+        checks.whole(1, most_steps=self.most_steps)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from twinproof.errors import ConfigError, DataError, ModelError
+from twinproof import checks
+from twinproof.errors import DataError, ModelError
 from twinproof_papers.example_metrics.subject import check_subject, in_batches, lengths, measuring, rows_at_once
 
 # Keeps the published ratio finite: added to every coordinate of the difference.
@@ -42,12 +43,9 @@ class LipschitzSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("size", "step_size", "start_deviation"):
-            if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
-                raise ConfigError(f"{name} cannot be used", where=name, got=getattr(self, name), wanted="a finite number > 0")
-        for name, least in (("steps", 1), ("corner_steps", 1), ("restarts", 0), ("seed", 0)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name} cannot be used", where=name, got=getattr(self, name), wanted=f"at least {least}")
+        checks.positive(size=self.size, step_size=self.step_size, start_deviation=self.start_deviation)
+        checks.whole(1, steps=self.steps, corner_steps=self.corner_steps)
+        checks.whole(0, restarts=self.restarts, seed=self.seed)
 
 
 @dataclass(frozen=True)

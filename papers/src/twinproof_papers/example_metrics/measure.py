@@ -1,4 +1,4 @@
-"""All metrics of a network's examples, and of a run's test set with their relation to its certificates."""
+"""All metrics of a network's examples, and their relation to a run's certificates."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from twinproof.certification.record import find_certification
 from twinproof.compute.devices import resolve_device
 from twinproof.data.record import Dataset
-from twinproof.errors import ConfigError, ModelError, RunError
-from twinproof.progress import Progress, Silent
+from twinproof.errors import ModelError, RunError
 from twinproof.runs.certificates import Certificate
 from twinproof.runs.run import Run
 from twinproof_papers.cell import Numbers
@@ -22,7 +21,6 @@ from twinproof_papers.example_metrics.curvature import Iteration, input_gradient
 from twinproof_papers.example_metrics.lipschitz import LipschitzEstimates, LipschitzSettings, local_lipschitz
 from twinproof_papers.example_metrics.relation import (
     ExampleMetrics,
-    MetricRelation,
     log_histogram,
     measured_metrics,
     metric_values,
@@ -30,8 +28,6 @@ from twinproof_papers.example_metrics.relation import (
 )
 from twinproof_papers.example_metrics.subject import penultimate
 from twinproof_papers.smoothing import Smoothing, certified_copies, sigma_name
-
-_STAGES = 4
 
 
 @dataclass(frozen=True)
@@ -42,33 +38,8 @@ class MetricSettings:
     lipschitz: LipschitzSettings = field(default_factory=LipschitzSettings)
 
 
-@dataclass(frozen=True)
-class MeasuredRun:
-    """What ``measure_run`` found; no relations where the run is not certified."""
-
-    settings: MetricSettings
-    examples: tuple[ExampleMetrics, ...]
-    relations: tuple[MetricRelation, ...]
-
-    def summary(self) -> dict[str, Any]:
-        """Plain JSON values: settings, for each metric its mean, median, extremes and histogram, and the relations."""
-        return {
-            "settings": asdict(self.settings),
-            "examples": len(self.examples),
-            "not_converged": sum(not example.hessian_converged for example in self.examples),
-            "metrics": {name: _described(self.examples, name) for name in measured_metrics(self.examples)},
-            "radius": {relation.metric: relation.as_dict() for relation in self.relations},
-        }
-
-
 def measure_examples(
-    model: nn.Module,
-    inputs: Tensor,
-    labels: Tensor,
-    *,
-    settings: MetricSettings | None = None,
-    batch_size: int | None = None,
-    progress: Progress | None = None,
+    model: nn.Module, inputs: Tensor, labels: Tensor, *, batch_size: int | None = None
 ) -> list[ExampleMetrics]:
     """Every metric at every input (floats in [0, 1]); examples are numbered from 0. ``model`` is left as it was found.
 
@@ -78,14 +49,10 @@ def measure_examples(
     A number is a function of its own example and its place: batches change it by the rounding of the network's arithmetic
     alone. That is a few digits behind the fifth in float32, but for the descending ``_code`` loops, which magnify it.
     """
-    chosen, teller = settings or MetricSettings(), progress or Silent()
-    teller.start("metrics", _STAGES)
+    chosen = MetricSettings()
     slopes = input_gradient_norms(model, inputs, labels, batch_size=batch_size)
-    teller.advance()
     bends = input_hessian_norms(model, inputs, labels, settings=chosen.hessian, batch_size=batch_size)
-    teller.advance()
     moves = local_lipschitz(model, inputs, settings=chosen.lipschitz, batch_size=batch_size)
-    teller.advance()
     columns = {
         "index": list(range(len(labels))),
         "label": labels.tolist(),
@@ -101,35 +68,7 @@ def measure_examples(
     if features is not None:
         inner = local_lipschitz(features, inputs, settings=chosen.lipschitz, batch_size=batch_size)
         columns |= _lipschitz_columns("lipschitz_penultimate", inner)
-    teller.advance()
     return [ExampleMetrics(**dict(zip(columns, row, strict=True))) for row in zip(*columns.values(), strict=True)]
-
-
-def measure_run(
-    run: Run,
-    dataset: Dataset,
-    *,
-    limit: int | None = None,
-    device: str = "auto",
-    settings: MetricSettings | None = None,
-    batch_size: int | None = None,
-    progress: Progress | None = None,
-) -> MeasuredRun:
-    """Measures the first ``limit`` test inputs of ``run`` (None: all), and relates them to its certificates, if it has any."""
-    if limit is not None and limit < 1:
-        raise ConfigError("there is nothing to measure", where="limit", got=limit, wanted="at least 1 input")
-    run.refuse_other_data(dataset)
-    certificates = _certificates(run)
-    chosen = settings or MetricSettings()
-    stored = torch.from_numpy(dataset.test.inputs[:limit].astype(np.float32))
-    labels = torch.from_numpy(dataset.test.labels[:limit].copy())
-    model = run.model(resolve_device(device))
-    examples = measure_examples(
-        model, stored / dataset.levels, labels, settings=chosen, batch_size=batch_size, progress=progress
-    )
-    measured = {example.index for example in examples}
-    overlaps = any(certificate.index in measured for certificate in certificates)
-    return MeasuredRun(chosen, tuple(examples), relate(examples, certificates) if overlaps else ())
 
 
 def _certificates(run: Run) -> list[Certificate]:
@@ -166,7 +105,7 @@ def _described(examples: Sequence[ExampleMetrics], metric: str) -> dict[str, Any
         "median": float(np.median(values)),
         "smallest": float(values.min()),
         "largest": float(values.max()),
-        "histogram": log_histogram(values).as_dict(),
+        "histogram": asdict(log_histogram(values)),
     }
 
 
@@ -175,7 +114,7 @@ KIND = "example metrics"
 
 @dataclass(frozen=True)
 class ExampleMeasurement:
-    """The metrics of the images that ``after`` certified, with the settings of ``twinproof.evaluation.example_metrics``."""
+    """The metrics of the images that ``after`` certified."""
 
     after: Smoothing
 
@@ -185,19 +124,18 @@ class ExampleMeasurement:
 
     def numbers(self, run: Run, dataset: Dataset, *, device: str) -> Numbers:
         """Measures ``run`` once, and relates it to its certificates at every sigma."""
-        measured = measure_run(run, dataset, limit=self.after.limit, device=device, settings=MetricSettings())
-        copies = certified_copies(run, self.after.sigmas)
-        summary = measured.summary()
+        run.refuse_other_data(dataset)
+        stored = torch.from_numpy(dataset.test.inputs[: self.after.limit].astype(np.float32))
+        labels = torch.from_numpy(dataset.test.labels[: self.after.limit].copy())
+        examples = measure_examples(run.model(resolve_device(device)), stored / dataset.levels, labels)
         return {
             "clean": run.record["accuracy"]["value"],
-            "examples": summary["examples"],
-            "not_converged": summary["not_converged"],
-            "metrics": summary["metrics"],
+            "examples": len(examples),
+            "not_converged": sum(not example.hessian_converged for example in examples),
+            "metrics": {name: _described(examples, name) for name in measured_metrics(examples)},
             "radius": {
-                sigma_name(sigma): {
-                    relation.metric: relation.as_dict() for relation in relate(measured.examples, _certificates(copy))
-                }
-                for sigma, copy in copies.items()
+                sigma_name(sigma): {name: asdict(found) for name, found in relate(examples, _certificates(copy)).items()}
+                for sigma, copy in certified_copies(run, self.after.sigmas).items()
             },
         }
 

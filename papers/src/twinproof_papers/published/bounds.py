@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
-
 from twinproof.certification.bounds import HGM, Charge, Composition
-from twinproof.certification.two_noise_bounds import Rates, composition_radius
 from twinproof.guarantee import Status
-from twinproof.layers.fixed_draws import PSI
 from twinproof.layers.noise_placement import BOTH_PLACES
 
 PAPER_DELTA = 1e-5
@@ -55,13 +50,3 @@ class PublishedComposition(Composition):
     )
     charge = Charge.CLAIMED
     place = BOTH_PLACES
-
-
-def appendix_n_radius(low: ArrayLike, high: ArrayLike, drawn: Rates, psi: float = PSI) -> NDArray[np.float64]:
-    """The published size: Corollary 1 for the scales as stated, psi times those ``drawn`` (whose rates these are). Refuted.
-
-    Only noise that is drawn anew at inference makes an answer random: the draws that are kept are part of the model. Under one
-    noise of scale 1, pA = 0.9 and pB = 0.1 claim 1.0986 and the truth is 1.6094; drawn with psi = 2 the claim is the same, and
-    the answer changes at 0.8047. Of two noises in one pass the claim is true up to psi = 2, and false at psi = 10.
-    """
-    return np.asarray(psi * composition_radius(low, high, drawn), dtype=np.float64)

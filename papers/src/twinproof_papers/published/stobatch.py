@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
@@ -385,23 +384,7 @@ def published_source(settings: ResolvedConfig, source: PlainGradients, model: nn
     return PublishedStoBatch(training, source.records, model, key, source.ranks)
 
 
-class Claim(Protocol):
-    """The settings by which the noise is sized."""
-
-    @property
-    def epsilon(self) -> float | None:
-        """What the paper claims."""
-
-    @property
-    def batch_size(self) -> int:
-        """Records of a batch."""
-
-    @property
-    def records(self) -> int:
-        """Declared number of training records."""
-
-
-def trainers_of(settings: Claim) -> LocalTrainers:
+def trainers_of(settings: ResolvedConfig) -> LocalTrainers:
     """The local trainers that the settings describe: one, which is Algorithm 1, where they say nothing."""
     given: TrainersConfig | None = getattr(settings, "trainers", None)
     return ONE_TRAINER if given is None else LocalTrainers(given.count, given.per_step)
@@ -412,13 +395,18 @@ def published_network(network: nn.Module, shape: tuple[int, ...]) -> nn.Sequenti
     return with_fixed_draws(with_two_noises(network, shape, 1.0, 1.0, Law.LAPLACE), shape)
 
 
-def size_noise(network: nn.Module, settings: Claim) -> None:
-    """Gives the noise of ``published_network`` the paper's scales for the claim in ``settings``, over psi."""
+def prepare(network: nn.Module, settings: ResolvedConfig) -> None:
+    """``size_noise`` for the claim in ``settings``, whose batches and trainers are checked first."""
     refuse_one_batch(settings.records, settings.batch_size)
     trainers_of(settings).refuse(settings.records, settings.batch_size)
+    size_noise(network, settings.epsilon, settings.batch_size)
+
+
+def size_noise(network: nn.Module, epsilon: float | None, batch: int) -> None:
+    """Gives the noise of ``published_network`` the paper's scales for the claim ``epsilon``, over psi."""
     two, _ = fixed_draws_of(network)
     if two.hidden.before is None:
         raise ModelError("the network has no first layer", where="network", got=str(network), wanted="a first layer")
-    noise = paper_noise(settings.epsilon, settings.batch_size, two.hidden.before, two.hidden.noise.shape)
+    noise = paper_noise(epsilon, batch, two.hidden.before, two.hidden.noise.shape)
     two.input_noise.set_deviation(noise.on_input / PSI)
     two.hidden.noise.set_deviation(noise.on_layer / PSI)

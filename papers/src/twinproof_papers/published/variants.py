@@ -62,6 +62,6 @@ STOBATCH = Variant(
     optimizer=_adam,
     default_network=lambda shape: stobatch_network(shape, _SMALLEST_SIDE),
     network=stobatch.published_network,
-    prepare=stobatch.size_noise,
+    prepare=stobatch.prepare,
     constraint=FixedDrawsConstraint,
 )

@@ -1,4 +1,7 @@
-"""Plain training, which protects nobody: what a private step would like to be as fast as."""
+"""Plain training, which protects nobody, and ``torch.func.vmap(grad)``: what a reader of the torch tutorial would write.
+
+The first is what a private step would like to be as fast as, the second the answer that the others must agree with.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,10 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
-from speed.graphs import captured
-from speed.peers.peer import Answer, NotRun, Peer, Step, added
+from speed.peers.peer import Answer, NotRun, Peer, Step, added, captured, clipped_sum
 from speed.workloads import Task
 
 
@@ -50,3 +53,24 @@ SGD = (
     Peer("plain SGD, channels last", "sgd", channels_last, private=False),
     Peer("plain SGD, CUDA graph", "sgd", graph, private=False),
 )
+
+
+def per_record(task: Task) -> Step:
+    """One record's mean loss over its copies, mapped over records."""
+    model = task.model()
+    values = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    parts = list(task.passes())
+
+    def loss(weights: dict[str, Tensor], copies: Tensor, label: Tensor) -> Tensor:
+        return F.cross_entropy(functional_call(model, weights, (copies,)), label.expand(copies.shape[0]))
+
+    mapped = vmap(grad(loss), in_dims=(None, 0, 0))
+
+    def clipped(inputs: Tensor, labels: Tensor) -> Answer:
+        found = mapped(values, inputs, labels)
+        return clipped_sum(found.keys(), list(found.values()))
+
+    return Step(lambda: added(clipped(*part) for part in parts))
+
+
+VMAP_GRAD = (Peer("torch vmap(grad)", "vmap", per_record),)
