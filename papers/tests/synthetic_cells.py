@@ -8,8 +8,7 @@ from typing import Any
 from twinproof_papers.cell import Cell, Measured
 from twinproof_papers.experiment import in_paper_scale
 from twinproof_papers.methods import METHODS, MethodOfPaper, promised
-from twinproof_papers.rereading import PUBLISHED, bounds_for
-from twinproof_papers.under_attack import UnderAttack
+from twinproof_papers.under_attack import PUBLISHED, UnderAttack, bounds_for
 
 MADE = {"device": "cpu: test", "versions": {"torch": "2"}, "date": "2026-01-01T00:00:00Z", "seconds": 1.0}
 # (cell, attack, size in the papers' scale) -> share of test images; the attack is "" where there is none.

@@ -34,7 +34,7 @@ from twinproof_papers.findings import Findings, Line, Panel
 from twinproof_papers.making import make_cells
 from twinproof_papers.methods import MNIST, cells_of
 from twinproof_papers.reproduce import PICTURE, REPRODUCTIONS, figure_of, reproduce
-from twinproof_papers.rereading import COMPOSITION, PUBLISHED, TIGHT, Rereading
+from twinproof_papers.under_attack import COMPOSITION, PUBLISHED, TIGHT, Rereading
 
 WHOLE = (
     [f"hgm-fig{number}" for number in range(1, 7)]

@@ -11,7 +11,7 @@ from scipy.special import betaincinv, ndtri
 from twinproof.certification.record import CertificateSettings
 from twinproof.errors import CheckFailed
 from twinproof.layers.noise_placement import BOTH_PLACES
-from twinproof_papers.rereading import COMPOSITION, HGM, PIXELDP, PUBLISHED, TIGHT, Rereading, bounds_for, recorded_rule
+from twinproof_papers.under_attack import COMPOSITION, HGM, PIXELDP, PUBLISHED, TIGHT, Rereading, bounds_for, recorded_rule
 from work_settings import CERTIFICATES, changed
 
 DRAWS, ALPHA, SIGMA, NORM = 10_000, 0.001, 0.5, 4.0

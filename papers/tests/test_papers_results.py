@@ -30,9 +30,9 @@ from twinproof_papers.experiment import Options
 from twinproof_papers.making import make_cells
 from twinproof_papers.methods import MNIST, cells_of
 from twinproof_papers.reproduce import PAGE, PICTURE, REPRODUCTIONS, Reproduced, reproduce
-from twinproof_papers.rereading import Rereading
 from twinproof_papers.results_file import FILE, Record, common, merged, read_cells, results_record, results_text, without
 from twinproof_papers.results_file import FILE as RESULTS
+from twinproof_papers.under_attack import Rereading
 
 
 def test_the_list_names_everything_and_says_what_runs(call: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

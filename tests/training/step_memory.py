@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 from training_problems import CLASSES, CPU, LEVELS, PLAN, problem
 
-from speed.memory import step_bytes
+from speed.timing import step_bytes
 from twinproof.data.record import Split
 from twinproof.training.per_example.fast import FastPath
 from twinproof.training.per_example.paths import PerExamplePath, RecordGradients, RecordLoss

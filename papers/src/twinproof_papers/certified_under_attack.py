@@ -18,7 +18,7 @@ from twinproof_papers.conventional import Lineup, accuracy_panel
 from twinproof_papers.experiment import Options
 from twinproof_papers.findings import Findings, Line, Panel
 from twinproof_papers.methods import METHODS, MNIST, Setup, cells_of, check_bounds, check_promises
-from twinproof_papers.rereading import HGM, PIXELDP, PUBLISHED, TIGHT
+from twinproof_papers.under_attack import HGM, PIXELDP, PUBLISHED, TIGHT
 
 _FIRST, _SECOND = "hgm-pixeldp", "pixeldp"
 # Each method with the bound of its paper; PixelDP's holds, Eq. 10 as printed does not.

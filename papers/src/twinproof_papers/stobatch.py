@@ -22,7 +22,7 @@ from twinproof_papers.conventional import Lineup, accuracy_panel
 from twinproof_papers.experiment import Options
 from twinproof_papers.findings import Findings, Line, Panel, Table, over_repetitions
 from twinproof_papers.methods import METHODS, MNIST, MNIST_NOT_PRIVATE, cells_of, check_bounds, check_promises, promised
-from twinproof_papers.rereading import COMPOSITION, PIXELDP, PUBLISHED, TIGHT
+from twinproof_papers.under_attack import COMPOSITION, PIXELDP, PUBLISHED, TIGHT
 
 _EPSILON = 1.0
 _FGSM = "fgsm"

@@ -11,7 +11,7 @@ import numpy as np
 
 from synthetic_cells import MADE
 from twinproof_papers.cell import Cell, Measured
-from twinproof_papers.example_metrics.relation import group_by_radius, log_histogram, spearman, split_at_radius
+from twinproof_papers.example_metrics.measure import group_by_radius, log_histogram, spearman, split_at_radius
 from twinproof_papers.smoothing import Smoothing, radii_of, sigma_name
 
 Values = np.ndarray[Any, np.dtype[np.float64]]

@@ -23,8 +23,7 @@ from twinproof.layers.networks import build_network
 from twinproof.runs.run import Run
 from twinproof_papers.example_metrics.curvature import input_gradient_norms, input_hessian_norms
 from twinproof_papers.example_metrics.lipschitz import local_lipschitz
-from twinproof_papers.example_metrics.measure import ExampleMeasurement, measure_examples
-from twinproof_papers.example_metrics.relation import METRICS, ExampleMetrics
+from twinproof_papers.example_metrics.measure import METRICS, ExampleMeasurement, ExampleMetrics, measure_examples
 from twinproof_papers.example_metrics.subject import (
     MOST,
     bytes_of_row,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from twinproof.errors import DataError
 from twinproof.runs.certificates import ABSTAIN, Certificate
-from twinproof_papers.example_metrics.relation import (
+from twinproof_papers.example_metrics.measure import (
     ExampleMetrics,
     group_by_radius,
     log_edges,
