@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 import attack_mnist
 from attack_mnist import Answers, NoiseLayer, Victim
-from speed.timing import Times
 from twinproof.attacks.objective import Expectation, Objective
 from twinproof.certification.smoothed import smooth
 from twinproof.evaluation.accuracy import mean_interval
@@ -52,30 +51,6 @@ def results(*, crossing: bool = False) -> dict[str, Any]:
 
     sizes = [at(0.5, 0.6, (0.9, 0.8), (0.7, 0.75)), at(1.0, 0.5, (0.6, 0.45), (0.3, 0.55))]
     return {"sizes": sizes, "crossing": crossing}
-
-
-def test_a_step_is_a_share_of_its_attack_and_ratios_are_taken_inside_a_turn() -> None:
-    attack, gradient = Times((10.0, 60.0, 40.0)), Times((1.0, 2.0, 4.0))
-    found = attack_mnist.step_times(attack, 10, {"gradient": gradient})
-    assert found == {"seconds_per_step": 4.0, "seconds_per": {"gradient": 2.0}, "ratio_to": {"gradient": 1.0}}
-    assert attack.median / 10 / gradient.median == 2.0  # medians of each side would have said so
-
-
-def test_one_row_for_each_size() -> None:
-    first, second = attack_mnist.curve_rows(results())
-    assert first == {
-        "size": 0.5,
-        "certified": 0.6,
-        "paper_network": 0.9,
-        "paper_smoothed": 0.8,
-        "network": 0.7,
-        "smoothed": 0.75,
-        "abstained": 0.05,
-        "margin": 0.15,
-        "flips": 0,
-    }
-    assert second["margin"] == -0.05  # the papers' attack was the lower one; the bare network does not count
-    assert set(attack_mnist.CURVES.values()) | {"size", "flips"} == set(first)
 
 
 def test_a_drop_is_taken_over_pairs() -> None:

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
-import pytest
 from recipe_fixtures import on_one_thread as on_one_thread
 from recipe_fixtures import source as source
-from small_runs import run_json
 
-from twinproof.cli.main import run as run_command
-from twinproof.cli.train import assignments
 from twinproof.recipes.config import parse_train_config
 from twinproof.recipes.noise_layer import NoiseLayerConfig, settled_noise
 from twinproof_papers.published.formulas import paper_classic_sigma, paper_extended_sigma
@@ -40,17 +34,3 @@ def test_the_published_variant_uses_the_printed_formulas() -> None:
     printed = settled_noise(_noise("hgm-pixeldp"), MNIST, _DEVIATIONS)[1]
     assert printed == paper_extended_sigma(4.0, 1e-5) * (0.1 / 28)
     assert printed < settled_noise(_noise("hgm-pixeldp"), MNIST)[1]
-
-
-def test_the_command_takes_the_layers_settings(capsys: pytest.CaptureFixture[str], source: Path, tmp_path: Path) -> None:
-    sets = ["noise_layer.attack_bound=0.05", "variant=published", "steps=2", "batch_size=20", "data.ranges={'*'=[0.0,1.0]}"]
-    command = ["train", "--data", str(source), "--recipe", "hgm-pixeldp", "--out", str(tmp_path / "run"), "--json"]
-    command += [part for item in sets for part in ("--set", item)]
-    with pytest.raises(SystemExit) as ended:
-        run_command(command)
-    assert ended.value.code in (0, None)
-    assert json.loads(capsys.readouterr().out)["status"] == "none"
-    config = run_json(tmp_path / "run")["config"]
-    assert (config["noise_layer"]["attack_bound"], config["variant"]) == (0.05, "published")
-    assert config["sigma"] == paper_extended_sigma(4.0, 1e-5) * 0.05
-    assert assignments(sets[:2]) == {"noise_layer": {"attack_bound": 0.05}, "variant": "published"}
