@@ -32,7 +32,7 @@ from twinproof.recipes import train as train_module
 from twinproof.recipes.train import train
 from twinproof.runs.dataset import load_run_data
 from twinproof.runs.run import Run
-from twinproof.training.checkpoint import load_checkpoint, save_checkpoint
+from twinproof.training.loop import load_checkpoint, save_checkpoint
 
 DIGITS: dict[str, Any] = {
     "data": {"source": "digits"},
