@@ -20,7 +20,7 @@ from twinproof.compute.ranks import Ranks, Share, gone
 from twinproof.data.record import Dataset
 from twinproof.errors import RunError, SystemFault
 from twinproof.runs.run import Run
-from twinproof.training import step_sums as device_memory
+from twinproof.training import passes as device_memory
 from twinproof_papers import making
 from twinproof_papers.cell import Basis, Cell, CellStore, Failure, Measured, Outcome, made_in
 from twinproof_papers.experiment import Options

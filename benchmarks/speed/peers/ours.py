@@ -24,10 +24,11 @@ from twinproof.data.record import Split
 from twinproof.keys import Key
 from twinproof.privacy.ledger import Ledger
 from twinproof.privacy.plan import Plan, PrivateExecution, flat_clip_weights
-from twinproof.training.loop import PrivateGradients, Update, mean_cross_entropy
+from twinproof.training.loop import Update, mean_cross_entropy
 from twinproof.training.passes import Augmentation, Batching, DeviceRecords, layers_draw, pass_mode
 from twinproof.training.per_example import PerExamplePath, VmapPath, choose_path
 from twinproof.training.per_example.gradients import SCRATCH
+from twinproof.training.sources import PrivateGradients
 
 
 @cache

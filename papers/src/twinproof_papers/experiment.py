@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from twinproof import checks
-from twinproof.data.sources import ROOT_VARIABLE, describe_sources
+from twinproof.data.load import ROOT_VARIABLE, describe_sources
 
 if TYPE_CHECKING:
     from twinproof_papers.reproduce import Reproduction

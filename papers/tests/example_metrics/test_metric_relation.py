@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from twinproof.errors import DataError
-from twinproof.runs.certificates import ABSTAIN, Certificate
+from twinproof.runs.records import ABSTAIN, Certificate
 from twinproof_papers.example_metrics.measure import (
     ExampleMetrics,
     group_by_radius,

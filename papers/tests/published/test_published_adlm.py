@@ -28,7 +28,7 @@ from twinproof.recipes.config import ResolvedConfig, parse_train_config
 from twinproof.recipes.registry import RECIPES
 from twinproof.recipes.resolve import resolve
 from twinproof.recipes.train import train
-from twinproof.training.loop import GradientSource
+from twinproof.training.sources import GradientSource
 from twinproof_papers.published.adlm import OneDraw, paper_output_sensitivity
 
 
