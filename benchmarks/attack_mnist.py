@@ -20,10 +20,8 @@ from __future__ import annotations
 import argparse
 import math
 import shlex
-import shutil
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -35,7 +33,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dpcert_mnist import SETTINGS
+from dpcert_mnist import short_lived_run
 from speed.timing import Times, take_turns
 from twinproof.attacks.objective import Expectation, Objective, Plain, Smoothed, untouched
 from twinproof.attacks.run import run_attack
@@ -53,12 +51,10 @@ from twinproof.evaluation.protocols import AttackPlan
 from twinproof.evaluation.under_attack import JUDGING, attack
 from twinproof.files import write_json
 from twinproof.keys import Key
-from twinproof.recipes.train import train
 from twinproof.runs.layout import software_versions, utc_now
 from twinproof.runs.records import ABSTAIN
 from twinproof.runs.run import Run, load_run_data
 
-SIGMA = 0.5
 PLAN = AttackPlan("l2", (0.25, 0.5, 0.75, 1.0, 1.5), ("fgsm", "pgd"), steps=20, draws=8)
 DRAWS = (1, 8, 32)
 DRAWS_THREAT = Threat("l2", 1.0)
@@ -170,14 +166,7 @@ def measure(out: Path, trained: Path | None, parts: Sequence[str], effort: Effor
 @contextmanager
 def opened(trained: Path | None, effort: Effort, device: torch.device) -> Iterator[Subject]:
     """The run under attack, in a folder of its own that goes afterwards."""
-    with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder) / "run"
-        if trained is not None:
-            Run.open(trained)
-            shutil.copytree(trained, root)
-        else:
-            changes = {} if effort.training_steps is None else {"steps": effort.training_steps}
-            train({**SETTINGS, "sigma": SIGMA, "seed": 0, **changes}, root)
+    with short_lived_run(trained, effort.training_steps) as root:
         run = Run.open(root)
         yield Subject(run, load_run_data(run), device)
 

@@ -12,12 +12,11 @@ from __future__ import annotations
 import argparse
 import shutil
 import statistics
-import tempfile
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from dpcert_mnist import SETTINGS
+from dpcert_mnist import SETTINGS, short_lived_run
 from twinproof.auditing.audit import audit
 from twinproof.auditing.certificate_search import AttackBudget
 from twinproof.auditing.certificate_verdict import CertificateAudit
@@ -26,13 +25,10 @@ from twinproof.certification.run import certify
 from twinproof.data.record import Dataset
 from twinproof.files import write_json
 from twinproof.keys import Key
-from twinproof.recipes.train import train
 from twinproof.rounding import round_down
 from twinproof.runs.layout import update_run_json
 from twinproof.runs.records import format_certificates, read_certificates
 from twinproof.runs.run import Run, load_run_data
-
-SIGMA = 0.5
 
 
 def main() -> None:
@@ -48,19 +44,13 @@ def main() -> None:
     parser.add_argument("--votes", type=int, default=AttackBudget().votes)
     arguments = parser.parse_args()
     budget = AttackBudget(arguments.steps, arguments.draws, arguments.restarts, votes=arguments.votes)
-    with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder) / "run"
-        if arguments.run is not None:
-            shutil.copytree(arguments.run, root)
-        else:
-            changes = {} if arguments.training_steps is None else {"steps": arguments.training_steps}
-            train({**SETTINGS, "sigma": SIGMA, "seed": 0, **changes}, root)
+    with short_lived_run(arguments.run, arguments.training_steps) as root:
         dataset = load_run_data(Run.open(root))
         sampling = Sampling(100, 10_000, 0.001)
         certified = certify(
             Run.open(root), dataset, sampling=sampling, limit=arguments.limit, key=Key.from_seed(0), overwrite=True
         )
-        planted = double_radii(Path(shutil.copytree(root, Path(folder) / "planted")))
+        planted = double_radii(Path(shutil.copytree(root, root.with_name("planted"))))
         true, doubled = (attacked(where, dataset, budget) for where in (root, planted))
         accuracy = Run.open(root).record["accuracy"]["value"]
     settings = true.settings

@@ -20,6 +20,18 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from twinproof.auditing.audit import audit as audit_run
+from twinproof.auditing.certificate_search import AttackBudget
+from twinproof.auditing.verify import verify_run
+from twinproof.certification.method import Method, Sampling
+from twinproof.certification.run import certify
+from twinproof.files import write_json
+from twinproof.keys import Key
+from twinproof.recipes.train import train
+from twinproof.runs.run import Run, load_run_data
+
 NORMS = ("l2", "linf", "l1")
 BOUNDS = ("tight", "hgm-complement", "hgm", "pixeldp", "published")
 TRAINING: dict[str, dict[str, Any]] = {
@@ -32,16 +44,6 @@ BUDGET = {"steps": 50, "draws": 16, "restarts": 2, "directions": 8, "rounds": 8,
 
 def one(job: tuple[Path, str, str, int, int, int, dict[str, int]]) -> dict[str, Any]:
     """Certifies, attacks and verifies one copy of the run."""
-    import torch
-
-    from twinproof.auditing.audit import audit as audit_run
-    from twinproof.auditing.certificate_search import AttackBudget
-    from twinproof.auditing.verify import verify_run
-    from twinproof.certification.method import Method, Sampling
-    from twinproof.certification.run import certify
-    from twinproof.keys import Key
-    from twinproof.runs.run import Run, load_run_data
-
     trained, norm, bound, limit, n, wanted, budget = job
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
@@ -111,9 +113,6 @@ def compared(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Trains, runs all pairs, checks and writes."""
-    from twinproof.files import write_json
-    from twinproof.recipes.train import train
-
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--data", choices=sorted(TRAINING), default="mnist")

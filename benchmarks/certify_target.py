@@ -9,19 +9,17 @@ again for each target radius with the same key, and writes draws, seconds and ho
 from __future__ import annotations
 
 import argparse
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from dpcert_mnist import SETTINGS
+from dpcert_mnist import short_lived_run
 from twinproof.certification.method import Sampling
 from twinproof.certification.run import certify
 from twinproof.files import write_json
 from twinproof.keys import Key
-from twinproof.recipes.train import train
 from twinproof.runs.records import Certificate
-from twinproof.runs.run import load_run_data
+from twinproof.runs.run import Run, load_run_data
 
 
 def verdicts(certificates: list[Certificate], radius: float) -> set[int]:
@@ -37,10 +35,9 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=None)
     parser.add_argument("--steps", type=int, default=None, help="fewer training steps, to try the script out")
     arguments = parser.parse_args()
-    changes = {} if arguments.steps is None else {"steps": arguments.steps}
     key, rows = Key.from_seed(0), []
-    with tempfile.TemporaryDirectory() as folder:
-        run = train({**SETTINGS, "sigma": 0.5, "seed": 0, **changes}, Path(folder) / "run")
+    with short_lived_run(None, arguments.steps) as root:
+        run = Run.open(root)
         dataset = load_run_data(run)
         results: dict[float | None, tuple[list[Certificate], float]] = {}
         for target in (None, *arguments.targets):

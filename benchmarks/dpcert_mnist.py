@@ -11,12 +11,23 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import statistics
 import tempfile
 import time
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from twinproof.certification.method import Sampling
+from twinproof.certification.run import certify
+from twinproof.evaluation.certified import summarize
+from twinproof.files import write_json
+from twinproof.keys import Key
+from twinproof.recipes.train import train
+from twinproof.runs.run import Run, load_run_data
 
 PUBLISHED = {0.25: {"acc": 0.9813, "acr": 0.735}, 0.5: {"acc": 0.9774, "acr": 1.246}, 1.0: {"acc": 0.9633, "acr": 1.262}}
 SETTINGS: dict[str, Any] = {
@@ -34,15 +45,21 @@ SETTINGS: dict[str, Any] = {
 RADII = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5)
 
 
+@contextmanager
+def short_lived_run(trained: Path | None, steps: int | None) -> Iterator[Path]:
+    """A run at sigma 0.5, or a copy of ``trained``, in a folder of its own that goes afterwards."""
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder) / "run"
+        if trained is not None:
+            Run.open(trained)
+            shutil.copytree(trained, root)
+        else:
+            train({**SETTINGS, "sigma": 0.5, "seed": 0, **({} if steps is None else {"steps": steps})}, root)
+        yield root
+
+
 def one_run(job: tuple[float, int, dict[str, Any], int | None]) -> dict[str, Any]:
     """Trains, certifies and summarises one (sigma, seed)."""
-    from twinproof.certification.method import Sampling
-    from twinproof.certification.run import certify
-    from twinproof.evaluation.certified import summarize
-    from twinproof.keys import Key
-    from twinproof.recipes.train import train
-    from twinproof.runs.run import load_run_data
-
     sigma, seed, changes, limit = job
     with tempfile.TemporaryDirectory() as folder:
         run = train({**SETTINGS, "sigma": sigma, "seed": seed, **changes}, Path(folder) / "run")
@@ -71,8 +88,6 @@ def one_run(job: tuple[float, int, dict[str, Any], int | None]) -> dict[str, Any
 
 def main() -> None:
     """Runs the grid and writes the results after every finished run."""
-    from twinproof.files import write_json
-
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=3)

@@ -19,6 +19,19 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from tune_house import HELD_OUT, held_out
+from tune_under_attack import Measure, measured
+from twinproof.attacks.search import pgd
+from twinproof.compute.devices import describe_device, resolve_device
+from twinproof.data.load import load
+from twinproof.data.record import DataConfig
+from twinproof.files import write_json
+from twinproof.privacy.mechanisms import calibrate
+from twinproof.recipes.train import train
+from twinproof.runs.layout import software_versions, utc_now
+
 SIZES = (0.025, 0.05, 0.1)
 
 
@@ -41,8 +54,6 @@ def grid(epsilons: list[float]) -> Iterator[dict[str, Any]]:
 
 def settings_of(line: dict[str, Any]) -> dict[str, Any]:
     """The training settings of a line; ``relative`` is sigma times the root of the input's size, as for noise at the input."""
-    from twinproof.privacy.mechanisms import calibrate
-
     unit = calibrate("heterogeneous-analytic", 4.0, 1e-5).sigma
     noise = {
         "place": line.get("place", "first-layer"),
@@ -58,15 +69,6 @@ def settings_of(line: dict[str, Any]) -> dict[str, Any]:
 
 def one(job: tuple[dict[str, Any], int, int | None]) -> dict[str, Any]:
     """Trains and measures one line on held-out training records."""
-    import torch
-
-    from tune_house import HELD_OUT, held_out
-    from tune_under_attack import Measure, measured
-    from twinproof.attacks.search import pgd
-    from twinproof.data.load import load
-    from twinproof.data.record import DataConfig
-    from twinproof.recipes.train import train
-
     line, limit, steps = job
     torch.set_num_threads(1)
     dataset = held_out(load(DataConfig(source="mnist")), HELD_OUT)
@@ -81,11 +83,6 @@ def one(job: tuple[dict[str, Any], int, int | None]) -> dict[str, Any]:
 
 def main() -> None:
     """Runs the grid and writes every finished line."""
-    from tune_house import HELD_OUT
-    from twinproof.compute.devices import describe_device, resolve_device
-    from twinproof.files import write_json
-    from twinproof.runs.layout import software_versions, utc_now
-
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--epsilon", type=float, nargs="+", default=[0.2, 2.0])
