@@ -101,7 +101,7 @@ class _TaskRecords(DeviceRecords):
     def __init__(self, task: Task) -> None:
         super().__init__(Split(np.zeros((0, 1), np.uint8), np.zeros(0, np.int64)), 255, task.device)
         self._floats = task.inputs
-        self._labels = task.labels
+        self.labels = task.labels
 
     def inputs(self, rows: Tensor | slice) -> Tensor:
         return self._floats[rows]
