@@ -23,7 +23,6 @@ from twinproof.keys import Key
 from twinproof.runs.layout import software_versions
 from twinproof.runs.run import Run
 from twinproof_papers import making as measuring
-from twinproof_papers import under_attack as attacked_numbers
 from twinproof_papers.catalogue import EXPERIMENTS
 from twinproof_papers.cell import CELLS, Cell, CellStore, Measured
 from twinproof_papers.experiment import Options
@@ -171,7 +170,7 @@ def test_an_interrupted_cell_goes_on_with_its_run(tmp_path: Path, monkeypatch: p
     (cell,) = cells_of("dpsgd", MNIST, EFFORT, epsilon=4.0)
     store = CellStore(tmp_path)
     with monkeypatch.context() as patched:
-        patched.setattr(attacked_numbers, "attack_run", interrupt)
+        patched.setattr("twinproof.evaluation.under_attack.attack", interrupt)
         with pytest.raises(KeyboardInterrupt):
             make_cells([cell], store, EFFORT)
     assert store.finished(cell) is None

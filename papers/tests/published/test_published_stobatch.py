@@ -92,7 +92,7 @@ def test_batches_are_disjoint_fixed_and_complete() -> None:
     assert torch.equal(batches, fixed_batches(1397, BATCH, KEY))
     assert not torch.equal(batches, fixed_batches(1397, BATCH, Key.from_seed(9)))
     with pytest.raises(ConfigError, match="there are no two batches"):
-        fixed_batches(200, BATCH, KEY)
+        fixed_batches(2 * BATCH - 1, BATCH, KEY)
 
 
 def test_one_draw_is_kept_for_all_records_and_steps_with_the_stated_scale() -> None:
