@@ -32,9 +32,8 @@ import torch
 from twinproof.certification.method import Sampling
 from twinproof.certification.run import certify
 from twinproof.compute.devices import describe_device, resolve_device
-from twinproof.data.config import DataConfig
 from twinproof.data.load import load
-from twinproof.data.record import Dataset, Split
+from twinproof.data.record import DataConfig, Dataset, Split
 from twinproof.errors import UserError
 from twinproof.evaluation.certified import summarize
 from twinproof.files import canonical_json, write_json

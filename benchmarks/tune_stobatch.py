@@ -32,8 +32,8 @@ from tune_house import HELD_OUT, changes_of, held_out, tune_lines
 from tune_under_attack import ATTACK_SIZE, UNDER_ATTACK, Measure, measured
 from twinproof.attacks.search import Attack, Keep, attack_named
 from twinproof.compute.devices import describe_device, resolve_device
-from twinproof.data.config import DataConfig
 from twinproof.data.load import load
+from twinproof.data.record import DataConfig
 from twinproof.errors import UserError
 from twinproof.files import canonical_json, write_json
 from twinproof.recipes.train import train

@@ -15,7 +15,7 @@ import pytest
 from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError, RunError
 from twinproof.files import canonical_json
-from twinproof.layers.prior import prior_sha256
+from twinproof.layers.networks import prior_sha256
 from twinproof.recipes.registry import RECIPES
 from twinproof.runs.run import Run
 from twinproof_papers import cell as prior_of_cell

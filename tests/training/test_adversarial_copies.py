@@ -12,9 +12,8 @@ import torch
 from torch import Tensor, nn
 from training_problems import FEATURES, Problem, network, problem
 
-from twinproof.data.config import DataConfig
 from twinproof.data.load import load
-from twinproof.data.record import Split
+from twinproof.data.record import DataConfig, Split
 from twinproof.errors import ConfigError
 from twinproof.layers.networks import build_network
 from twinproof.training.copies import AdversarialCopies, Ascent, WarmedUp, smoothed_loss

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
-from twinproof.data.config import DataConfig
 from twinproof.data.load import load
+from twinproof.data.record import DataConfig
 from twinproof.errors import ConfigError, ModelError
 from twinproof.keys import Key
 from twinproof.layers.networks import build_network

@@ -23,8 +23,7 @@ from twinproof.privacy.plan import ClipRule, clip_weights
 from twinproof.privacy.step_randomness import step_randomness
 from twinproof.recipes.gradients import per_example_path
 from twinproof.recipes.network import Own, run_network
-from twinproof.runs.layout import exclusive
-from twinproof.runs.private_files import create_private_folder
+from twinproof.runs.layout import create_private_folder, exclusive
 from twinproof.runs.reading import Count, read_json
 from twinproof.training.copies import MovedCopies
 from twinproof.training.distributed import weights_digest

@@ -17,7 +17,7 @@ from twinproof.compute.threads import one_thread_inside
 from twinproof.data.record import Dataset
 from twinproof.errors import ModelError, RunError
 from twinproof.keys import Key
-from twinproof.layers.known import is_known
+from twinproof.layers.cross_example import is_known
 from twinproof.recipes.config import ResolvedConfig
 from twinproof.recipes.gradients import ChosenPath, PathKind, pass_records, path_of_kind, per_example_path
 from twinproof.recipes.guarantees import OWN_NETWORK_ASSUMPTIONS

@@ -22,7 +22,7 @@ from twinproof.compute.ranks import ALONE, Ranks
 from twinproof.data.record import Dataset, fingerprint
 from twinproof.errors import ConfigError, RunError
 from twinproof.keys import KEY_BYTES, Key
-from twinproof.layers.prior import Prior, prior_sha256
+from twinproof.layers.networks import Prior, prior_sha256
 from twinproof.privacy.ledger import Ledger
 from twinproof.recipes.config import ResolvedConfig, TrainConfig
 from twinproof.recipes.run_data import public_config

@@ -23,7 +23,7 @@ from twinproof.compute.seeds import own_generators, seed_default_generators, see
 from twinproof.data.record import Split
 from twinproof.errors import ConfigError
 from twinproof.keys import Key
-from twinproof.layers.known import is_known
+from twinproof.layers.cross_example import is_known
 from twinproof.layers.noise import NoiseLayer, RandomSpread
 
 
