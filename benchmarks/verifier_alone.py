@@ -74,7 +74,7 @@ def verify_alone(python: Path, root: Path, times: int = 1) -> dict[str, Any]:
     seconds = []
     for _ in range(times):
         began = time.monotonic()
-        command = [python.parent / "twinproof-verify", root, "--json"]
+        command = [str(python.parent / "twinproof-verify"), str(root), "--json"]
         done = subprocess.run(command, capture_output=True, text=True, env=LEAN, cwd=root)
         seconds.append(time.monotonic() - began)
     answer = json.loads(done.stdout)
