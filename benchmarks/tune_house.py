@@ -40,7 +40,7 @@ from twinproof.files import canonical_json, write_json
 from twinproof.keys import Key
 from twinproof.recipes.train import train
 from twinproof.runs.layout import software_versions, utc_now
-from twinproof.training.step_sums import free_device_memory
+from twinproof.training.passes import free_device_memory
 
 HELD_OUT = 10_000
 _AT_THE_END = 10**9  # one report for each training

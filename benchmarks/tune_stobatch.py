@@ -38,7 +38,7 @@ from twinproof.errors import UserError
 from twinproof.files import canonical_json, write_json
 from twinproof.recipes.train import train
 from twinproof.runs.layout import software_versions, utc_now
-from twinproof.training.step_sums import free_device_memory
+from twinproof.training.passes import free_device_memory
 from twinproof_papers.results_file import merged as merged_settings
 from twinproof_papers.under_attack import ATTACKS
 

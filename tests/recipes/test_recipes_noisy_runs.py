@@ -31,7 +31,7 @@ from twinproof.privacy.plan import PrivateExecution
 from twinproof.recipes import train as train_module
 from twinproof.recipes.train import train
 from twinproof.runs.run import Run, load_run_data
-from twinproof.training.checkpoint import load_checkpoint, save_checkpoint
+from twinproof.training.loop import load_checkpoint, save_checkpoint
 
 DIGITS: dict[str, Any] = {
     "data": {"source": "digits"},

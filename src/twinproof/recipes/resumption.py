@@ -30,7 +30,7 @@ from twinproof.runs import private_files
 from twinproof.runs.layout import STARTED, RunLayout, read_run_json
 from twinproof.runs.private_files import WRITTEN_FIRST
 from twinproof.runs.reading import read_json
-from twinproof.training.loop import GradientSource
+from twinproof.training.sources import GradientSource
 
 _PART = ".part"  # what a killed writer leaves (twinproof.files.write_atomic)
 _FREE_KINDS = ("open", "gaussian")

@@ -68,11 +68,18 @@ from twinproof.runs.layout import (
     write_run_json,
 )
 from twinproof.runs.run import Run, load_again
-from twinproof.training.checkpoint import FILE as CHECKPOINT_FILE
-from twinproof.training.checkpoint import load_checkpoint, save_checkpoint
-from twinproof.training.distributed import SharedLedger, agree_on_weights
-from twinproof.training.loop import GradientSource, WeightAverage, rate_of, run_loop
+from twinproof.training.loop import (
+    CHECKPOINT_FILE,
+    SharedLedger,
+    WeightAverage,
+    agree_on_weights,
+    load_checkpoint,
+    rate_of,
+    run_loop,
+    save_checkpoint,
+)
 from twinproof.training.per_example.fast import rule_plugins
+from twinproof.training.sources import GradientSource
 
 
 @dataclass(frozen=True, kw_only=True)
