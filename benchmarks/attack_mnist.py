@@ -54,10 +54,9 @@ from twinproof.evaluation.under_attack import JUDGING, attack
 from twinproof.files import write_json
 from twinproof.keys import Key
 from twinproof.recipes.train import train
-from twinproof.runs.certificates import ABSTAIN
-from twinproof.runs.dataset import load_run_data
 from twinproof.runs.layout import software_versions, utc_now
-from twinproof.runs.run import Run
+from twinproof.runs.records import ABSTAIN
+from twinproof.runs.run import Run, load_run_data
 
 SIGMA = 0.5
 PLAN = AttackPlan("l2", (0.25, 0.5, 0.75, 1.0, 1.5), ("fgsm", "pgd"), steps=20, draws=8)

@@ -28,10 +28,9 @@ from twinproof.files import write_json
 from twinproof.keys import Key
 from twinproof.recipes.train import train
 from twinproof.rounding import round_down
-from twinproof.runs.certificates import format_certificates, read_certificates
-from twinproof.runs.dataset import load_run_data
 from twinproof.runs.layout import update_run_json
-from twinproof.runs.run import Run
+from twinproof.runs.records import format_certificates, read_certificates
+from twinproof.runs.run import Run, load_run_data
 
 SIGMA = 0.5
 

@@ -40,8 +40,7 @@ def one(job: tuple[Path, str, str, int, int, int, dict[str, int]]) -> dict[str, 
     from twinproof.certification.method import Method, Sampling
     from twinproof.certification.run import certify
     from twinproof.keys import Key
-    from twinproof.runs.dataset import load_run_data
-    from twinproof.runs.run import Run
+    from twinproof.runs.run import Run, load_run_data
 
     trained, norm, bound, limit, n, wanted, budget = job
     torch.set_num_threads(1)

@@ -20,8 +20,8 @@ from twinproof.certification.run import certify
 from twinproof.files import write_json
 from twinproof.keys import Key
 from twinproof.recipes.train import train
-from twinproof.runs.certificates import Certificate
-from twinproof.runs.dataset import load_run_data
+from twinproof.runs.records import Certificate
+from twinproof.runs.run import load_run_data
 
 
 def verdicts(certificates: list[Certificate], radius: float) -> set[int]:

@@ -41,7 +41,7 @@ def one_run(job: tuple[float, int, dict[str, Any], int | None]) -> dict[str, Any
     from twinproof.evaluation.certified import summarize
     from twinproof.keys import Key
     from twinproof.recipes.train import train
-    from twinproof.runs.dataset import load_run_data
+    from twinproof.runs.run import load_run_data
 
     sigma, seed, changes, limit = job
     with tempfile.TemporaryDirectory() as folder:

@@ -36,9 +36,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from damaged_files import CIFAR10_RECORDS, FORMS, Damage, Sample
 from twinproof.data import load as own_files
-from twinproof.data.config import parse_data_config
 from twinproof.data.images import read_cifar10
 from twinproof.data.load import load
+from twinproof.data.record import parse_data_config
 from twinproof.errors import UserError
 
 SECONDS = 20.0

@@ -25,8 +25,7 @@ from torch import Tensor, nn
 from twinproof.compute.devices import describe_device, resolve_device
 from twinproof.data.figures import Figures
 from twinproof.files import sha256_file, write_json
-from twinproof.layers.networks import gelu_cnn
-from twinproof.layers.prior import PRIOR_NETWORK, PRIOR_SIGMAS, PRIOR_WIDTH, prior_key
+from twinproof.layers.networks import PRIOR_NETWORK, PRIOR_SIGMAS, PRIOR_WIDTH, gelu_cnn, prior_key
 from twinproof.runs.layout import software_versions, utc_now
 
 SIDE = 28

@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from twinproof.data.config import DataConfig
 from twinproof.data.load import load
+from twinproof.data.record import DataConfig
 from twinproof.data.table import read_table
 from twinproof.files import write_json
 from twinproof.runs.layout import utc_now

@@ -30,8 +30,8 @@ from twinproof.evaluation.attack_record import NOBODY, AttackLine
 from twinproof.evaluation.certified import CertifiedLine, Crossing, chance_of, held_against
 from twinproof.files import write_json
 from twinproof.rounding import round_down
-from twinproof.runs.certificates import ABSTAIN, Certificate
 from twinproof.runs.layout import software_versions, utc_now
+from twinproof.runs.records import ABSTAIN, Certificate
 
 SIGMA, N0, SEED = 0.5, 100, 19
 # Radii that are this much too long, where the power is measured.

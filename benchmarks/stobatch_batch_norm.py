@@ -30,9 +30,8 @@ from torch import Tensor, nn
 
 from twinproof.compute.devices import describe_device, resolve_device
 from twinproof.compute.seeds import seed_generator
-from twinproof.data.config import DataConfig
 from twinproof.data.load import load
-from twinproof.data.record import Dataset
+from twinproof.data.record import DataConfig, Dataset
 from twinproof.files import write_json
 from twinproof.keys import Key
 from twinproof.layers.fixed_draws import FixedDrawsConstraint, fixed_draws_of

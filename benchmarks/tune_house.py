@@ -32,16 +32,15 @@ import torch
 from twinproof.certification.method import Sampling
 from twinproof.certification.run import certify
 from twinproof.compute.devices import describe_device, resolve_device
-from twinproof.data.config import DataConfig
 from twinproof.data.load import load
-from twinproof.data.record import Dataset, Split
+from twinproof.data.record import DataConfig, Dataset, Split
 from twinproof.errors import UserError
 from twinproof.evaluation.certified import summarize
 from twinproof.files import canonical_json, write_json
 from twinproof.keys import Key
 from twinproof.recipes.train import train
 from twinproof.runs.layout import software_versions, utc_now
-from twinproof.training.step_sums import free_device_memory
+from twinproof.training.passes import free_device_memory
 
 HELD_OUT = 10_000
 _AT_THE_END = 10**9  # one report for each training

@@ -63,8 +63,8 @@ def one(job: tuple[dict[str, Any], int, int | None]) -> dict[str, Any]:
     from tune_house import HELD_OUT, held_out
     from tune_under_attack import Measure, measured
     from twinproof.attacks.search import pgd
-    from twinproof.data.config import DataConfig
     from twinproof.data.load import load
+    from twinproof.data.record import DataConfig
     from twinproof.recipes.train import train
 
     line, limit, steps = job

@@ -32,13 +32,13 @@ from tune_house import HELD_OUT, changes_of, held_out, tune_lines
 from tune_under_attack import ATTACK_SIZE, UNDER_ATTACK, Measure, measured
 from twinproof.attacks.search import Attack, Keep, attack_named
 from twinproof.compute.devices import describe_device, resolve_device
-from twinproof.data.config import DataConfig
 from twinproof.data.load import load
+from twinproof.data.record import DataConfig
 from twinproof.errors import UserError
 from twinproof.files import canonical_json, write_json
 from twinproof.recipes.train import train
 from twinproof.runs.layout import software_versions, utc_now
-from twinproof.training.step_sums import free_device_memory
+from twinproof.training.passes import free_device_memory
 from twinproof_papers.results_file import merged as merged_settings
 from twinproof_papers.under_attack import ATTACKS
 

@@ -22,7 +22,7 @@ from twinproof.compute.devices import resolve_device
 from twinproof.data.record import Dataset
 from twinproof.keys import Key
 from twinproof.layers.noise import silenced
-from twinproof.runs.certificates import Certificate
+from twinproof.runs.records import Certificate
 from twinproof.runs.run import Run
 
 ATTACK_SIZE = 0.1

@@ -12,8 +12,7 @@ import torch
 
 from twinproof.data.record import Dataset
 from twinproof.recipes.train import train
-from twinproof.runs.dataset import load_run_data
-from twinproof.runs.run import Run
+from twinproof.runs.run import Run, load_run_data
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -27,8 +27,7 @@ from twinproof.recipes.recipe import Recipe
 from twinproof.recipes.registry import all_recipes, find_recipe, privacy_status, recipe_names
 from twinproof.recipes.train import train
 from twinproof.recipes.variant import Variant, find_variant, variants_of
-from twinproof.runs.dataset import load_run_data
-from twinproof.runs.run import Run
+from twinproof.runs.run import Run, load_run_data
 from twinproof.training.per_example import fast as registry
 from twinproof.training.per_example.fast import handler_of, handles, rule_plugins
 

@@ -30,7 +30,7 @@ from twinproof.certification.smoothed import smooth
 from twinproof.data.load import load
 from twinproof.errors import DataError
 from twinproof.keys import Key
-from twinproof.runs.certificates import ABSTAIN, Certificate
+from twinproof.runs.records import ABSTAIN, Certificate
 
 SIGMA = 0.5
 RADIUS = 0.25

@@ -15,7 +15,7 @@ import pytest
 from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError, RunError
 from twinproof.files import canonical_json
-from twinproof.layers.prior import prior_sha256
+from twinproof.layers.networks import prior_sha256
 from twinproof.recipes.registry import RECIPES
 from twinproof.runs.run import Run
 from twinproof_papers import cell as prior_of_cell
@@ -304,7 +304,7 @@ def test_memory_is_given_back_whatever_happens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, measurement: type[UnderAttack]
 ) -> None:
     freed: list[int] = []
-    monkeypatch.setattr("twinproof.training.step_sums.free_device_memory", lambda: freed.append(1))
+    monkeypatch.setattr("twinproof.training.passes.free_device_memory", lambda: freed.append(1))
     cell = Cell("regular", 0, TRAINING_measure, measurement(limit=10, certified=False))
     outcome = making._attempt(cell, CellStore(tmp_path), Options(seeds=1, device="cpu"))
     assert isinstance(outcome, Failure) is (measurement is Failing)

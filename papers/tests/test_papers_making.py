@@ -21,7 +21,7 @@ from twinproof.compute.ranks import ALONE, Ranks, Share, gone
 from twinproof.data.record import Dataset
 from twinproof.errors import RunError, SystemFault
 from twinproof.runs.run import Run
-from twinproof.training import step_sums as device_memory
+from twinproof.training import passes as device_memory
 from twinproof_papers import making
 from twinproof_papers import making as measuring
 from twinproof_papers import making as shared_making

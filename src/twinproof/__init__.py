@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from twinproof.evaluation.under_attack import attack
     from twinproof.recipes.train import train
     from twinproof.reporting.run import report_run as report
-    from twinproof.runs.dataset import load_run_data
-    from twinproof.runs.run import Run
+    from twinproof.runs.run import Run, load_run_data
 
     open = Run.open  # noqa: A001 (the public name)
 
@@ -41,7 +40,7 @@ _PLACES = {
     "attack": "twinproof.evaluation.under_attack.attack",
     "audit": "twinproof.auditing.audit.audit",
     "certify": "twinproof.certification.run.certify",
-    "load_run_data": "twinproof.runs.dataset.load_run_data",
+    "load_run_data": "twinproof.runs.run.load_run_data",
     "report": "twinproof.reporting.run.report_run",
     "smooth": "twinproof.certification.smoothed.smooth",
     "smoothed_for_run": "twinproof.certification.run.smoothed_for_run",

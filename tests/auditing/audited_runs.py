@@ -17,9 +17,8 @@ from twinproof.certification.method import Method, Sampling
 from twinproof.data.record import Dataset
 from twinproof.keys import Key
 from twinproof.recipes.train import train
-from twinproof.runs.dataset import load_run_data
 from twinproof.runs.layout import update_run_json
-from twinproof.runs.run import Run
+from twinproof.runs.run import Run, load_run_data
 
 CERTIFY_KEY, AUDIT_KEY = Key.from_seed(3), Key.from_seed(5)
 LIMIT = 12

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file, save
 
 from synthetic_run import bind, canonical, forge_ledger, forge_run, forge_settings, sha256
-from twinproof.data.config import DataConfig
 from twinproof.data.load import load
+from twinproof.data.record import DataConfig
 from twinproof_verify import Originals, epsilon, inspection
 from twinproof_verify.ledger import Ledger
 

@@ -11,7 +11,7 @@ from twinproof.auditing.certificate_judge import CROSSED, Judge
 from twinproof.certification.method import Sampling
 from twinproof.certification.smoothed import SmoothedClassifier, smooth
 from twinproof.keys import Key
-from twinproof.runs.certificates import ABSTAIN
+from twinproof.runs.records import ABSTAIN
 
 ROWS, VOTES, LEVEL = 2000, 150, 0.02
 # P(binomial(2000, 0.02) > 80) < 1e-7

@@ -23,7 +23,7 @@ from twinproof.certification.method import Method, Sampling
 from twinproof.certification.smoothed import SmoothedClassifier, smooth
 from twinproof.layers.noise import FixedSpread, Law, NoiseLayer, Place
 from twinproof.layers.noise_placement import add_noise
-from twinproof.runs.certificates import Certificate
+from twinproof.runs.records import Certificate
 from work_settings import CERTIFICATES
 
 NORMS = ("l1", "l2", "linf")

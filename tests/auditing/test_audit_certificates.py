@@ -29,8 +29,8 @@ from twinproof.errors import ConfigError, RunError
 from twinproof.files import sha256_file
 from twinproof.guarantee import Status
 from twinproof.keys import Key
-from twinproof.runs.certificates import ABSTAIN, Certificate, read_certificates
 from twinproof.runs.layout import read_run_json, update_run_json
+from twinproof.runs.records import ABSTAIN, Certificate, read_certificates
 from twinproof.runs.run import Run
 
 

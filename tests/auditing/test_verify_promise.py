@@ -36,8 +36,7 @@ from twinproof.recipes.config import TrainConfig, parse_train_config
 from twinproof.recipes.guarantees import OWN_NETWORK_ASSUMPTIONS, not_yet_certified, privacy_guarantee
 from twinproof.recipes.registry import RECIPES
 from twinproof.recipes.variant import variants_of
-from twinproof.runs.certificates import Look
-from twinproof.runs.records import AUDITS
+from twinproof.runs.records import AUDITS, Look
 from twinproof.runs.work import Place as Work
 from twinproof_papers.published.stobatch import TrainersConfig
 from twinproof_verify import sentences

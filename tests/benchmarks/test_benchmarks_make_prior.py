@@ -19,8 +19,7 @@ from torch import Tensor
 import make_prior
 from make_prior import NOISY, SIDE, Lesson, learn, noisy, sheet, write_picture, write_priors
 from twinproof.files import sha256_file
-from twinproof.layers.networks import build_network
-from twinproof.layers.prior import PRIOR_NETWORK, PRIOR_SIGMAS, PRIOR_WIDTH
+from twinproof.layers.networks import PRIOR_NETWORK, PRIOR_SIGMAS, PRIOR_WIDTH, build_network
 
 TINY = Lesson(figures=6, steps=25, batch=32, rate=5e-3)
 

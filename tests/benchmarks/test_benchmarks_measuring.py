@@ -17,7 +17,7 @@ from speed.table import certification_table, step_table
 from speed.timing import Times, calls_for, take_turns
 from speed.workloads import WORKLOADS, make_task
 from twinproof.certification.method import Sampling
-from twinproof.runs.certificates import ABSTAIN
+from twinproof.runs.records import ABSTAIN
 
 CPU = torch.device("cpu")
 LIMITS = Limits(operations_per_second=1e11, bytes_per_second=1e10)

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from stobatch_batch_norm import NETWORK, Effort, answers, lines, one_draw_for_all, trained, with_batch_norm
-from twinproof.data.config import DataConfig
 from twinproof.data.load import load
+from twinproof.data.record import DataConfig
 from twinproof.keys import Key
 from twinproof.layers.fixed_draws import fixed_draws_of
 from twinproof.layers.networks import build_network

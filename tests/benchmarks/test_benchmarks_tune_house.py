@@ -15,9 +15,9 @@ from inline_pool import Inline
 import tune_house
 from tune_house import CHANGES, Task, best_lines, grid, held_out, one, tune
 from twinproof.data.arrays import from_arrays
-from twinproof.data.config import DataConfig
 from twinproof.data.load import load
-from twinproof.layers.prior import Prior
+from twinproof.data.record import DataConfig
+from twinproof.layers.networks import Prior
 from twinproof.recipes.config import ResolvedConfig, parse_train_config
 from twinproof.recipes.resolve import resolve
 from twinproof.recipes.train import train

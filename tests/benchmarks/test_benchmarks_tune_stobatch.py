@@ -25,8 +25,8 @@ from twinproof.attacks.search import pgd
 from twinproof.certification.method import Method, Sampling
 from twinproof.certification.run import smoothed_for_run
 from twinproof.data.arrays import from_arrays
-from twinproof.data.config import DataConfig
 from twinproof.data.load import load
+from twinproof.data.record import DataConfig
 from twinproof.files import canonical_json
 from twinproof.keys import Key
 from twinproof.layers.noise import NoiseLayer

@@ -20,7 +20,7 @@ from twinproof.certification.method import Sampling
 from twinproof.certification.radius import Certified, RadiusRule
 from twinproof.layers.noise import FixedSpread, Law, NoiseLayer, Place, Spread, UniformSpread
 from twinproof.layers.noise_placement import add_noise
-from twinproof.runs.certificates import ABSTAIN, Certificate
+from twinproof.runs.records import ABSTAIN, Certificate
 
 # Of 10,000 certificates at alpha 0.001 more than this many fail with probability below 1e-6 (binomial tail).
 MOST_FAILURES_IN_10_000 = 28

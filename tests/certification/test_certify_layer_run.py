@@ -23,7 +23,7 @@ from twinproof.keys import Key
 from twinproof.layers.noise import FixedSpread, Law, NoiseLayer, Place, RandomSpread, Spread, UniformSpread
 from twinproof.layers.noise_placement import add_noise
 from twinproof.privacy.operator_norm import operator_norm
-from twinproof.runs.certificates import read_certificates
+from twinproof.runs.records import read_certificates
 from twinproof.runs.run import Run
 
 KEY, SAMPLING, LIMIT, CPU = Key.from_seed(21), Sampling(n0=20, n=200, alpha=0.01), 20, torch.device("cpu")

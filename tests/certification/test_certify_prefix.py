@@ -19,7 +19,7 @@ from twinproof.certification.row_trial import RowTrial, Watched
 from twinproof.certification.smoothed import smooth
 from twinproof.certification.votes import NoisyRows, VoteCounter
 from twinproof.keys import Key
-from twinproof.runs.certificates import Certificate
+from twinproof.runs.records import Certificate
 
 KEY, NOISE = Key.from_seed(6), input_noise(0.5, 16)
 # Several looks, and an end that is not a multiple of anything.

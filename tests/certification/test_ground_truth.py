@@ -40,7 +40,7 @@ from twinproof.keys import Key
 from twinproof.layers.noise import Law, NoiseLayer, Place, UniformSpread
 from twinproof.layers.noise_placement import add_noise
 from twinproof.rounding import round_down, round_up
-from twinproof.runs.certificates import ABSTAIN, Certificate
+from twinproof.runs.records import ABSTAIN, Certificate
 
 TOTAL = 10_000
 SAMPLING = Sampling(n0=20, n=150, alpha=0.001)

@@ -18,7 +18,7 @@ from twinproof.errors import ConfigError, DataError, ModelError
 from twinproof.keys import Key
 from twinproof.layers.noise import Law, NoiseLayer, Place, UniformSpread
 from twinproof.layers.noise_placement import add_noise
-from twinproof.runs.certificates import ABSTAIN, UNKNOWN, Certificate
+from twinproof.runs.records import ABSTAIN, UNKNOWN, Certificate
 
 KEY, SAMPLING = Key.from_seed(9), Sampling(n0=30, n=200)
 

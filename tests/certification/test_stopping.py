@@ -27,7 +27,7 @@ from twinproof.certification.smoothed import smooth
 from twinproof.certification.votes import VoteCounter
 from twinproof.errors import ConfigError
 from twinproof.keys import Key
-from twinproof.runs.certificates import ABSTAIN, Look
+from twinproof.runs.records import ABSTAIN, Look
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from twinproof.certification.smoothed import SmoothedClassifier, smooth
 from twinproof.certification.votes import NoisyRows, RowStatistic, Scores, VoteCounter, Votes, row_statistic
 from twinproof.keys import Key
 from twinproof.layers.noise import Law
-from twinproof.runs.certificates import ABSTAIN, Certificate
+from twinproof.runs.records import ABSTAIN, Certificate
 
 # A number of draws that no size of batches divides.
 SAMPLING = Sampling(n0=120, n=1253, alpha=0.001)

@@ -19,7 +19,7 @@ from pydantic import BaseModel
 
 import twinproof as tp
 from twinproof.cli.main import application, run
-from twinproof.data.config import DataConfig
+from twinproof.data.record import DataConfig
 from twinproof.recipes.config import TrainConfig, parse_train_config
 from twinproof.recipes.noise_layer import NoiseLayerConfig
 from twinproof.recipes.recipe import RegulariserConfig

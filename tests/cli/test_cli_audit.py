@@ -15,8 +15,8 @@ from twinproof.auditing.certificate_search import AttackBudget
 from twinproof.cli.audit import audit
 from twinproof.cli.main import run
 from twinproof.keys import Key
-from twinproof.runs.certificates import read_certificates
 from twinproof.runs.layout import update_run_json
+from twinproof.runs.records import read_certificates
 
 QUICK = ["--steps", "5", "--draws", "8", "--restarts", "1", "--votes", "500", "--seed", "7", "--device", "cpu"]
 

@@ -13,7 +13,6 @@ import pytest
 from data_samples import idx_bytes, write_cifar10, write_image, write_image_folder, write_mnist
 from PIL import Image
 
-from twinproof.data.config import DataConfig
 from twinproof.data.images import (
     CIFAR10_CLASSES,
     missing_cifar10_files,
@@ -23,7 +22,7 @@ from twinproof.data.images import (
     read_idx_folder,
 )
 from twinproof.data.load import load
-from twinproof.data.record import Dataset
+from twinproof.data.record import DataConfig, Dataset
 from twinproof.errors import ConfigError, DataError
 
 

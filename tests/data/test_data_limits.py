@@ -21,9 +21,8 @@ from pyarrow import parquet
 
 from twinproof.cli.train import read_toml
 from twinproof.data import limits
-from twinproof.data.config import DataConfig
 from twinproof.data.load import load, public_name
-from twinproof.data.record import Dataset
+from twinproof.data.record import DataConfig, Dataset
 from twinproof.errors import ConfigError, DataError, SystemFault
 from twinproof.privacy.redistribution import parse_redistribution
 

@@ -15,8 +15,7 @@ from data_samples import write_cifar10, write_csv, write_mnist, write_npz
 from sklearn.datasets import load_breast_cancer, load_digits
 
 from twinproof.data import DataConfig, Dataset, RangeSpending, Scaling, describe_sources, known_sources, load
-from twinproof.data.load import public_name
-from twinproof.data.sources import BREAST_CANCER_BOUNDS, read_breast_cancer, read_digits
+from twinproof.data.load import BREAST_CANCER_BOUNDS, public_name, read_breast_cancer, read_digits
 from twinproof.errors import ConfigError, DataError
 from twinproof.keys import Key
 

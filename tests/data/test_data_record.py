@@ -9,8 +9,18 @@ import numpy as np
 import pytest
 
 from twinproof.data.assemble import belongs_to_test, classes_of_test, split_by_content, to_indices
-from twinproof.data.config import DataConfig, parse_data_config, refuse_settings
-from twinproof.data.record import Dataset, InputKind, RangeSpending, Records, Scaling, Split, fingerprint
+from twinproof.data.record import (
+    DataConfig,
+    Dataset,
+    InputKind,
+    RangeSpending,
+    Records,
+    Scaling,
+    Split,
+    fingerprint,
+    parse_data_config,
+    refuse_settings,
+)
 from twinproof.errors import ConfigError, DataError
 
 NAN, INF = float("nan"), float("inf")

@@ -9,9 +9,8 @@ import pytest
 from data_samples import write_csv
 from pyarrow import parquet
 
-from twinproof.data.config import DataConfig
 from twinproof.data.load import load
-from twinproof.data.record import Dataset, InputKind
+from twinproof.data.record import DataConfig, Dataset, InputKind
 from twinproof.errors import ConfigError, DataError
 
 HEADER = "age,ill,height"

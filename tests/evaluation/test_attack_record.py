@@ -12,7 +12,7 @@ import pytest
 from twinproof.errors import RunError
 from twinproof.evaluation.attack_record import HEADER, NOBODY, AttackLine, attacks_of, format_lines, parse_lines
 from twinproof.evaluation.protocols import size_name
-from twinproof.runs.certificates import ABSTAIN
+from twinproof.runs.records import ABSTAIN
 
 DEMO = Path(__file__).parents[1] / "fixtures" / "format-1" / "demo"
 LINES = [

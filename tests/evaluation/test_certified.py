@@ -25,7 +25,7 @@ from twinproof.evaluation.certified import (
     smoothed_accuracy,
     summarize,
 )
-from twinproof.runs.certificates import ABSTAIN, Certificate
+from twinproof.runs.records import ABSTAIN, Certificate
 from work_settings import CERTIFICATES, changed
 
 Certificates = Sequence[Certificate]

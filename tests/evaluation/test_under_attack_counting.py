@@ -12,7 +12,7 @@ from twinproof.evaluation.accuracy import binomial_interval
 from twinproof.evaluation.attack_record import NOBODY, AttackLine
 from twinproof.evaluation.attack_results import Outcome, outcome_as_papers, outcome_of_all, scores, worst_outcomes
 from twinproof.evaluation.certified import CertifiedLine, Crossing, held_against
-from twinproof.runs.certificates import ABSTAIN, Certificate
+from twinproof.runs.records import ABSTAIN, Certificate
 
 RIGHT = AttackLine(0, "adaptive", "smoothed", "pgd", 0.5, 3, NOBODY, 0.5, 3, 3, 3, 900, 3, 0.6, 1000)
 SILENT = replace(RIGHT, prediction=ABSTAIN, votes=510, radius=0.0)

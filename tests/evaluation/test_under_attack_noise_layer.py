@@ -26,8 +26,7 @@ from twinproof.evaluation.under_attack import AttackedRun
 from twinproof.keys import Key
 from twinproof.layers.noise import NoiseLayer, silenced
 from twinproof.recipes.train import train
-from twinproof.runs.dataset import load_run_data
-from twinproof.runs.run import Run
+from twinproof.runs.run import Run, load_run_data
 
 LIMIT = 30
 PLAN = AttackPlan("linf", (0.0625, 0.1875), ("pgd",), steps=6, draws=4)

@@ -34,10 +34,9 @@ from twinproof.evaluation.under_attack import AttackedRun
 from twinproof.keys import Key
 from twinproof.progress import Silent
 from twinproof.recipes.train import train
-from twinproof.runs.certificates import format_certificates, read_certificates
-from twinproof.runs.dataset import load_run_data
 from twinproof.runs.layout import update_run_json
-from twinproof.runs.run import Run
+from twinproof.runs.records import format_certificates, read_certificates
+from twinproof.runs.run import Run, load_run_data
 
 KEY = Key.from_seed(5)
 PLAN = AttackPlan(sizes=(0.25, 0.75), steps=8, draws=4)

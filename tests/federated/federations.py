@@ -22,7 +22,7 @@ from twinproof.federated.party import Party, repeatable_key
 from twinproof.privacy.ledger import Ledger
 from twinproof.privacy.plan import PrivateExecution
 from twinproof.recipes.network import Own, run_network
-from twinproof.training.distributed import weights_digest
+from twinproof.training.loop import weights_digest
 
 NAMES = ("party-1", "party-2", "party-3", "party-4")
 

@@ -38,7 +38,7 @@ from twinproof.federated.messages import Failure, Request, Update
 from twinproof.federated.party import Party
 from twinproof.federated.train import federate
 from twinproof.runs.run import Run
-from twinproof.training.distributed import weights_digest
+from twinproof.training.loop import weights_digest
 
 
 @pytest.fixture(autouse=True)

@@ -25,7 +25,7 @@ from twinproof.federated.party import AnsweredSteps, Party, repeatable_key
 from twinproof.keys import Key
 from twinproof.privacy.step_randomness import poisson_sample
 from twinproof.recipes.registry import RECIPES
-from twinproof.training.distributed import weights_digest
+from twinproof.training.loop import weights_digest
 
 
 @pytest.fixture

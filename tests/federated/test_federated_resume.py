@@ -17,7 +17,7 @@ from twinproof.federated.messages import Parties, Reply, Request
 from twinproof.federated.train import federate
 from twinproof.recipes import train as train_module
 from twinproof.runs.run import Run
-from twinproof.training import checkpoint
+from twinproof.training import loop
 
 
 class Killed(BaseException):
@@ -130,7 +130,7 @@ def test_no_two_versions_of_a_step_leave_when_a_party_answers_differently(
 def seldom(*arguments: Any, step: int, **named: Any) -> None:
     """The planted bug: checkpoints every third step, as a pooled run may make them."""
     if step % 3 == 0:
-        checkpoint.save_checkpoint(*arguments, step=step, **named)
+        loop.save_checkpoint(*arguments, step=step, **named)
 
 
 def test_a_checkpoint_now_and_then_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

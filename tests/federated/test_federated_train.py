@@ -26,8 +26,7 @@ from twinproof.guarantee import Status
 from twinproof.progress import Silent
 from twinproof.recipes.train import train
 from twinproof.reporting.run import write_report
-from twinproof.runs.dataset import load_run_data
-from twinproof.runs.run import Run
+from twinproof.runs.run import Run, load_run_data
 
 LEARNING = {"noise_multiplier": 2.0, "steps": 60, "performance": {"device": "cpu", "report_every": 60}}
 

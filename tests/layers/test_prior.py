@@ -13,9 +13,16 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from twinproof.files import sha256_file
-from twinproof.layers import prior
-from twinproof.layers.networks import build_network
-from twinproof.layers.prior import PRIOR_NETWORK, PRIOR_SIGMAS, PRIOR_WIDTH, has_prior, prior_key, start_from_prior
+from twinproof.layers import networks
+from twinproof.layers.networks import (
+    PRIOR_NETWORK,
+    PRIOR_SIGMAS,
+    PRIOR_WIDTH,
+    build_network,
+    has_prior,
+    prior_key,
+    start_from_prior,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 SHAPE, CLASSES = (1, 28, 28), 10
@@ -71,7 +78,7 @@ def test_planted_nearest_by_difference_is_caught(monkeypatch: pytest.MonkeyPatch
         def log(ratio: float) -> float:
             return 0.36 * ratio - 0.36
 
-    monkeypatch.setattr(prior, "math", Linear)
+    monkeypatch.setattr(networks, "math", Linear)
     with pytest.raises(AssertionError):
         test_all_but_the_last_layer_are_the_files_at_the_nearest_noise(0.36, 0.5)
 

@@ -16,10 +16,11 @@ from twinproof.data.record import Split
 from twinproof.keys import Key
 from twinproof.privacy.ledger import Ledger
 from twinproof.privacy.plan import Draw, Plan, PrivateExecution
-from twinproof.training.loop import PrivateGradients, mean_cross_entropy
+from twinproof.training.loop import mean_cross_entropy
 from twinproof.training.passes import ONE_BY_ONE, Augmentation, Batching, DeviceRecords, PassMode, Repeats
 from twinproof.training.per_example.choose import choose_path
 from twinproof.training.per_example.paths import PerExamplePath, RecordLoss
+from twinproof.training.sources import PrivateGradients
 
 LEVELS = 255
 CLASSES = 3

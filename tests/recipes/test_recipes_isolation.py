@@ -16,9 +16,8 @@ from recipe_fixtures import on_one_thread as on_one_thread
 from torch import Tensor, nn
 from torch.func import vmap
 
-from twinproof.data.config import DataConfig
 from twinproof.data.load import load
-from twinproof.data.record import Dataset
+from twinproof.data.record import DataConfig, Dataset
 from twinproof.recipes.config import ResolvedConfig, parse_train_config
 from twinproof.recipes.dpcert import consistency, stability
 from twinproof.recipes.gradients import per_example_path

@@ -43,7 +43,7 @@ from twinproof.recipes import finish, redistribution
 from twinproof.recipes import finish as reporter
 from twinproof.recipes.train import train
 from twinproof.runs.private_files import load_seconds
-from twinproof.training import checkpoint
+from twinproof.training import loop
 
 _CHANGES = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod", "os.truncate"}
 _FAILED = 70
@@ -268,7 +268,7 @@ def test_a_checkpoint_that_forgets_the_momentum_is_caught(
     whole: tuple[dict[str, Any], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings, uninterrupted = whole
-    monkeypatch.setattr(checkpoint, "_optimizer_tensors", lambda model, optimizer: {})
+    monkeypatch.setattr(loop, "_optimizer_tensors", lambda model, optimizer: {})
     root = tmp_path / "run"
     assert killed_run(settings, root, 34)
     with safe_open(root / "private" / "checkpoint.safetensors", framework="pt") as handle:

@@ -25,7 +25,7 @@ from twinproof.recipes import train as train_module
 from twinproof.recipes.config import ResolvedConfig
 from twinproof.recipes.finish import Reporter
 from twinproof.recipes.train import train
-from twinproof.training.loop import StepDiagnostics
+from twinproof.training.sources import StepDiagnostics
 
 Arrays = dict[str, NDArray[Any]]
 NEIGHBOURS = {"removed": without_record(7), "last removed": without_record(RECORDS - 1), "replaced": with_other_record(7)}

@@ -30,9 +30,8 @@ from twinproof.privacy.operator_norm import operator_norm
 from twinproof.privacy.plan import PrivateExecution
 from twinproof.recipes import train as train_module
 from twinproof.recipes.train import train
-from twinproof.runs.dataset import load_run_data
-from twinproof.runs.run import Run
-from twinproof.training.checkpoint import load_checkpoint, save_checkpoint
+from twinproof.runs.run import Run, load_run_data
+from twinproof.training.loop import load_checkpoint, save_checkpoint
 
 DIGITS: dict[str, Any] = {
     "data": {"source": "digits"},

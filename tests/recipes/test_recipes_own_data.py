@@ -22,8 +22,7 @@ from twinproof.errors import ConfigError, RunError
 from twinproof.guarantee import Status
 from twinproof.recipes import train as train_module
 from twinproof.recipes.train import train
-from twinproof.runs.dataset import load_run_data
-from twinproof.runs.run import Run
+from twinproof.runs.run import Run, load_run_data
 
 RANGES_NOISE = 15.0
 HEADER = "age,weight,dose,pulse,outcome"

@@ -22,9 +22,8 @@ from twinproof.errors import ConfigError, RunError
 from twinproof.files import sha256_file
 from twinproof.guarantee import Status
 from twinproof.keys import Key
-from twinproof.layers import prior as prior_module
-from twinproof.layers.networks import build_network
-from twinproof.layers.prior import PRIOR_WIDTH, Prior, start_from_prior
+from twinproof.layers import networks
+from twinproof.layers.networks import PRIOR_WIDTH, Prior, build_network, start_from_prior
 from twinproof.recipes import network as noise_network
 from twinproof.recipes import train as train_module
 from twinproof.recipes.config import ResolvedConfig, TrainConfig, parse_train_config
@@ -283,7 +282,7 @@ def test_an_interrupted_run_that_started_from_it_ends_with_the_same_bits(tmp_pat
 
 
 def test_the_run_names_the_file_it_started_from(tmp_path: Path) -> None:
-    shipped = sha256_file(Path(prior_module.__file__).with_name(prior_module._FILE))
+    shipped = sha256_file(Path(networks.__file__).with_name("prior.safetensors"))
     run = train(_settings(), tmp_path / "with", dataset=_images(1))
     assert run.record["prior"] == {"name": "figures", "sha256": shipped}
     assert verify_run(run.root).ok

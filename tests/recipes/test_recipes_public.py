@@ -20,8 +20,7 @@ from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError, DataError
 from twinproof.recipes.resolve import OverlapWarning, check_test_part
 from twinproof.recipes.train import train
-from twinproof.runs.dataset import load_run_data
-from twinproof.runs.run import Run
+from twinproof.runs.run import Run, load_run_data
 
 Arrays = dict[str, NDArray[Any]]
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "format-1"

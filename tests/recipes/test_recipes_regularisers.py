@@ -17,8 +17,8 @@ from small_runs import RECORDS, model_bytes, tiny
 from torch import Tensor
 
 from twinproof.auditing.verify import verify_run
-from twinproof.data.config import DataConfig
 from twinproof.data.load import load
+from twinproof.data.record import DataConfig
 from twinproof.guarantee import Status
 from twinproof.keys import Key
 from twinproof.layers.networks import build_network

@@ -33,8 +33,8 @@ from twinproof.privacy import plan as plan_module
 from twinproof.privacy.ledger import Entry
 from twinproof.recipes.train import train
 from twinproof.runs import private_files
-from twinproof.runs.layout import StepLine, exclusive
-from twinproof.runs.reading import read_lines
+from twinproof.runs.layout import exclusive
+from twinproof.runs.reading import StepLine, read_lines
 
 
 @pytest.fixture(autouse=True)

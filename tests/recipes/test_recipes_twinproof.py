@@ -22,8 +22,8 @@ from twinproof.guarantee import Status
 from twinproof.recipes import train as train_module
 from twinproof.recipes.finish import Reporter
 from twinproof.recipes.train import train
-from twinproof.runs.dataset import load_run_data
-from twinproof.training.checkpoint import load_checkpoint, save_checkpoint
+from twinproof.runs.run import load_run_data
+from twinproof.training.loop import load_checkpoint, save_checkpoint
 from twinproof.training.passes import DeviceRecords
 
 DECAY, STEPS = 0.6, 6

@@ -35,9 +35,8 @@ from twinproof.evaluation.protocols import CLEAN, AttackPlan, Entry
 from twinproof.files import sha256_file, write_json
 from twinproof.guarantee import Guarantee, Kind, Status
 from twinproof.reporting import write_report
-from twinproof.runs.certificates import ABSTAIN, Certificate, format_certificates
 from twinproof.runs.layout import RunLayout
-from twinproof.runs.records import json_file
+from twinproof.runs.records import ABSTAIN, Certificate, format_certificates, json_file
 from work_settings import CERTIFICATES, changed
 
 LARGEST_RADIUS = 1.599289

@@ -53,7 +53,7 @@ from twinproof.reporting.attacks import SHOWN, AttackFacts, Culprit, choose_atta
 from twinproof.reporting.examples import amplification
 from twinproof.reporting.facts import load_facts
 from twinproof.reporting.page import run_page
-from twinproof.runs.certificates import ABSTAIN, Certificate
+from twinproof.runs.records import ABSTAIN, Certificate
 from twinproof.runs.run import Run
 
 PAPER, ADAPTIVE = Entry("paper", "network", "pgd", 0.25), Entry("adaptive", "smoothed", "pgd", 0.25)

@@ -29,7 +29,7 @@ from twinproof.errors import UserError
 from twinproof.evaluation.certified import summarize
 from twinproof.guarantee import Status
 from twinproof.reporting import write_comparison
-from twinproof.runs.certificates import read_certificates
+from twinproof.runs.records import read_certificates
 
 
 def compared(roots: Sequence[Path], out: Path) -> tuple[str, dict[str, Any]]:

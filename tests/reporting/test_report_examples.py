@@ -11,7 +11,7 @@ from PIL import Image
 from report_runs import LABELS, feature_data, image_data, make_certificates
 
 from twinproof.reporting.examples import choose_examples, image_uri, in_user_units, misfit
-from twinproof.runs.certificates import ABSTAIN, Certificate
+from twinproof.runs.records import ABSTAIN, Certificate
 
 
 def right(index: int, radius: float) -> Certificate:

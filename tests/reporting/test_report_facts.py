@@ -34,7 +34,7 @@ from twinproof.reporting.card import guarantee_card, privacy_sentence, robustnes
 from twinproof.reporting.evidence import table_radii
 from twinproof.reporting.facts import load_facts
 from twinproof.reporting.words import RadiusWords, Undone
-from twinproof.runs.certificates import Certificate
+from twinproof.runs.records import Certificate
 
 CHECKED = {"ok": True, "problems": [], "checks": ["chain"]}
 FAILED = {"ok": False, "problems": ["a radius is too large"], "checks": ["chain"]}

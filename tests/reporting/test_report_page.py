@@ -40,7 +40,7 @@ from twinproof.errors import RunError
 from twinproof.guarantee import Status
 from twinproof.reporting import facts, write_report
 from twinproof.reporting.page import render
-from twinproof.runs.certificates import Certificate
+from twinproof.runs.records import Certificate
 
 CHECKED = {"ok": True, "problems": [], "checks": ["chain", {"name": "radii", "detail": "60 of 60"}]}
 ORDER = ["guarantee", "numbers", "certified", "radii", "progress", "examples", "check"]

@@ -28,7 +28,7 @@ from twinproof.reporting.plots import (
     ratio_plot,
 )
 from twinproof.reporting.words import RadiusWords
-from twinproof.runs.certificates import ABSTAIN, Certificate
+from twinproof.runs.records import ABSTAIN, Certificate
 
 PROGRESS = [Progress(10, 0.5, 1.0), Progress(20, 0.75, 1.5), Progress(30, None, None)]
 

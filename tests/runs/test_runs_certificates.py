@@ -15,9 +15,17 @@ from hypothesis import strategies as st
 from twinproof.certification.record import certifications, find_certification, read_certificate_settings
 from twinproof.errors import ConfigError, RunError
 from twinproof.rounding import round_down
-from twinproof.runs.certificates import ABSTAIN, HEADER, MORE, UNKNOWN, Certificate, format_certificates, read_certificates
 from twinproof.runs.reading import NUMBER, WHOLE, parse_table
-from twinproof.runs.records import json_file
+from twinproof.runs.records import (
+    ABSTAIN,
+    HEADER,
+    MORE,
+    UNKNOWN,
+    Certificate,
+    format_certificates,
+    json_file,
+    read_certificates,
+)
 from work_settings import CERTIFICATES, changed
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from twinproof.errors import RunError
-from twinproof.runs.layout import MetricsLine, RunLayout, read_run_json
-from twinproof.runs.reading import read_lines
+from twinproof.runs.layout import RunLayout, read_run_json
+from twinproof.runs.reading import MetricsLine, read_lines
 
 
 def test_the_names_stand_in_the_description(tmp_path: Path) -> None:

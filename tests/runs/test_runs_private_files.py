@@ -15,6 +15,7 @@ from twinproof.data.record import Split
 from twinproof.errors import RunError
 from twinproof.keys import Key
 from twinproof.runs import private_files
+from twinproof.runs.layout import create_private_folder
 
 RECORDS = Split(np.arange(12, dtype=np.uint8).reshape(4, 3), np.array([0, 1, 0, 1], dtype=np.int64))
 
@@ -33,10 +34,10 @@ def _mode(path: Path) -> int:
 @pytest.mark.usefixtures("umask")
 def test_the_folder_is_the_owners_alone(tmp_path: Path) -> None:
     folder = tmp_path / "private"
-    private_files.create_private_folder(folder)
+    create_private_folder(folder)
     assert _mode(folder) == 0o700
     folder.chmod(0o755)
-    private_files.create_private_folder(folder)
+    create_private_folder(folder)
     assert _mode(folder) == 0o700
 
 

@@ -20,10 +20,9 @@ from twinproof.evaluation.attack_record import attacks_of
 from twinproof.files import read_bounded, strict_json
 from twinproof.reporting.facts import load_facts
 from twinproof.runs import private_files
-from twinproof.runs.certificates import HEADER, read_certificates
-from twinproof.runs.layout import MetricsLine, file_digests, read_run_json, write_run_json
-from twinproof.runs.reading import read_json, read_lines
-from twinproof.runs.records import FORMER, json_file
+from twinproof.runs.layout import file_digests, read_run_json, write_run_json
+from twinproof.runs.reading import MetricsLine, read_json, read_lines
+from twinproof.runs.records import FORMER, HEADER, json_file, read_certificates
 from twinproof.runs.run import Run
 
 KEPT = Path(__file__).parents[1] / "fixtures" / "format-1"

@@ -12,16 +12,16 @@ import torch
 from torch import Tensor, nn
 from training_problems import FEATURES, Problem, network, problem
 
-from twinproof.data.config import DataConfig
 from twinproof.data.load import load
-from twinproof.data.record import Split
+from twinproof.data.record import DataConfig, Split
 from twinproof.errors import ConfigError
 from twinproof.layers.networks import build_network
-from twinproof.training.copies import AdversarialCopies, Ascent, WarmedUp, smoothed_loss
+from twinproof.training.copies import AdversarialCopies, Ascent, smoothed_loss
 from twinproof.training.loop import mean_cross_entropy
 from twinproof.training.passes import ONE_BY_ONE, GaussianCopies, PassMode
 from twinproof.training.per_example.fast import FastPath
 from twinproof.training.per_example.paths import PerExamplePath, RecordLoss, VmapPath
+from twinproof.training.sources import PrivateGradients
 
 SIGMA, NOISY, FRESH = 0.25, 2, 128
 AUTHORS = Ascent(radius=0.25, steps=2)
@@ -222,15 +222,9 @@ def _adversarial(
 
 def _sources(
     folder: Path, mode: PassMode = ONE_BY_ONE, inner: type[FastPath | VmapPath] = FastPath
-) -> tuple[WarmedUp, Problem]:
-    made: list[AdversarialCopies] = []
-
-    def path(model: nn.Module, loss: RecordLoss) -> PerExamplePath:
-        made.append(_adversarial(inner)(model, loss))
-        return made[0]
-
-    given = problem(folder, augmentation=GaussianCopies(NOISY, SIGMA), path=path, rows=4, mode=mode)
-    return WarmedUp(given.source, made[0]), given
+) -> tuple[PrivateGradients, Problem]:
+    given = problem(folder, augmentation=GaussianCopies(NOISY, SIGMA), path=_adversarial(inner), rows=4, mode=mode)
+    return given.source, given
 
 
 @pytest.mark.parametrize("mode", [PassMode(workers=3), PassMode(capture=True)])
@@ -258,6 +252,7 @@ def test_both_paths_give_the_same_gradients(tmp_path: Path) -> None:
 def test_a_step_looks_as_far_as_its_warm_up_says(tmp_path: Path) -> None:
     source, given = _sources(tmp_path)
     path = source._path
+    assert isinstance(path, AdversarialCopies)
     copies = given.batching.copies(torch.full((3, FEATURES), 0.5, dtype=torch.float64), 0, 0)
     for step, radius in ((0, 0.1), (2, 0.3), (9, 0.4), (1, 0.2)):
         source.gradient(step)

@@ -10,14 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
-from twinproof.data.config import DataConfig
 from twinproof.data.load import load
+from twinproof.data.record import DataConfig
 from twinproof.errors import ConfigError, ModelError
 from twinproof.keys import Key
 from twinproof.layers.networks import build_network
 from twinproof.layers.noise import silenced
 from twinproof.layers.noise_placement import with_two_noises
-from twinproof.training.copies import WarmedUp
 from twinproof.training.loop import mean_cross_entropy
 from twinproof.training.per_example.paths import VmapPath
 from twinproof.training.stobatch import ATTACKS, AdversarialEnsemble, Ensemble
@@ -205,24 +204,6 @@ def test_each_step_attacks_with_its_own_size(trained: tuple[nn.Module, Tensor, T
         reached.append(float((_crafted(path, inputs, labels) - inputs.unsqueeze(1)).abs().max()))
         assert reached[-1] == pytest.approx(PAPERS.size_at(step, KEY), rel=1e-4)
     assert len(set(reached)) == 3
-
-
-def test_the_source_tells_its_path_the_step_and_the_key() -> None:
-    told: list[tuple[int, Key | None]] = []
-
-    class Listening(AdversarialEnsemble):
-        def begin(self, step: int, key: Key | None = None) -> None:
-            told.append((step, key))
-
-    class Source:
-        last, pass_size = None, 1
-
-        def gradient(self, step: int) -> dict[str, Tensor]:
-            return {}
-
-    model = nn.Sequential(nn.Linear(2, 2))
-    WarmedUp(Source(), _attacking(model, Listening), KEY).gradient(6)  # type: ignore[arg-type]
-    assert told == [(6, KEY)]
 
 
 @pytest.mark.parametrize("wrong", [{"size": 0.0}, {"size": float("inf")}, {"steps": 0}, {"stride": 0.0}])

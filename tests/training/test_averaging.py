@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from training_problems import network, problem
 
 from twinproof.errors import ConfigError, RunError
-from twinproof.training.checkpoint import load_checkpoint, save_checkpoint
-from twinproof.training.loop import WeightAverage, run_loop
+from twinproof.training.loop import WeightAverage, load_checkpoint, run_loop, save_checkpoint
 
 DECAY = 0.7
 

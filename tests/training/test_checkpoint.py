@@ -9,7 +9,8 @@ import torch
 from training_problems import network
 
 from twinproof.errors import RunError
-from twinproof.training.checkpoint import FILE, load_checkpoint, save_checkpoint
+from twinproof.training.loop import CHECKPOINT_FILE as FILE
+from twinproof.training.loop import load_checkpoint, save_checkpoint
 
 
 def _trained(steps: int) -> tuple[torch.nn.Module, torch.optim.Optimizer]:

@@ -19,11 +19,17 @@ from twinproof.errors import TwinproofError
 from twinproof.keys import KEY_BYTES, Key
 from twinproof.privacy.ledger import Ledger
 from twinproof.privacy.plan import Plan, PrivateExecution
-from twinproof.training.distributed import SharedLedger, clipped_over_ranks
-from twinproof.training.loop import PlainGradients, PrivateGradients, mean_cross_entropy
+from twinproof.training.loop import SharedLedger, mean_cross_entropy
 from twinproof.training.passes import Augmentation, Batching, DeviceRecords, GaussianCopies, Repeats
 from twinproof.training.per_example.fast import FastPath
-from twinproof.training.step_sums import ClippedPass, ClippedSums, HostStepSums
+from twinproof.training.sources import (
+    ClippedPass,
+    ClippedSums,
+    HostStepSums,
+    PlainGradients,
+    PrivateGradients,
+    clipped_over_ranks,
+)
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 ROWS, STEPS = 3, 3

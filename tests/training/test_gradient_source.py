@@ -34,8 +34,12 @@ from training_problems import (
     training_split,
 )
 
-from twinproof.training.loop import PlainGradients, mean_cross_entropy
+from twinproof.keys import Key
+from twinproof.training.loop import mean_cross_entropy
 from twinproof.training.passes import Batching, DeviceRecords, GaussianCopies, Repeats
+from twinproof.training.per_example.fast import FastPath
+from twinproof.training.per_example.paths import SpacedPath
+from twinproof.training.sources import PlainGradients
 
 TOLERANCE = 1e-6
 
@@ -106,6 +110,18 @@ def test_an_empty_draw_is_a_step_of_noise_alone(tmp_path: Path) -> None:
     assert distance(gradient, noise) <= plan.grid / plan.divisor
     assert norm_of(gradient) > 0.1
     assert distance(given.source.gradient(1), gradient) > 1e-3, "the noise of the next step is fresh"
+
+
+def test_a_path_is_told_of_each_step_with_the_key_through_the_path_around_it(tmp_path: Path) -> None:
+    told: list[tuple[int, Key]] = []
+
+    class Listening(FastPath):
+        def begin(self, step: int, key: Key) -> None:
+            told.append((step, key))
+
+    given = problem(tmp_path, path=lambda model, loss: SpacedPath(Listening(model, loss), 2))
+    given.source.gradient(6)
+    assert told == [(6, KEY)]
 
 
 def test_every_step_is_announced_before_it_is_drawn(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 from training_problems import Gradients, distance, hand_step, network, problem
 
-from twinproof.training.loop import GradientSource, Rate, Schedule, Update, rate_of, run_loop
+from twinproof.training.loop import Rate, Schedule, Update, rate_of, run_loop
+from twinproof.training.sources import GradientSource
 
 RATE, MOMENTUM, STEPS = 0.3, 0.9, 4
 

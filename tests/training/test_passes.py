@@ -16,7 +16,7 @@ from training_problems import CPU, KEY, LEVELS, training_split
 
 from twinproof.data.record import Split
 from twinproof.errors import ConfigError
-from twinproof.layers.known import is_known
+from twinproof.layers.cross_example import is_known
 from twinproof.layers.networks import NETWORKS, build_network
 from twinproof.layers.noise import Law, LearnedSpread, NoiseLayer, Place, RandomSpread, Spread, UniformSpread
 from twinproof.layers.noise_placement import add_noise

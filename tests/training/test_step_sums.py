@@ -17,18 +17,9 @@ from training_problems import CPU, KEY, LEVELS, PLAN, distance, hand_step, netwo
 
 from twinproof.privacy.plan import flat_clip_weights
 from twinproof.training.loop import mean_cross_entropy
-from twinproof.training.passes import Batching, DeviceRecords, GaussianCopies, PassMode
+from twinproof.training.passes import Batching, DeviceRecords, GaussianCopies, PassMode, free_device_memory, power_of_two_below
 from twinproof.training.per_example.fast import FastPath
-from twinproof.training.step_sums import (
-    ClippedPass,
-    ClippedSums,
-    DeviceStepSums,
-    HostStepSums,
-    StepSums,
-    free_device_memory,
-    in_order,
-    power_of_two_below,
-)
+from twinproof.training.sources import ClippedPass, ClippedSums, DeviceStepSums, HostStepSums, StepSums, in_order
 
 DRAWN = torch.tensor([0, 3, 4, 8, 11, 12, 20, 21, 22, 30, 39])
 

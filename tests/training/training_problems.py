@@ -15,10 +15,11 @@ from twinproof.keys import Key
 from twinproof.privacy.ledger import Ledger
 from twinproof.privacy.plan import Plan, PrivateExecution
 from twinproof.privacy.step_randomness import poisson_sample
-from twinproof.training.loop import PrivateGradients, mean_cross_entropy
+from twinproof.training.loop import mean_cross_entropy
 from twinproof.training.passes import ONE_BY_ONE, Augmentation, Batching, DeviceRecords, PassMode, Repeats
 from twinproof.training.per_example.fast import FastPath
 from twinproof.training.per_example.paths import PerExamplePath, RecordLoss, VmapPath
+from twinproof.training.sources import PrivateGradients
 
 RECORDS, FEATURES, CLASSES, LEVELS = 40, 5, 3, 255
 CPU = torch.device("cpu")

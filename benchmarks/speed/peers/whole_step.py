@@ -20,9 +20,10 @@ from twinproof.data.record import Split
 from twinproof.keys import Key
 from twinproof.privacy.ledger import Ledger
 from twinproof.privacy.plan import Plan, PrivateExecution
-from twinproof.training.loop import PrivateGradients, Update, mean_cross_entropy
+from twinproof.training.loop import Update, mean_cross_entropy
 from twinproof.training.passes import Augmentation, Batching, DeviceRecords, layers_draw, pass_mode
 from twinproof.training.per_example import choose_path
+from twinproof.training.sources import PrivateGradients
 
 _STEPS = 10**6
 

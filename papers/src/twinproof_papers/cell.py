@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from twinproof.data.record import Dataset
 from twinproof.errors import RunError
 from twinproof.files import append_line, canonical_json, write_json
-from twinproof.layers.prior import PRIOR_NETWORK, PRIOR_WIDTH, Prior, prior_sha256
+from twinproof.layers.networks import PRIOR_NETWORK, PRIOR_WIDTH, Prior, prior_sha256
 from twinproof.recipes.config import TrainConfig, parse_train_config
 from twinproof.recipes.registry import find_recipe
 from twinproof.recipes.resumption import SECTION

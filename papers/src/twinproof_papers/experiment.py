@@ -8,7 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from twinproof.data.sources import ROOT_VARIABLE, describe_sources
+from twinproof.data.load import ROOT_VARIABLE, describe_sources
 from twinproof.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -177,7 +177,7 @@ def _outcomes(cells: list[Cell], store: CellStore, options: Options, ranks: Rank
 
 
 def _attempt(cell: Cell, store: CellStore, options: Options) -> Outcome:
-    from twinproof.training.step_sums import free_device_memory
+    from twinproof.training.passes import free_device_memory
 
     outcome: Outcome
     try:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from twinproof.errors import ConfigError, DataError
-from twinproof.runs.certificates import ABSTAIN, Certificate
+from twinproof.runs.records import ABSTAIN, Certificate
 from twinproof_papers.example_metrics.relation import (
     ExampleMetrics,
     group_by_radius,

@@ -30,7 +30,7 @@ from twinproof.recipes.gradients import optimizer_of
 from twinproof.recipes.registry import RECIPES
 from twinproof.recipes.resolve import resolve
 from twinproof.recipes.train import train
-from twinproof.training.loop import GradientSource
+from twinproof.training.sources import GradientSource
 from twinproof.training.stobatch import balanced_cross_entropy, taylor_cross_entropy
 from twinproof_papers.published.adlm import OneDraw, paper_output_sensitivity
 

@@ -14,8 +14,8 @@ from torch.nn.functional import cross_entropy
 
 from rank_processes import run_ranks
 from twinproof.compute.ranks import ALONE, Ranks, Share
-from twinproof.data.config import DataConfig
 from twinproof.data.load import load
+from twinproof.data.record import DataConfig
 from twinproof.errors import ConfigError, ModelError
 from twinproof.keys import Key
 from twinproof.layers.fixed_draws import PSI, FixedDrawsConstraint, fixed_draws_of, with_fixed_draws

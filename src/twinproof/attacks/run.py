@@ -24,7 +24,7 @@ from twinproof.attacks.threat import Threat, violations
 from twinproof.compute.devices import repeatable_convolutions
 from twinproof.errors import ConfigError, DataError, ModelError
 from twinproof.keys import Key
-from twinproof.layers.known import is_known
+from twinproof.layers.cross_example import is_known
 from twinproof.progress import Progress, Silent
 
 

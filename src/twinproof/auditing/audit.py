@@ -40,11 +40,9 @@ from twinproof.guarantee import Guarantee, Status
 from twinproof.keys import Key
 from twinproof.layers.noise import Place as NoisePlace
 from twinproof.runs import work
-from twinproof.runs.certificates import ABSTAIN, Certificate
-from twinproof.runs.dataset import load_run_data
 from twinproof.runs.layout import COMPLETE, read_run_json
-from twinproof.runs.records import AUDITS, Made, NetworkRecord, check_name
-from twinproof.runs.run import Run
+from twinproof.runs.records import ABSTAIN, AUDITS, Certificate, Made, NetworkRecord, check_name
+from twinproof.runs.run import Run, load_run_data
 from twinproof.runs.work import How, Options, Place, Work
 
 # Certificates attacked and made durable together: a kill loses at most these.

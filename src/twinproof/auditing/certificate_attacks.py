@@ -26,7 +26,7 @@ from twinproof.certification.smoothed import SmoothedClassifier
 from twinproof.evaluation.protocols import smoothed_objective
 from twinproof.keys import Key
 from twinproof.rounding import round_down
-from twinproof.runs.certificates import ABSTAIN, Certificate
+from twinproof.runs.records import ABSTAIN, Certificate
 
 WITHIN = 0.99
 OUTWARD = 3.0

@@ -23,7 +23,7 @@ from twinproof.certification.record import CertificateSettings
 from twinproof.certification.smoothed import SmoothedClassifier
 from twinproof.certification.votes import row_statistic
 from twinproof.keys import Key
-from twinproof.runs.certificates import Certificate
+from twinproof.runs.records import Certificate
 
 FALSE_FLIPS = 1e-6
 _CONFIDENCE = {"votes": "clopper-pearson", "scores": "hoeffding"}

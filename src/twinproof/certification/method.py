@@ -16,7 +16,7 @@ from itertools import pairwise
 from twinproof.certification.confidence import CONFIDENCE_NAMES, RunnerUp, check_alpha, find_confidence
 from twinproof.errors import ConfigError
 from twinproof.privacy.linear_maps import Norm
-from twinproof.runs.certificates import Look
+from twinproof.runs.records import Look
 
 
 class Statistic(StrEnum):

@@ -23,7 +23,7 @@ from twinproof.certification.method import MOST_DRAWS, PLAIN, Method, Sampling, 
 from twinproof.certification.votes import Counter, row_statistic
 from twinproof.errors import ConfigError
 from twinproof.rounding import round_down
-from twinproof.runs.certificates import Look
+from twinproof.runs.records import Look
 
 Whole = NDArray[np.int64]
 # How sure one must be, at a look, that the target stays out of reach. It decides how many certificates are lost, not whether

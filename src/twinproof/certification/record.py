@@ -8,10 +8,18 @@ from pathlib import Path
 from twinproof.certification.method import Method, Sampling
 from twinproof.certification.smoothed import SmoothedClassifier
 from twinproof.errors import ConfigError, RunError
-from twinproof.runs.certificates import Certificate, Look, read_certificates
 from twinproof.runs.layout import COMPLETE
 from twinproof.runs.reading import Count, Length, Radius
-from twinproof.runs.records import CERTIFICATES, WorkSettings, evidence, read_settings, same_names
+from twinproof.runs.records import (
+    CERTIFICATES,
+    Certificate,
+    Look,
+    WorkSettings,
+    evidence,
+    read_certificates,
+    read_settings,
+    same_names,
+)
 from twinproof.runs.run import Run
 
 CSV = "certificates.csv"

@@ -22,10 +22,18 @@ from twinproof.errors import ConfigError, ModelError, RunError, system_faults
 from twinproof.keys import Key
 from twinproof.layers.noise import Law, NoiseLayer, Place
 from twinproof.runs import work
-from twinproof.runs.certificates import Certificate, format_certificates, read_certificates
-from twinproof.runs.dataset import load_run_data
-from twinproof.runs.records import CERTIFICATES, Made, NetworkRecord, check_name, default_name, json_file
-from twinproof.runs.run import Run
+from twinproof.runs.records import (
+    CERTIFICATES,
+    Certificate,
+    Made,
+    NetworkRecord,
+    check_name,
+    default_name,
+    format_certificates,
+    json_file,
+    read_certificates,
+)
+from twinproof.runs.run import Run, load_run_data
 from twinproof.runs.work import How, Options, Work
 
 # Inputs certified and made durable together: a kill loses at most these. With a target an input gets far fewer draws, and

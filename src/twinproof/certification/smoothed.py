@@ -54,7 +54,7 @@ from twinproof.errors import ConfigError, DataError, ModelError
 from twinproof.keys import Key
 from twinproof.layers.cross_example import evaluation_mode
 from twinproof.layers.noise_placement import split_at_noise, split_at_two_noises
-from twinproof.runs.certificates import ABSTAIN, UNKNOWN, Certificate
+from twinproof.runs.records import ABSTAIN, UNKNOWN, Certificate
 
 
 def stored_levels(inputs: Tensor | NDArray[Any], levels: int, device: torch.device | None) -> Tensor:

@@ -177,8 +177,7 @@ def attack(
     from twinproof.evaluation import under_attack
     from twinproof.evaluation.protocols import AttackPlan, Protocol
     from twinproof.keys import Key
-    from twinproof.runs.dataset import load_run_data
-    from twinproof.runs.run import Run
+    from twinproof.runs.run import Run, load_run_data
 
     with launched_ranks(as_json=as_json) as ranks:
         opened = Run.open(run)

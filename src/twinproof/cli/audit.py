@@ -56,8 +56,7 @@ def audit(
     from twinproof.certification.record import certifications
     from twinproof.evaluation.certified import already_refuted
     from twinproof.keys import Key
-    from twinproof.runs.dataset import load_run_data
-    from twinproof.runs.run import Run
+    from twinproof.runs.run import Run, load_run_data
 
     opened = Run.open(run)
     with shown() as bars:

@@ -71,8 +71,7 @@ def certify(
     """
     from twinproof.certification import run as certification
     from twinproof.certification.method import Method, Sampling, default_confidence
-    from twinproof.runs.dataset import load_run_data
-    from twinproof.runs.run import Run
+    from twinproof.runs.run import Run, load_run_data
 
     with launched_ranks(as_json=as_json) as ranks:
         opened = Run.open(run)

@@ -38,7 +38,7 @@ def demo(
     from twinproof.recipes.demo import DEMO_ATTACKED, DEMO_ATTACKS, DEMO_JUDGING, DEMO_SAMPLING, DEMO_SETTINGS
     from twinproof.recipes.train import train
     from twinproof.reporting.run import write_report
-    from twinproof.runs.dataset import load_run_data
+    from twinproof.runs.run import load_run_data
     from twinproof_verify import Originals
 
     root, device = _free_directory(out), device or "auto"

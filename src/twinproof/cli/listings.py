@@ -65,7 +65,7 @@ def data(data_root: DataRoot = None, as_json: Json = False) -> None:
 
     Example: twinproof data
     """
-    from twinproof.data.sources import describe_sources
+    from twinproof.data.load import describe_sources
 
     sources = describe_sources(data_root)
     if as_json:

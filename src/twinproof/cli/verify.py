@@ -48,11 +48,10 @@ def verify(
 
 def _originals(run: Path, data: str | None, data_root: Path | None, *, wanted: bool) -> Originals | None:
     """The test set. Unless it is ``wanted``, only that of a known data set, and None if it is not on this machine."""
-    from twinproof.data.config import parse_data_config
-    from twinproof.data.sources import SOURCES
+    from twinproof.data.load import SOURCES
+    from twinproof.data.record import parse_data_config
     from twinproof.errors import UserError
-    from twinproof.runs.dataset import load_again, load_run_data
-    from twinproof.runs.run import Run
+    from twinproof.runs.run import Run, load_again, load_run_data
     from twinproof_verify import Originals
 
     if wanted:

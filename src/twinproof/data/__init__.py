@@ -1,10 +1,8 @@
 """Data sets as typed records."""
 
 from twinproof.data.arrays import from_arrays, from_torch
-from twinproof.data.config import DataConfig, parse_data_config
-from twinproof.data.load import load
-from twinproof.data.record import Dataset, InputKind, RangeSpending, Scaling, Split, fingerprint
-from twinproof.data.sources import SourceDescription, describe_sources, known_sources
+from twinproof.data.load import SourceDescription, describe_sources, known_sources, load
+from twinproof.data.record import DataConfig, Dataset, InputKind, RangeSpending, Scaling, Split, fingerprint, parse_data_config
 
 __all__ = [
     "DataConfig",

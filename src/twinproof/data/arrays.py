@@ -17,7 +17,6 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from twinproof.data.assemble import assemble
-from twinproof.data.config import DataConfig, Ranges, parse_data_config, refuse_second_test_part, refuse_settings
 from twinproof.data.limits import (
     HEADER_BYTES,
     NAME_CHARACTERS,
@@ -29,7 +28,18 @@ from twinproof.data.limits import (
     read_exactly,
     reading,
 )
-from twinproof.data.record import Dataset, InputKind, Parts, Records, check_alike
+from twinproof.data.record import (
+    DataConfig,
+    Dataset,
+    InputKind,
+    Parts,
+    Ranges,
+    Records,
+    check_alike,
+    parse_data_config,
+    refuse_second_test_part,
+    refuse_settings,
+)
 from twinproof.data.scaling import FEATURE_LEVELS
 from twinproof.errors import DataError
 from twinproof.keys import Key

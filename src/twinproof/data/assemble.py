@@ -7,9 +7,8 @@ import hashlib
 import numpy as np
 from numpy.typing import NDArray
 
-from twinproof.data.config import DataConfig, refuse_second_test_part, refuse_settings
 from twinproof.data.limits import listed
-from twinproof.data.record import Dataset, Parts, Records, Scaling, Split
+from twinproof.data.record import DataConfig, Dataset, Parts, Records, Scaling, Split, refuse_second_test_part, refuse_settings
 from twinproof.data.scaling import (
     FEATURE_LEVELS,
     check_finite,

@@ -11,7 +11,6 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from twinproof.data.config import DataConfig, refuse_second_test_part, refuse_settings
 from twinproof.data.limits import (
     DECODER_ERRORS,
     IMAGE_PIXELS,
@@ -23,7 +22,7 @@ from twinproof.data.limits import (
     read_exactly,
     reading,
 )
-from twinproof.data.record import InputKind, Parts, Records
+from twinproof.data.record import DataConfig, InputKind, Parts, Records, refuse_second_test_part, refuse_settings
 from twinproof.errors import DataError
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".pgm", ".ppm")

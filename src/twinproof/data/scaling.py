@@ -14,13 +14,14 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from twinproof.data.config import EVERY_OTHER_FEATURE
 from twinproof.data.record import RangeSpending, Records, Scaling
 from twinproof.errors import ConfigError, DataError
 from twinproof.keys import Key
 
 FEATURE_LEVELS = 65_535
 WIDENING = 0.05
+EVERY_OTHER_FEATURE = "*"
+"""Key of ``ranges`` whose bounds hold for every feature that is not named itself."""
 
 _ROWS_AT_A_TIME = 1024
 

@@ -20,7 +20,6 @@ from pyarrow import csv as arrow_csv
 from pyarrow import parquet
 from pyarrow import types as arrow_types
 
-from twinproof.data.config import DataConfig
 from twinproof.data.limits import (
     COLUMNS,
     DECODER_ERRORS,
@@ -35,7 +34,7 @@ from twinproof.data.limits import (
     row_bytes,
     too_large,
 )
-from twinproof.data.record import InputKind, Parts, Records
+from twinproof.data.record import DataConfig, InputKind, Parts, Records
 from twinproof.errors import ConfigError, DataError
 
 DEFAULT_LABEL = "label"

@@ -20,9 +20,8 @@ from twinproof.certification.record import MADE, NOISE, NoiseRecord
 from twinproof.errors import RunError
 from twinproof.evaluation.protocols import AttackPlan, Entry, size_name
 from twinproof.rounding import format_down, format_up
-from twinproof.runs.certificates import ABSTAIN
 from twinproof.runs.reading import NUMBER, WHOLE, WORD, Count, Length, Share, parse_table, read_table
-from twinproof.runs.records import ATTACKS, WorkSettings, evidence, read_settings, same_names
+from twinproof.runs.records import ABSTAIN, ATTACKS, WorkSettings, evidence, read_settings, same_names
 
 CSV, INPUTS = "attacks.csv", "attacks.safetensors"
 NOBODY = -1  # aim: the attack was untargeted

@@ -29,7 +29,7 @@ from twinproof.evaluation.certified import CertifiedLine, already_refuted, held_
 from twinproof.evaluation.protocols import CLEAN, Entry, Protocol, size_name
 from twinproof.keys import Key
 from twinproof.rounding import round_up
-from twinproof.runs.certificates import Certificate
+from twinproof.runs.records import Certificate
 
 
 @dataclass(frozen=True)

@@ -34,8 +34,8 @@ from twinproof.evaluation.attack_record import AttackLine, AttackSettings
 from twinproof.guarantee import Status
 from twinproof.layers.noise import Law
 from twinproof.rounding import RADIUS_DIGITS, round_down
-from twinproof.runs.certificates import ABSTAIN, Certificate
 from twinproof.runs.layout import COMPLETE
+from twinproof.runs.records import ABSTAIN, Certificate
 
 # Twice the inverse of each norm's order: the longest change of one norm, seen in another, differs by sqrt(d) for each step.
 _STEPS = {"l1": 2, "l2": 1, "linf": 0}

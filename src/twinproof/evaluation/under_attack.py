@@ -41,10 +41,9 @@ from twinproof.extensions import Group, plugin_of
 from twinproof.files import write_atomic
 from twinproof.keys import Key
 from twinproof.runs import work
-from twinproof.runs.dataset import load_run_data
 from twinproof.runs.layout import update_run_json
 from twinproof.runs.records import ATTACKS, Made, NetworkRecord, check_name, default_name, json_file
-from twinproof.runs.run import Run
+from twinproof.runs.run import Run, load_run_data
 from twinproof.runs.work import How, Options, Place, Work
 
 DEFAULT_LIMIT = 500

@@ -17,9 +17,9 @@ from twinproof.files import append_line, canonical_json, write_atomic
 from twinproof.privacy.plan import PrivateExecution
 from twinproof.progress import Progress
 from twinproof.runs.reading import Count, read_lines
-from twinproof.training.distributed import weights_digest
-from twinproof.training.loop import GradientSource
+from twinproof.training.loop import weights_digest
 from twinproof.training.per_example.paths import trainable_parameters
+from twinproof.training.sources import GradientSource
 
 FILE = "rounds.jsonl"
 

@@ -18,7 +18,7 @@ from twinproof.federated.agreement import Agreement
 class Request:
     """The coordinator asks for the sums of one step at these weights: all that the network holds, by name.
 
-    ``agreement`` and ``weights_sha256`` are digests (``Agreement.sha256``, ``training.distributed.weights_digest``).
+    ``agreement`` and ``weights_sha256`` are digests (``Agreement.sha256``, ``training.loop.weights_digest``).
     """
 
     agreement: str

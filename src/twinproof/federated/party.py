@@ -23,14 +23,12 @@ from twinproof.privacy.plan import ClipRule, clip_weights
 from twinproof.privacy.step_randomness import step_randomness
 from twinproof.recipes.gradients import per_example_path
 from twinproof.recipes.network import Own, run_network
-from twinproof.runs.layout import exclusive
-from twinproof.runs.private_files import create_private_folder
+from twinproof.runs.layout import create_private_folder, exclusive
 from twinproof.runs.reading import Count, read_json
-from twinproof.training.copies import MovedCopies
-from twinproof.training.distributed import weights_digest
+from twinproof.training.loop import weights_digest
 from twinproof.training.passes import Batching, DeviceRecords, layers_draw, pass_mode, physical_batch_size
 from twinproof.training.per_example.paths import trainable_parameters
-from twinproof.training.step_sums import ClippedPass, step_sums
+from twinproof.training.sources import ClippedPass, step_sums
 
 
 @dataclass(frozen=True)
@@ -133,8 +131,7 @@ def party_sums(agreement: Agreement, model: nn.Module, records: DeviceRecords, p
     found = step_sums(ClippedPass(path, weights), batching, shapes, mode)
 
     def sums(rows_drawn: Tensor, step: int) -> Mapping[str, Tensor]:
-        if isinstance(path, MovedCopies):
-            path.begin(step, key)
+        path.begin(step, key)
         return found.of(rows_drawn, step).by_name
 
     return sums

@@ -28,9 +28,9 @@ from twinproof.recipes.train import Session, begin_run
 from twinproof.runs import private_files
 from twinproof.runs.layout import COMPLETE, STARTED, RunLayout, config_digest, exclusive, read_run_json
 from twinproof.runs.run import Run
-from twinproof.training.checkpoint import FILE as CHECKPOINT_FILE
-from twinproof.training.loop import GradientSource
+from twinproof.training.loop import CHECKPOINT_FILE
 from twinproof.training.per_example.paths import trainable_parameters
+from twinproof.training.sources import GradientSource
 
 _CPU = torch.device("cpu")  # the coordinator only adds up; parties compute where their settings say
 

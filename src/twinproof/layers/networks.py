@@ -8,16 +8,24 @@ attention is four linear layers.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from enum import StrEnum
+from importlib.resources import as_file, files
+from typing import Any, TypeVar
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from twinproof.errors import ConfigError
+from twinproof.extensions import Group, find
+from twinproof.files import sha256_file
+from twinproof.layers.noise import Law, Place
+from twinproof.layers.noise_placement import BOTH_PLACES, NoiseForm, RedistributionKind, with_noise, with_two_noises
 from twinproof.layers.scattering import MAPS, STRIDE, Scattering
 
 Builder = Callable[[tuple[int, ...], int, int], nn.Module]
@@ -368,3 +376,77 @@ def build_network(name: str, shape: tuple[int, ...], classes: int, *, width: int
             wanted=NETWORKS[name].summary,
             fix=f"use model={default_network(shape)}",
         ) from error
+
+
+def build_run_network(
+    settings: Mapping[str, Any], shape: tuple[int, ...], classes: int, network: nn.Module | None = None
+) -> nn.Module:
+    """The network of these ``settings`` (``config`` of run.json), with its noise layers and random weights.
+
+    ``network`` is the caller's own, where the settings name such a one. Where weights are loaded afterwards, the deviations
+    and scales of the noise are loaded with them.
+    """
+    if network is None:
+        network = build_network(settings["model"], shape, classes, width=settings["width"])
+    variant = find(Group.VARIANTS, f"{settings.get('recipe')}.{settings.get('variant')}")
+    if (adds := getattr(variant, "network", None)) is not None:
+        made: nn.Module = adds(network, shape)
+        return made
+    noise = settings.get("noise_layer")
+    if noise is None:
+        return network
+    sigma, law = float(settings["sigma"]), Law(noise["law"])
+    if noise["place"] == BOTH_PLACES:  # scales in proportion to the layer are set by the constraint
+        return with_two_noises(network, shape, sigma, sigma, law)
+    redistribution = RedistributionKind(noise["redistribution"])
+    form = NoiseForm(Place(noise["place"]), law, redistribution, float(noise["floor"]), float(noise["width"]))
+    return with_noise(network, shape, form, sigma)
+
+
+class Prior(StrEnum):
+    """What a network starts from: random weights, or some that were learned from generated figures."""
+
+    NONE = "none"
+    FIGURES = "figures"
+
+
+PRIOR_NETWORK, PRIOR_WIDTH = "gelu-cnn", 2
+PRIOR_SIGMAS = (0.25, 0.5, 1.0)
+"""Input noise that each of them was learned under."""
+_PRIOR_FILE = "prior.safetensors"
+
+
+def has_prior(network: str, shape: tuple[int, ...], width: int) -> bool:
+    """Whether there are weights for this network: images of one channel, of any size that the network takes."""
+    return (network, width) == (PRIOR_NETWORK, PRIOR_WIDTH) and len(shape) == 3 and shape[0] == 1
+
+
+def prior_key(sigma: float, name: str) -> str:
+    """The name in the file of a weight learned under ``sigma``."""
+    return f"{sigma:g}/{name}"
+
+
+def start_from_prior(network: nn.Module, sigma: float) -> None:
+    """Gives ``network``, one that has a prior, the weights learned under the noise nearest to ``sigma``; the last layer stays.
+
+    Guarantees
+        What is loaded is a constant of this package, learned from images that a program drew. The account of privacy holds for
+        any weights to start from that were fixed without looking at the records.
+    """
+    nearest = min(PRIOR_SIGMAS, key=lambda known: abs(math.log(known / sigma)))
+    prefix = prior_key(nearest, "")
+    learned = {name.removeprefix(prefix): value.float() for name, value in _weights().items() if name.startswith(prefix)}
+    network.load_state_dict({**network.state_dict(), **learned})
+
+
+@functools.lru_cache(maxsize=1)
+def prior_sha256() -> str:
+    """The digest of the file in this package: another version may ship other weights."""
+    with as_file(files(__package__) / _PRIOR_FILE) as path:
+        return sha256_file(path)
+
+
+@functools.lru_cache(maxsize=1)
+def _weights() -> dict[str, Tensor]:
+    with as_file(files(__package__) / _PRIOR_FILE) as path:
+        return load_file(path)

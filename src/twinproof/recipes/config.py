@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, create_model, model_serializer
 
 from twinproof.checks import parse_settings
-from twinproof.data.config import DataConfig
+from twinproof.data.record import DataConfig
 from twinproof.errors import ConfigError
+from twinproof.layers.networks import Prior
 from twinproof.layers.noise import Place
 from twinproof.layers.noise_placement import BOTH_PLACES
-from twinproof.layers.prior import Prior
 from twinproof.privacy.plan import ClipRule
 from twinproof.recipes.noise_layer import LARGEST_SIGMA, NoiseLayerConfig, check_noise_layer
 from twinproof.recipes.recipe import Recipe, RegulariserConfig, check_regulariser

@@ -24,12 +24,11 @@ from twinproof.recipes.own_network import own_network_assumptions
 from twinproof.recipes.resolve import plan_of, spent_on_data, spent_on_redistribution
 from twinproof.rounding import round_up
 from twinproof.runs import private_files
-from twinproof.runs.layout import COMPLETE, FORMAT, MetricsLine, RunLayout, file_digests, read_run_json, utc_now, write_run_json
-from twinproof.runs.reading import read_lines
-from twinproof.training.checkpoint import FILE as CHECKPOINT_FILE
-from twinproof.training.loop import StepDiagnostics
-from twinproof.training.own_network.state import check_state_dict
+from twinproof.runs.layout import COMPLETE, FORMAT, RunLayout, file_digests, read_run_json, utc_now, write_run_json
+from twinproof.runs.reading import MetricsLine, read_lines
+from twinproof.training.loop import CHECKPOINT_FILE, check_state_dict
 from twinproof.training.passes import DeviceRecords
+from twinproof.training.sources import StepDiagnostics
 
 
 def finish_run(

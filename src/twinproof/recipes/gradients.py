@@ -15,13 +15,11 @@ from twinproof.privacy.ledger import Ledger
 from twinproof.privacy.plan import PrivateExecution
 from twinproof.recipes.config import ResolvedConfig
 from twinproof.recipes.resolve import plan_of
-from twinproof.training.copies import WarmedUp, moved_copies_in
-from twinproof.training.loop import GradientSource, PlainGradients, PrivateGradients
-from twinproof.training.passes import Batching, DeviceRecords, layers_draw, pass_mode, physical_batch_size
+from twinproof.training.passes import Batching, DeviceRecords, layers_draw, pass_mode, physical_batch_size, records_that_fit
 from twinproof.training.per_example.choose import choose_path
 from twinproof.training.per_example.fast import FastPath
 from twinproof.training.per_example.paths import PerExamplePath, SinglePath, SpacedPath, VmapPath, trainable_parameters
-from twinproof.training.step_sums import ClippedPass, records_that_fit
+from twinproof.training.sources import ClippedPass, GradientSource, PlainGradients, PrivateGradients
 
 # Larger passes gain nothing on any device, and their scratch memory is better left to others.
 _MOST_ROWS = 32_768
@@ -111,11 +109,8 @@ def gradient_source(
     if chosen is None:
         path = per_example_path(config, model, dataset)
         chosen = ChosenPath(path, ranks.smallest(pass_records(config, dataset, model, path, device, ranks)))
-    path, mode = chosen.path, pass_mode(model, device)
     batching = Batching(records, augmentation, chosen.records, key, layers_draw(model))
-    source = PrivateGradients(execution, path, batching, shapes, mode, ranks=ranks)
-    movement = moved_copies_in(path)
-    return source if movement is None else WarmedUp(source, movement, key)
+    return PrivateGradients(execution, chosen.path, batching, shapes, pass_mode(model, device), ranks=ranks)
 
 
 def pass_records(

@@ -13,10 +13,9 @@ from torch import nn
 from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError
 from twinproof.keys import Key
+from twinproof.layers.networks import Prior, build_run_network, start_from_prior
 from twinproof.layers.noise_constraint import Constraint, TwoNoisesConstraint
 from twinproof.layers.noise_placement import BOTH_PLACES
-from twinproof.layers.prior import Prior, start_from_prior
-from twinproof.layers.run_network import build_run_network
 from twinproof.recipes.config import ResolvedConfig
 from twinproof.recipes.variant import Holds
 from twinproof.runs.run import is_own_network, own_network_name

@@ -17,14 +17,13 @@ from twinproof.compute.threads import one_thread_inside
 from twinproof.data.record import Dataset
 from twinproof.errors import ModelError, RunError
 from twinproof.keys import Key
-from twinproof.layers.known import is_known
+from twinproof.layers.cross_example import is_known
 from twinproof.recipes.config import ResolvedConfig
 from twinproof.recipes.gradients import ChosenPath, PathKind, pass_records, path_of_kind, per_example_path
 from twinproof.recipes.guarantees import OWN_NETWORK_ASSUMPTIONS
 from twinproof.recipes.network import Own, initial_network
 from twinproof.runs.layout import read_run_json, write_run_json
 from twinproof.training.copies import MovedCopies
-from twinproof.training.loop import GradientSource
 from twinproof.training.own_network.state import TensorWatch, WatchedSource
 from twinproof.training.own_network.trial import Probe, Remembered, RowTrial, make_probe, try_forward, try_state
 from twinproof.training.own_network.watch import WatchedPath, Workshop
@@ -32,6 +31,7 @@ from twinproof.training.passes import DeviceRecords, pass_mode
 from twinproof.training.per_example.choose import shifted_parameters
 from twinproof.training.per_example.fast import FastPath
 from twinproof.training.per_example.paths import NotMappable, PerExamplePath
+from twinproof.training.sources import GradientSource
 
 _FIELD = "own_network"
 GPU_ROUNDING, KEPT_STATE = "gpu-rounding", "kept-state"
@@ -232,10 +232,9 @@ class OwnTraining:
     def begin(self, source: GradientSource, first: int) -> GradientSource:
         """The source for the loop, once the model has the weights that step ``first`` begins with."""
         self._tensors = TensorWatch(self._model, self._fresh(), _moved_by_package(self._model))
-        if self._watched is None:
-            return WatchedSource(source, self._tensors, lambda _: nullcontext())
-        self._watched.tensors = self._tensors
-        return WatchedSource(source, self._tensors, self._watched.around(first, self._config.steps))
+        if self._watched is not None:
+            self._watched.start(self._tensors, first, self._config.steps)
+        return WatchedSource(source, self._tensors)
 
     def updated(self) -> None:
         """To be called after each update, and after what the package does to the weights then."""

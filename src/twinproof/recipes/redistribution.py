@@ -17,10 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from twinproof.compute.devices import repeatable_convolutions
-from twinproof.data.config import DataConfig
-from twinproof.data.load import load
-from twinproof.data.record import Dataset, Split
-from twinproof.data.sources import SOURCES
+from twinproof.data.load import SOURCES, load
+from twinproof.data.record import DataConfig, Dataset, Split
 from twinproof.errors import DataError, ModelError, RunError
 from twinproof.keys import Key
 from twinproof.layers.cross_example import evaluation_mode

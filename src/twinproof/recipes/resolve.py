@@ -10,8 +10,8 @@ import numpy as np
 
 from twinproof.data.record import Dataset, Split
 from twinproof.errors import ConfigError, DataError
+from twinproof.layers.networks import PRIOR_NETWORK, PRIOR_WIDTH, Prior, has_prior
 from twinproof.layers.noise_placement import RedistributionKind
-from twinproof.layers.prior import PRIOR_NETWORK, PRIOR_WIDTH, Prior, has_prior
 from twinproof.privacy.accounting import Event, GaussianEvent, calibrate_noise_multiplier, check_steps
 from twinproof.privacy.plan import Plan
 from twinproof.recipes.config import ResolvedConfig, TrainConfig, check_settings, with_section

@@ -22,7 +22,7 @@ from twinproof.compute.ranks import ALONE, Ranks
 from twinproof.data.record import Dataset, fingerprint
 from twinproof.errors import ConfigError, RunError
 from twinproof.keys import KEY_BYTES, Key
-from twinproof.layers.prior import Prior, prior_sha256
+from twinproof.layers.networks import Prior, prior_sha256
 from twinproof.privacy.ledger import Ledger
 from twinproof.recipes.config import ResolvedConfig, TrainConfig
 from twinproof.recipes.run_data import public_config
@@ -30,7 +30,7 @@ from twinproof.runs import private_files
 from twinproof.runs.layout import STARTED, RunLayout, read_run_json
 from twinproof.runs.private_files import WRITTEN_FIRST
 from twinproof.runs.reading import read_json
-from twinproof.training.loop import GradientSource
+from twinproof.training.sources import GradientSource
 
 _PART = ".part"  # what a killed writer leaves (twinproof.files.write_atomic)
 _FREE_KINDS = ("open", "gaussian")

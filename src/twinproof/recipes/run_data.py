@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from twinproof.checks import parse_settings
-from twinproof.data.load import public_name
-from twinproof.data.sources import SOURCES
+from twinproof.data.load import SOURCES, public_name
 from twinproof.errors import ConfigError, RunError
 from twinproof.recipes.config import ResolvedConfig, TrainConfig, with_section
-from twinproof.runs.dataset import FORMER_FRACTION
+from twinproof.runs.run import FORMER_FRACTION
 
 _PUBLIC_DATA = "public_data"  # the one setting outside ``data`` that may be a path
 

@@ -55,24 +55,31 @@ from twinproof.recipes.resumption import (
 )
 from twinproof.recipes.run_data import located, public_config, restore_config
 from twinproof.runs import private_files
-from twinproof.runs.dataset import load_again
 from twinproof.runs.layout import (
     COMPLETE,
     TRAINING,
     RunLayout,
     config_digest,
+    create_private_folder,
     exclusive,
     read_run_json,
     software_versions,
     utc_now,
     write_run_json,
 )
-from twinproof.runs.run import Run
-from twinproof.training.checkpoint import FILE as CHECKPOINT_FILE
-from twinproof.training.checkpoint import load_checkpoint, save_checkpoint
-from twinproof.training.distributed import SharedLedger, agree_on_weights
-from twinproof.training.loop import GradientSource, WeightAverage, rate_of, run_loop
+from twinproof.runs.run import Run, load_again
+from twinproof.training.loop import (
+    CHECKPOINT_FILE,
+    SharedLedger,
+    WeightAverage,
+    agree_on_weights,
+    load_checkpoint,
+    rate_of,
+    run_loop,
+    save_checkpoint,
+)
 from twinproof.training.per_example.fast import rule_plugins
+from twinproof.training.sources import GradientSource
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,7 +221,7 @@ def begin_run(
     layout, stored = RunLayout(root), public_config(config)
     if any(root.iterdir()):
         clear_abandoned_start(layout)
-    private_files.create_private_folder(layout.private)
+    create_private_folder(layout.private)
     private_files.save_source(layout.private, located(config))
     if pooled:
         private_files.save_fingerprint(layout.private, dataset.train)

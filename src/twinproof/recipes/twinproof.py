@@ -8,8 +8,7 @@ accounting is that of DP-SGD.
 
 from __future__ import annotations
 
-from twinproof.layers.networks import default_network
-from twinproof.layers.prior import PRIOR_NETWORK, PRIOR_WIDTH, has_prior
+from twinproof.layers.networks import PRIOR_NETWORK, PRIOR_WIDTH, default_network, has_prior
 from twinproof.recipes.dpcert import consistent_loss, private_smoothing
 
 _SMALLEST_SIDE = 20

@@ -17,8 +17,8 @@ from twinproof.extensions import PUBLISHED as PUBLISHED
 from twinproof.extensions import Group, find, names, where_to_get
 from twinproof.guarantee import Status
 from twinproof.keys import Key
-from twinproof.training.loop import GradientSource, PlainGradients
 from twinproof.training.per_example.paths import RecordLoss
+from twinproof.training.sources import GradientSource, PlainGradients
 
 SOUND = "sound"
 

@@ -22,7 +22,7 @@ from twinproof.evaluation.certified import CertifiedLine, already_refuted, answe
 from twinproof.evaluation.protocols import CLEAN, Protocol, Target, size_name
 from twinproof.reporting.evidence import Certification
 from twinproof.reporting.examples import misfit
-from twinproof.runs.certificates import Certificate
+from twinproof.runs.records import Certificate
 
 CURVE_POINTS = 120
 BINS_PER_RADIUS = 8

@@ -20,8 +20,8 @@ from twinproof.files import sha256_file
 from twinproof.guarantee import PROMISING, Guarantee, Kind, Status
 from twinproof.reporting.numbers import file_down
 from twinproof.reporting.words import RadiusWords, Undone
-from twinproof.runs.certificates import ABSTAIN, Certificate
 from twinproof.runs.layout import FORMAT
+from twinproof.runs.records import ABSTAIN, Certificate
 
 CURVE_POINTS = 200
 BINS = 24

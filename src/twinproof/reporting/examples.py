@@ -15,7 +15,7 @@ from PIL import Image
 from twinproof.data.record import Dataset, InputKind
 from twinproof.evaluation.attack_record import AttackLine
 from twinproof.evaluation.certified import answered_correctly
-from twinproof.runs.certificates import ABSTAIN, Certificate
+from twinproof.runs.records import ABSTAIN, Certificate
 
 if TYPE_CHECKING:
     from twinproof.reporting.attacks import AttackedExample, AttackFacts

@@ -23,8 +23,8 @@ from twinproof.reporting.evidence import (
     section,
 )
 from twinproof.reporting.words import Undone
-from twinproof.runs.layout import MetricsLine, RunLayout, read_run_json
-from twinproof.runs.reading import read_lines
+from twinproof.runs.layout import RunLayout, read_run_json
+from twinproof.runs.reading import MetricsLine, read_lines
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from twinproof.evaluation.protocols import size_name
 from twinproof.reporting import canvas, card, examples, numbers, plots, words
 from twinproof.reporting.facts import Progress, RunFacts
 from twinproof.rounding import format_up
-from twinproof.runs.certificates import ABSTAIN
+from twinproof.runs.records import ABSTAIN
 
 # A browser that obeys this loads nothing from anywhere and runs nothing.
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"

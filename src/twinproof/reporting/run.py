@@ -15,9 +15,8 @@ from twinproof.reporting.comparison import comparison_page, differences, distinc
 from twinproof.reporting.facts import load_facts
 from twinproof.reporting.json_copy import FORMAT, json_copy
 from twinproof.reporting.page import run_page
-from twinproof.runs.dataset import load_run_data
 from twinproof.runs.layout import COMPLETE, RunLayout, read_run_json
-from twinproof.runs.run import Run
+from twinproof.runs.run import Run, load_run_data
 from twinproof_verify import Originals
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import hashlib
-import math
 import os
 import platform
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,113 +13,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated, Any
-
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from typing import Any
 
 from twinproof import __version__
 from twinproof.errors import RunError
 from twinproof.extensions import Plugin
 from twinproof.files import canonical_json, sha256_file, write_json
-from twinproof.guarantee import Status
-from twinproof.runs.reading import Count, Finite, Length, Share, broken, read_json, shown
-
-LARGEST_INPUT = 2**22
-"""The most numbers of one input."""
-_MOST_CLASSES = 100_000
-
-
-class _Record(BaseModel):
-    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
-
-
-class _Config(_Record):
-    """The settings, as far as a network is built from them; ``restore_config`` reads them all."""
-
-    model: str = ""
-    width: Annotated[int, Field(ge=1, le=64)] = 1
-    sigma: Length | None = None
-    noise_layer: dict[str, Any] | None = None
-    variant: str = ""
-    data: dict[str, Any] = {}
-
-
-class _Data(_Record):
-    """The public description of the data set."""
-
-    name: str = ""
-    shape: list[Annotated[int, Field(ge=1, le=LARGEST_INPUT)]] = Field(default=[1], min_length=1, max_length=4)
-    classes: list[str] = Field(default=[""], min_length=1, max_length=_MOST_CLASSES)
-    levels: Annotated[int, Field(ge=1, le=2**53)] = 1
-    test_records: Count = 0
-    feature_names: list[str] = []
-    scaling: dict[str, Any] | None = None
-
-    @field_validator("shape")
-    @classmethod
-    def _bounded(cls, shape: list[int]) -> list[int]:
-        if math.prod(shape) > LARGEST_INPUT:
-            raise ValueError(f"an input holds at most {LARGEST_INPUT} numbers")
-        return shape
-
-
-class _Guarantee(_Record):
-    status: Status = Status.NONE
-    promise: str = ""
-    theorem: str = ""
-    assumptions: list[str] = []
-    reason: str = ""
-    values: dict[str, Finite | str | bool | None] = {}
-
-
-class _Guarantees(_Record):
-    privacy: _Guarantee = _Guarantee()
-    robustness: dict[str, _Guarantee] = {}
-
-
-class _FormerGuarantees(_Record):
-    privacy: _Guarantee = _Guarantee()
-    robustness: _Guarantee = _Guarantee()
-
-
-class _Accuracy(_Record):
-    value: Share
-    low: Share
-    high: Share
-    confidence: Share
-
-
-class _Privacy(_Record):
-    epsilon: Length
-    delta: Share = 0.0
-
-
-class _File(_Record):
-    sha256: str = ""
-
-
-class RunFile(_Record):
-    """``run.json``: what is there has its type. A report shows what it finds, so that no key is required."""
-
-    state: str | None = None
-    created: str = ""
-    config: _Config = _Config()
-    recipe: str = ""
-    data: _Data | None = None
-    guarantees: _Guarantees | None = None
-    device: str = ""
-    versions: dict[str, str] = {}
-    files: dict[str, _File] = {}
-    privacy: _Privacy | None = None
-    accuracy: _Accuracy | None = None
-    seconds: Length | None = None
-
-
-class FormerRunFile(RunFile):
-    """``run.json`` of format 1 and 2, with one promise of robustness."""
-
-    guarantees: _FormerGuarantees | None = None  # type: ignore[assignment]
-
+from twinproof.runs.reading import FormerRunFile, RunFile, broken, read_json, shown
 
 Needs = Mapping[str, Sequence[str]]
 """Keys that must be there, by the section that they stand in."""
@@ -150,21 +49,6 @@ def missing_keys(record: Mapping[str, Any], wanted: Needs) -> list[str]:
         absent = [name for name in names if name not in found or (not section and found[name] is None)]
         missing += [f"{section}.{name}".lstrip(".") for name in absent]
     return missing
-
-
-class MetricsLine(_Record):
-    """A line of ``metrics.jsonl``."""
-
-    step: Count
-    test_accuracy: Share | None = None
-    test_loss: Finite | None = None
-    epsilon: Length | None = None
-
-
-class StepLine(_Record):
-    """A line about a step, in ``private/``."""
-
-    step: Count
 
 
 FORMAT = 3
@@ -347,3 +231,9 @@ def software_versions() -> dict[str, str]:
 def utc_now() -> str:
     """The time, in UTC, to the second."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def create_private_folder(folder: Path) -> None:
+    """Makes the folder with mode 0700, whatever the process's umask is."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    folder.chmod(0o700)

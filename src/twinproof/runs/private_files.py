@@ -15,8 +15,7 @@ from twinproof.data.record import Split, fingerprint
 from twinproof.errors import RunError
 from twinproof.files import append_line, read_bounded, write_atomic, write_json
 from twinproof.keys import Key
-from twinproof.runs.layout import StepLine
-from twinproof.runs.reading import Digest, Length, read_json, read_lines
+from twinproof.runs.reading import Digest, Length, StepLine, read_json, read_lines
 
 _KEY, _FINGERPRINT, _SOURCE, _DIAGNOSTICS = "key", "fingerprint.json", "source.json", "diagnostics.jsonl"
 _TIMES, PASSES = "times.json", "passes.json"
@@ -32,12 +31,6 @@ class _Fingerprint(BaseModel):
 
 class _Times(BaseModel):
     seconds: Length
-
-
-def create_private_folder(folder: Path) -> None:
-    """Makes the folder with mode 0700, whatever the process's umask is."""
-    folder.mkdir(mode=0o700, exist_ok=True)
-    folder.chmod(0o700)
 
 
 def save_key(folder: Path, key: Key) -> None:

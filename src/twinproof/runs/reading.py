@@ -10,10 +10,11 @@ from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 
 from twinproof.errors import RunError, UserError
 from twinproof.files import LARGEST_INTEGER, LARGEST_RECORD, LARGEST_TABLE, read_bounded, strict_json
+from twinproof.guarantee import Status
 
 Kind = TypeVar("Kind")
 
@@ -196,3 +197,115 @@ def _broken_line(path: Path, number: int, line: str, columns: Mapping[str, Colum
             wanted = {WHOLE: "a whole number", NUMBER: "a finite number"}.get(column, "a word")
             return broken(path, f"line {number}, {name}", shown(cell), wanted)
     return broken(path, f"line {number}", shown(line), ",".join(columns))
+
+
+LARGEST_INPUT = 2**22
+"""The most numbers of one input."""
+_MOST_CLASSES = 100_000
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+
+
+class _Config(_Record):
+    """The settings, as far as a network is built from them; ``restore_config`` reads them all."""
+
+    model: str = ""
+    width: Annotated[int, Field(ge=1, le=64)] = 1
+    sigma: Length | None = None
+    noise_layer: dict[str, Any] | None = None
+    variant: str = ""
+    data: dict[str, Any] = {}
+
+
+class _Data(_Record):
+    """The public description of the data set."""
+
+    name: str = ""
+    shape: list[Annotated[int, Field(ge=1, le=LARGEST_INPUT)]] = Field(default=[1], min_length=1, max_length=4)
+    classes: list[str] = Field(default=[""], min_length=1, max_length=_MOST_CLASSES)
+    levels: Annotated[int, Field(ge=1, le=2**53)] = 1
+    test_records: Count = 0
+    feature_names: list[str] = []
+    scaling: dict[str, Any] | None = None
+
+    @field_validator("shape")
+    @classmethod
+    def _bounded(cls, shape: list[int]) -> list[int]:
+        if math.prod(shape) > LARGEST_INPUT:
+            raise ValueError(f"an input holds at most {LARGEST_INPUT} numbers")
+        return shape
+
+
+class _Guarantee(_Record):
+    status: Status = Status.NONE
+    promise: str = ""
+    theorem: str = ""
+    assumptions: list[str] = []
+    reason: str = ""
+    values: dict[str, Finite | str | bool | None] = {}
+
+
+class _Guarantees(_Record):
+    privacy: _Guarantee = _Guarantee()
+    robustness: dict[str, _Guarantee] = {}
+
+
+class _FormerGuarantees(_Record):
+    privacy: _Guarantee = _Guarantee()
+    robustness: _Guarantee = _Guarantee()
+
+
+class _Accuracy(_Record):
+    value: Share
+    low: Share
+    high: Share
+    confidence: Share
+
+
+class _Privacy(_Record):
+    epsilon: Length
+    delta: Share = 0.0
+
+
+class _File(_Record):
+    sha256: str = ""
+
+
+class RunFile(_Record):
+    """``run.json``: what is there has its type. A report shows what it finds, so that no key is required."""
+
+    state: str | None = None
+    created: str = ""
+    config: _Config = _Config()
+    recipe: str = ""
+    data: _Data | None = None
+    guarantees: _Guarantees | None = None
+    device: str = ""
+    versions: dict[str, str] = {}
+    files: dict[str, _File] = {}
+    privacy: _Privacy | None = None
+    accuracy: _Accuracy | None = None
+    seconds: Length | None = None
+
+
+class FormerRunFile(RunFile):
+    """``run.json`` of format 1 and 2, with one promise of robustness."""
+
+    guarantees: _FormerGuarantees | None = None  # type: ignore[assignment]
+
+
+class MetricsLine(_Record):
+    """A line of ``metrics.jsonl``."""
+
+    step: Count
+    test_accuracy: Share | None = None
+    test_loss: Finite | None = None
+    epsilon: Length | None = None
+
+
+class StepLine(_Record):
+    """A line about a step, in ``private/``."""
+
+    step: Count

@@ -28,13 +28,13 @@ from twinproof.runs.layout import (
     FORMAT,
     GUARANTEES,
     RunLayout,
+    create_private_folder,
     exclusive,
     file_digests,
     plugins_entry,
     read_run_json,
     write_run_json,
 )
-from twinproof.runs.private_files import create_private_folder
 from twinproof.runs.reading import parse_json, read_json
 from twinproof.runs.records import AUDITS, CERTIFICATES, FORMER, WORKING, Made, WorkSettings
 

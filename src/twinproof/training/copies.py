@@ -20,12 +20,11 @@ from twinproof.compute.devices import repeatable_convolutions
 from twinproof.errors import ConfigError
 from twinproof.keys import Key
 from twinproof.layers.cross_example import evaluation_mode
-from twinproof.training.loop import GradientSource
 from twinproof.training.passes import layers_draw
-from twinproof.training.per_example.paths import PerExamplePath, RecordGradients, naming_the_operation
+from twinproof.training.per_example.paths import OuterPath, PerExamplePath, RecordGradients, naming_the_operation
 
 
-class MovedCopies(PerExamplePath):
+class MovedCopies(OuterPath):
     """First moves copies of each record against the network, then lets ``inner`` take the gradients where they are.
 
     The movement belongs to the path, not to the making of copies: it needs the present weights, and memory that must be counted
@@ -33,11 +32,6 @@ class MovedCopies(PerExamplePath):
     """
 
     model: nn.Module
-    inner: PerExamplePath
-
-    @abstractmethod
-    def begin(self, step: int, key: Key | None = None) -> None:
-        """Called before each training step; ``key`` is the run's, for what is drawn once for a step."""
 
     @abstractmethod
     def moved(self, inputs: Tensor, labels: Tensor) -> Tensor:
@@ -53,31 +47,6 @@ class Movement(Protocol):
 
     def on(self, model: nn.Module, inner: PerExamplePath, *, originals: bool) -> MovedCopies:
         """The path that moves copies against ``model``; without ``originals`` the record itself is not handed on."""
-
-
-def moved_copies_in(path: PerExamplePath) -> MovedCopies | None:
-    """The path that moves copies, where one does: the path itself, or one that it is built on."""
-    found: object = path
-    while found is not None and not isinstance(found, MovedCopies):
-        found = getattr(found, "inner", None)
-    return found
-
-
-class WarmedUp(GradientSource):
-    """Gradients of a source whose path moves copies: the path begins each step first."""
-
-    def __init__(self, source: GradientSource, path: MovedCopies, key: Key | None = None) -> None:
-        self._source = source
-        self.pass_size = source.pass_size
-        self._path = path
-        self._key = key
-
-    def gradient(self, step: int) -> dict[str, Tensor]:
-        """See :class:`GradientSource`."""
-        self._path.begin(step, self._key)
-        found = self._source.gradient(step)
-        self.last = self._source.last
-        return found
 
 
 @dataclass(frozen=True)
@@ -134,7 +103,7 @@ class AdversarialCopies(MovedCopies):
         self._draws = layers_draw(model)
         self._radius = torch.tensor(ascent.radius, device=next(model.parameters()).device)
 
-    def begin(self, step: int, key: Key | None = None) -> None:
+    def begin(self, step: int, key: Key) -> None:
         """Sets the radius of a training step, in place: a recording reads it there."""
         self._radius.fill_(self.ascent.radius_at(step))
 

@@ -1,144 +1,35 @@
-"""The one training loop, its gradient source and its update. It knows no paper.
+"""The one training loop and its state: update, learning rate, average of the weights, checkpoint. It knows no paper.
 
 Noise that DP-SGD adds in one step is still in the weights of the next ones, and no later step takes it out on purpose. An
 average over many steps does: the signal of the gradients is in all of them, the noise of each in few.
+
+Everything random follows from the run's key and the step number, so weights, their average, optimiser state and the step are
+the whole state of training. A checkpoint is one file in ``private/``, replaced in one step, never pickled.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from enum import StrEnum
+from pathlib import Path
+from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from twinproof.compute.devices import Captured
-from twinproof.compute.ranks import ALONE, Ranks
-from twinproof.errors import ConfigError
-from twinproof.privacy.plan import PrivateExecution
-from twinproof.privacy.step_randomness import step_randomness
-from twinproof.training.distributed import clipped_over_ranks, summed_by_name
-from twinproof.training.passes import ONE_BY_ONE, Batching, PassMode
-from twinproof.training.per_example.paths import PerExamplePath, RecordLoss
-from twinproof.training.step_sums import ClippedPass, step_sums
-
-# Steps whose draws a GPU may prepare together where no ledger sets the limit.
-_AHEAD = 100
-
-
-@dataclass(frozen=True, eq=False)
-class StepDiagnostics:
-    """What a step saw of the training records. Sensitive: it goes to ``private/`` and nowhere else.
-
-    ``counts`` lies on the device: reading it waits until the step is done, so the loop leaves it alone.
-    """
-
-    step: int
-    drawn: int
-    counts: Tensor
-
-    @property
-    def clipped(self) -> int:
-        """How many gradients exceeded the bound."""
-        return int(self.counts[0])
-
-    @property
-    def non_finite(self) -> int:
-        """How many gradients were NaN or infinite, and were left out."""
-        return int(self.counts[1])
-
-    def as_dict(self) -> dict[str, int]:
-        """For the owner's file."""
-        return {"step": self.step, "drawn": self.drawn, "clipped": self.clipped, "non_finite": self.non_finite}
-
-
-class GradientSource(ABC):
-    """Gives the gradient of each step; the loop asks for nothing else."""
-
-    last: StepDiagnostics | None = None
-    pass_size: int | None = None  # records of one pass, where a resumed run must keep to it
-
-    @abstractmethod
-    def gradient(self, step: int) -> dict[str, Tensor]:
-        """The gradient by parameter name."""
-
-
-class PrivateGradients(GradientSource):
-    """Per-example gradients of all copies, averaged, clipped, summed in float64 and released through the plan.
-
-    All ``ranks`` hold the same key, draw the same records, add up their shares and the same noise, once, to the same sum.
-    """
-
-    def __init__(
-        self,
-        execution: PrivateExecution,
-        path: PerExamplePath,
-        batching: Batching,
-        shapes: Mapping[str, Tensor],
-        mode: PassMode = ONE_BY_ONE,
-        *,
-        ranks: Ranks = ALONE,
-    ) -> None:
-        self._execution, self._ranks = execution, ranks
-        self.pass_size = batching.physical_batch
-        work = ClippedPass(path, execution.clip_weights)
-        self._sums = step_sums(work, replace(batching, share=ranks.share), shapes, mode)
-
-    def gradient(self, step: int) -> dict[str, Tensor]:
-        """One step of DP-SGD: a Poisson draw, the clipped sum over it, noise, a constant divisor."""
-        draw = self._execution.draw(step)
-        found = self._sums.of(draw.indices, step)
-        if self._ranks is not ALONE:
-            found = clipped_over_ranks(found, self._ranks)
-        self.last = StepDiagnostics(step, len(draw.indices), found.counts)
-        return self._execution.release(draw, found.by_name)
-
-
-class PlainGradients(GradientSource):
-    """The ordinary gradient of a Poisson batch: no clipping, no noise, no privacy."""
-
-    def __init__(
-        self,
-        model: nn.Module,
-        loss: RecordLoss,
-        batching: Batching,
-        *,
-        sample_rate: float,
-        divisor: float,
-        ranks: Ranks = ALONE,
-    ) -> None:
-        self._model = model
-        self._loss = torch.func.vmap(loss, randomness="different")
-        self._batching = replace(batching, share=ranks.share)
-        self.ranks = ranks
-        self.records = records = batching.records
-        self._randomness = step_randomness(
-            batching.key, records.device, records=len(records), sample_rate=sample_rate, parameters=0
-        )
-        self._divisor = divisor
-
-    def gradient(self, step: int) -> dict[str, Tensor]:
-        """Sum of the drawn records' gradients over the expected batch size."""
-        indices = self._randomness.sample(step, announced=step + _AHEAD)
-        parameters = {name: value for name, value in self._model.named_parameters() if value.requires_grad}
-        sums = {name: torch.zeros_like(value) for name, value in parameters.items()}
-        for number, batch in enumerate(self._batching.passes(indices)):
-            copies = self._batching.copies(batch.inputs, step, number)
-            with self._batching.layers_seeded(step, number):
-                logits = self._model(copies.flatten(0, 1)).unflatten(0, copies.shape[:2])
-                losses = torch.where(batch.present, self._loss(logits, batch.labels), 0)
-            for name, value in zip(sums, torch.autograd.grad(losses.sum(), list(parameters.values())), strict=True):
-                sums[name] += value / self._divisor
-        self.last = StepDiagnostics(step, len(indices), torch.zeros(2, dtype=torch.int64))
-        if self.ranks is ALONE:
-            return sums
-        summed = summed_by_name(sums, self.ranks)
-        return {name: summed[name].to(value.dtype) for name, value in sums.items()}
+from twinproof.compute.ranks import Ranks
+from twinproof.errors import ConfigError, ModelError, RunError
+from twinproof.files import write_atomic
+from twinproof.layers.module_state import all_tensors, same_bits
+from twinproof.privacy.ledger import Entry, Ledger
+from twinproof.training.sources import GradientSource
 
 
 class Update:
@@ -276,3 +167,160 @@ def run_loop(
 def mean_cross_entropy(logits: Tensor, label: Tensor) -> Tensor:
     """Cross-entropy averaged over the record's copies: ``logits`` (copies, classes), ``label`` a scalar."""
     return F.cross_entropy(logits, label.expand(logits.shape[0]))
+
+
+CHECKPOINT_FILE = "checkpoint.safetensors"
+
+
+def save_checkpoint(
+    private: Path,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    step: int,
+    binding: str,
+    average: WeightAverage | None = None,
+) -> None:
+    """Writes the state after ``step`` steps; a kill leaves the previous checkpoint or this one, never a mix.
+
+    ``binding`` names the run (its settings and its key), so that no other run goes on from this state.
+    """
+    tensors = {f"model/{name}": value.detach() for name, value in model.state_dict().items()}
+    tensors |= _optimizer_tensors(model, optimizer)
+    if average is not None:
+        tensors |= {f"average/{name}": value for name, value in average.state().items()}
+    tensors = {name: value.contiguous() for name, value in tensors.items()}
+    content = save(tensors, metadata={"step": str(step), "binding": binding})
+    write_atomic(private / CHECKPOINT_FILE, content)
+
+
+def _optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    return {
+        f"optimizer/{name}/{key}": value.detach()
+        for name, parameter in model.named_parameters()
+        for key, value in optimizer.state.get(parameter, {}).items()
+        if isinstance(value, Tensor)
+    }
+
+
+def load_checkpoint(
+    private: Path,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    binding: str,
+    average: WeightAverage | None = None,
+) -> int:
+    """Restores the last checkpoint and returns its step; 0, and nothing changed, where there is none yet."""
+    path = private / CHECKPOINT_FILE
+    if not path.is_file():
+        return 0
+    try:
+        with safe_open(path, framework="pt") as handle:
+            metadata = handle.metadata()
+            tensors = {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118 (not a mapping)
+        step, bound_to = int(metadata["step"]), metadata["binding"]
+        if step < 0:
+            raise ValueError(f"step {step}")
+    except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
+        raise _unusable("the checkpoint cannot be read", path, error) from error
+    if bound_to != binding:
+        raise _unusable("the checkpoint belongs to another run", path, "a state with other settings or another key")
+    try:
+        if average is not None:
+            average.restore(_part(tensors, "average/"))
+        model.load_state_dict(_part(tensors, "model/"))
+    except KeyError as error:
+        raise _unusable("the checkpoint has no average of the weights", path, f"nothing for {error}") from error
+    except RuntimeError as error:
+        raise _unusable("the checkpoint does not fit the network", path, str(error).partition("\n")[0]) from error
+    for name, parameter in model.named_parameters():
+        found = _part(tensors, f"optimizer/{name}/")
+        for key, value in found.items():
+            if value.ndim and value.shape != parameter.shape:
+                got = f"{key} of {name} with shape {tuple(value.shape)}"
+                raise _unusable("the checkpoint does not fit the network", path, got)
+        if found:
+            optimizer.state[parameter] = {key: value.to(parameter.device) for key, value in found.items()}
+    return step
+
+
+def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+
+def _unusable(what: str, path: Path, got: object) -> RunError:
+    fix = "restore the checkpoint, or start a new run"
+    return RunError(what, where=str(path), got=got, wanted="a checkpoint of this run", fix=fix)
+
+
+def changed_tensor(name: str, how: str = "its value changed outside an update") -> ModelError:
+    """The error for a tensor that something else than an update changed."""
+    return ModelError(
+        "the network changes a tensor of its own, which would then hold values of the training records without noise",
+        where=name,
+        got=how,
+        wanted="parameters and buffers that only the noisy updates change",
+        fix="keep no statistics of the records in the model; what must be learned is a parameter that the optimiser trains",
+    )
+
+
+def check_state_dict(model: nn.Module) -> dict[str, Tensor]:
+    """The weights to release: the state dict, if it holds the model's parameters and lasting buffers and nothing else.
+
+    Guarantees
+        Every entry has the bits of the tensor of that name, so that no hook can add to what is released.
+    """
+    state, tensors = model.state_dict(), all_tensors(model)
+    for name, value in state.items():
+        if name not in tensors:
+            raise ModelError(
+                "the network's state holds more than its parameters and buffers",
+                where=name,
+                got=type(value).__name__,
+                wanted="nothing from a state_dict hook or get_extra_state, which could carry training records out",
+            )
+        if not isinstance(value, Tensor) or not same_bits(value, tensors[name]):
+            raise changed_tensor(name, "state_dict() gives another value than the model has")
+    for name in dict(model.named_parameters(remove_duplicate=False)):
+        if name not in state:
+            raise changed_tensor(name, "state_dict() leaves it out")
+    return dict(state)
+
+
+class SharedLedger(Ledger):
+    """The ledger as one rank has it.
+
+    ``append`` returns on no rank before rank 0 has the entry on the disk, and on none where the heads of the chains differ.
+    """
+
+    def __init__(self, path: Path, entries: list[Entry], ranks: Ranks) -> None:
+        super().__init__(path, entries)
+        self._ranks = ranks
+        self._agree()
+
+    def append(self, kind: str, body: dict[str, Any]) -> None:
+        """See :class:`Ledger`."""
+        if self._ranks.is_first:
+            super().append(kind, body)
+        else:
+            self.entries.append(Entry(len(self.entries), kind, body, self._last_hash))
+        self._agree()
+
+    def _agree(self) -> None:
+        self._ranks.agree("the ledger", f"{len(self.entries)} lines, head {self._last_hash[:32]}")
+
+
+def weights_digest(model: nn.Module) -> str:
+    """SHA-256 (hexadecimal) over names, types, shapes and bits of all that the network holds."""
+    digest = hashlib.sha256()
+    for name, value in model.state_dict().items():
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def agree_on_weights(ranks: Ranks, model: nn.Module, when: str) -> None:
+    """Stops all ranks unless their weights are equal to the bit."""
+    if ranks.world > 1:
+        ranks.agree(f"the weights {when}", weights_digest(model))

@@ -45,8 +45,6 @@ ATTACKS = (Attack("ifgsm"), Attack("mim", decay=1.0), Attack("pgd", random_start
 """The ensemble of the paper, in the order of the adversarial copies."""
 
 _SIZE = "attack size"
-# Where no key is given: sizes need not be secret, but independent of the records.
-_PUBLIC_KEY = Key.from_seed(0)
 
 
 @dataclass(frozen=True)
@@ -66,9 +64,9 @@ class Ensemble:
             wanted = "a finite size above 0, at least 1 step, a stride above 0"
             raise ConfigError("these attacks cannot be made", where="Ensemble", got=self, wanted=wanted)
 
-    def size_at(self, step: int, key: Key | None) -> float:
+    def size_at(self, step: int, key: Key) -> float:
         """The size of training step ``step``: from the key's stream of its own, nothing that the records decide."""
-        word = int((key or _PUBLIC_KEY).words(_SIZE, step, count=1)[0])
+        word = int(key.words(_SIZE, step, count=1)[0])
         return self.size * ((word + 1) / 2**64)
 
     def on(self, model: nn.Module, inner: PerExamplePath, *, originals: bool) -> AdversarialEnsemble:
@@ -99,7 +97,7 @@ class AdversarialEnsemble(MovedCopies):
         self._decay = torch.tensor([attack.decay for attack in ATTACKS], device=device)
         self._random = torch.tensor([float(attack.random_start) for attack in ATTACKS], device=device)
 
-    def begin(self, step: int, key: Key | None = None) -> None:
+    def begin(self, step: int, key: Key) -> None:
         """Sets the size of a training step, in place: a recording reads it there."""
         self._size.fill_(self.ensemble.size_at(step, key))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -14,9 +13,10 @@ from own_modules.harmful import ExtraState, StateDictHook, SwappedWeights
 from own_modules.harmless import Mlp
 from twinproof.errors import ModelError
 from twinproof.layers.module_state import same_bits
-from twinproof.training.loop import GradientSource
+from twinproof.training.loop import check_state_dict
 from twinproof.training.own_network import state as tensors
-from twinproof.training.own_network.state import TensorWatch, UnchangedTensors, WatchedSource, check_state_dict
+from twinproof.training.own_network.state import TensorWatch, UnchangedTensors, WatchedSource
+from twinproof.training.sources import GradientSource
 
 
 class Model(nn.Module):
@@ -89,7 +89,7 @@ class Writing(GradientSource):
 @pytest.mark.parametrize(("work", "name"), WRITES, ids=lambda value: getattr(value, "__name__", None))
 def test_a_gradient_that_writes_to_the_model_is_an_error(work: Callable[[Model], None], name: str) -> None:
     model = Model()
-    source = WatchedSource(Writing(model, work), TensorWatch(model, alike(model)), lambda _: nullcontext())
+    source = WatchedSource(Writing(model, work), TensorWatch(model, alike(model)))
     with pytest.raises(ModelError, match=f"where: {name}"):
         source.gradient(0)
     model = Model()

@@ -15,7 +15,7 @@ from twinproof.compute.devices import resolve_device
 from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError, ModelError, RunError
 from twinproof.progress import Progress, Silent
-from twinproof.runs.certificates import Certificate
+from twinproof.runs.records import Certificate
 from twinproof.runs.run import Run
 from twinproof_papers.cell import Numbers
 from twinproof_papers.example_metrics.curvature import Iteration, input_gradient_norms, input_hessian_norms

@@ -14,7 +14,7 @@ from scipy.stats import rankdata
 
 from twinproof.errors import ConfigError, DataError
 from twinproof.evaluation.certified import answered_correctly
-from twinproof.runs.certificates import Certificate
+from twinproof.runs.records import Certificate
 
 Values = NDArray[np.float64]
 

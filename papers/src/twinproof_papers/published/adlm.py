@@ -16,7 +16,7 @@ from twinproof.keys import Key
 from twinproof.layers.noise import NoiseLayer, laplace_from_uniform, silenced
 from twinproof.layers.noise_placement import split_at_noise
 from twinproof.recipes.config import ResolvedConfig
-from twinproof.training.loop import GradientSource
+from twinproof.training.sources import GradientSource
 
 REFUTATION = (
     "one draw of noise serves all steps, each of which reads the records again: differences of steps are free of it, and the "

@@ -27,9 +27,8 @@ from twinproof.layers.noise_placement import FirstLayer, with_two_noises
 from twinproof.recipes.config import ResolvedConfig
 from twinproof.recipes.recipe import reading
 from twinproof.recipes.stobatch import ensemble_of
-from twinproof.training.distributed import summed_by_name
-from twinproof.training.loop import GradientSource, PlainGradients, StepDiagnostics
 from twinproof.training.passes import DeviceRecords
+from twinproof.training.sources import GradientSource, PlainGradients, StepDiagnostics, summed_by_name
 from twinproof.training.stobatch import ATTACKS, Ensemble, taylor_cross_entropy
 from twinproof_papers.published.formulas import paper_delta_l2, paper_delta_r
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from twinproof.errors import ModelError
-from twinproof.layers.module_state import all_tensors, bits, same_bits
-from twinproof.training.loop import GradientSource
+from twinproof.layers.module_state import all_tensors, bits
+from twinproof.training.loop import changed_tensor, check_state_dict
 from twinproof.training.per_example.paths import RecordGradients
+from twinproof.training.sources import GradientSource
 
 _SEED = 20_261_117
 _MOST_AT_ONCE = 1 << 22
@@ -44,17 +43,6 @@ def first_difference(one: Mapping[str, Tensor], other: Mapping[str, Tensor], row
         if len(differing):
             return f"{name} in {len(differing)} of {len(rows)} rows"
     return ""
-
-
-def changed_tensor(name: str, how: str = "its value changed outside an update") -> ModelError:
-    """The error for a tensor that something else than an update changed."""
-    return ModelError(
-        "the network changes a tensor of its own, which would then hold values of the training records without noise",
-        where=name,
-        got=how,
-        wanted="parameters and buffers that only the noisy updates change",
-        fix="keep no statistics of the records in the model; what must be learned is a parameter that the optimiser trains",
-    )
 
 
 class TensorWatch:
@@ -124,46 +112,16 @@ class UnchangedTensors(TensorWatch):
 
 
 class WatchedSource(GradientSource):
-    """The gradients of ``source``; ends in an error where the model's tensors are not those of the last update.
+    """The gradients of ``source``; ends in an error where the model's tensors are not those of the last update."""
 
-    ``around`` is entered for each step: what else is to be looked at while its gradients are made.
-    """
-
-    def __init__(
-        self, source: GradientSource, watch: TensorWatch, around: Callable[[int], AbstractContextManager[None]]
-    ) -> None:
+    def __init__(self, source: GradientSource, watch: TensorWatch) -> None:
         self._source = source
         self.pass_size = source.pass_size
         self._watch = watch
-        self._around = around
 
     def gradient(self, step: int) -> dict[str, Tensor]:
         """See :class:`GradientSource`."""
-        with self._around(step):
-            found = self._source.gradient(step)
+        found = self._source.gradient(step)
         self._watch.compare()
         self.last = self._source.last
         return found
-
-
-def check_state_dict(model: nn.Module) -> dict[str, Tensor]:
-    """The weights to release: the state dict, if it holds the model's parameters and lasting buffers and nothing else.
-
-    Guarantees
-        Every entry has the bits of the tensor of that name, so that no hook can add to what is released.
-    """
-    state, tensors = model.state_dict(), all_tensors(model)
-    for name, value in state.items():
-        if name not in tensors:
-            raise ModelError(
-                "the network's state holds more than its parameters and buffers",
-                where=name,
-                got=type(value).__name__,
-                wanted="nothing from a state_dict hook or get_extra_state, which could carry training records out",
-            )
-        if not isinstance(value, Tensor) or not same_bits(value, tensors[name]):
-            raise changed_tensor(name, "state_dict() gives another value than the model has")
-    for name in dict(model.named_parameters(remove_duplicate=False)):
-        if name not in state:
-            raise changed_tensor(name, "state_dict() leaves it out")
-    return dict(state)

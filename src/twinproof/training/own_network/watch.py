@@ -7,8 +7,7 @@ that has never seen a record; and again with every second record taken out of th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,11 +17,10 @@ from twinproof.errors import ModelError
 from twinproof.keys import Key
 from twinproof.layers.cross_example import evaluation_mode
 from twinproof.layers.module_state import KeptState, all_tensors, differences, same_bits
-from twinproof.training.copies import moved_copies_in
 from twinproof.training.own_network.state import TensorWatch, first_difference, row_digests
 from twinproof.training.own_network.trial import Probe, Remembered, RowTrial, seeded, state_error
 from twinproof.training.per_example.choose import shifted_parameters
-from twinproof.training.per_example.paths import PerExamplePath, RecordGradients, SinglePath
+from twinproof.training.per_example.paths import OuterPath, PerExamplePath, RecordGradients, SinglePath
 
 # Where bits differ by the device's rounding: of a gradient's norm. Ties of ReLUs move single entries as they like.
 _NEAR = 0.1
@@ -40,8 +38,8 @@ class Workshop:
     exact: bool = True
 
 
-class WatchedPath(PerExamplePath):
-    """The path of the network in training, compared with a fresh copy's at some steps (``around``).
+class WatchedPath(OuterPath):
+    """The path of the network in training, compared with a fresh copy's at powers of two from the first step and in the last.
 
     ``note`` is called with the places where the network keeps values between passes that no fresh copy has.
     """
@@ -54,21 +52,21 @@ class WatchedPath(PerExamplePath):
         self._shop = shop
         self._key = key
         self._note = note
-        self.tensors: TensorWatch | None = None
+        self._tensors: TensorWatch | None = None
+        self._first, self._steps = 0, 0
         self._step = 0
         self._due = False
 
-    def around(self, first: int, steps: int) -> Callable[[int], AbstractContextManager[None]]:
-        """What a step is entered with: at powers of two from ``first``, and in the last of ``steps``, a pass is compared."""
+    def start(self, tensors: TensorWatch, first: int, steps: int) -> None:
+        """To be called before the steps ``first`` to ``steps`` - 1; ``tensors`` watches the network meanwhile."""
+        self._tensors, self._first, self._steps = tensors, first, steps
 
-        @contextmanager
-        def entered(step: int) -> Iterator[None]:
-            self._step = step
-            done = step - first + 1
-            self._due = self._due or done & (done - 1) == 0 or step == steps - 1
-            yield
-
-        return entered
+    def begin(self, step: int, key: Key) -> None:
+        """Decides whether a pass of this step is compared."""
+        self._step = step
+        done = step - self._first + 1
+        self._due = self._due or done & (done - 1) == 0 or step == self._steps - 1
+        self.inner.begin(step, key)
 
     def gradients(self, inputs: Tensor, labels: Tensor) -> RecordGradients:
         """See :class:`PerExamplePath`."""
@@ -77,8 +75,8 @@ class WatchedPath(PerExamplePath):
         self._due = False
         generators = _Generators(inputs.device)
         found = self.inner.gradients(inputs.clone(), labels)
-        if self.tensors is not None:
-            self.tensors.compare()  # what it wrote to says more than what comes of it
+        if self._tensors is not None:
+            self._tensors.compare()  # what it wrote to says more than what comes of it
         after = _Generators(inputs.device)
         kept = KeptState.of(self._model)
         self._compare_with_copy(found, inputs, labels, kept, generators)
@@ -118,8 +116,7 @@ class WatchedPath(PerExamplePath):
             before = RowTrial(self._shop.build(untouched), self._shop.probe).base()
         copy = self._copy()
         path = self._shop.build(copy)
-        if (movement := moved_copies_in(path)) is not None:
-            movement.begin(self._step, self._key)
+        path.begin(self._step, self._key)
         generators.put_back()
         again = path.gradients(inputs.clone(), labels)
         now = KeptState.of(copy)

@@ -18,6 +18,7 @@ from torch.func import functional_call, grad, vmap
 
 from twinproof.compute.devices import repeatable_convolutions
 from twinproof.errors import ModelError
+from twinproof.keys import Key
 from twinproof.training.per_example.gradients import Group, Instantiated, PerExampleGradient, grouped, rounded_up, zero_gradient
 
 RecordLoss = Callable[[Tensor, Tensor], Tensor]
@@ -62,6 +63,19 @@ class PerExamplePath(ABC):
     @abstractmethod
     def gradients(self, inputs: Tensor, labels: Tensor) -> RecordGradients:
         """Gradients of m records: ``inputs`` (m, copies, *shape), ``labels`` (m,). m may be 0."""
+
+    def begin(self, step: int, key: Key) -> None:  # noqa: B027 (most paths need nothing)
+        """Called before each training step with the run's key, for what is set or drawn once for a step."""
+
+
+class OuterPath(PerExamplePath):
+    """A path around ``inner``, which takes the gradients in the end."""
+
+    inner: PerExamplePath
+
+    def begin(self, step: int, key: Key) -> None:
+        """Hands the call on."""
+        self.inner.begin(step, key)
 
 
 def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -225,7 +239,7 @@ class VmapPath(PerExamplePath):
         return RecordGradients(by_name, losses)
 
 
-class SpacedPath(PerExamplePath):
+class SpacedPath(OuterPath):
     """Lets ``inner`` compute each record in a row that is a multiple of ``every``; the rows between hold zeros.
 
     A matrix product on a CPU adds up in an order that depends on where in memory a row begins. A row of 7 numbers begins at

@@ -1,21 +1,23 @@
-"""The clipped sum of one step: passes on all cores, or as one recording on a GPU."""
+"""Where the gradient of a step comes from: clipped sums over passes and ranks, released through the plan."""
 
 from __future__ import annotations
 
-import gc
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from twinproof.compute.devices import Captured
-from twinproof.training.passes import Batching, Pass, PassMode
-from twinproof.training.per_example.paths import PerExamplePath
+from twinproof.compute.ranks import ALONE, Ranks
+from twinproof.privacy.plan import PrivateExecution
+from twinproof.privacy.step_randomness import step_randomness
+from twinproof.training.passes import ONE_BY_ONE, Batching, Pass, PassMode
+from twinproof.training.per_example.paths import PerExamplePath, RecordLoss
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -180,38 +182,134 @@ def _single_threaded_workers(workers: int) -> ThreadPoolExecutor:
     return pool
 
 
-_FEW, _MORE = 2, 10
-# What a pass may take of the memory that is free: a recording keeps scratch of its own, and others live there too.
-_SHARE = 0.4
+def summed_by_name(parts: Mapping[str, Tensor], ranks: Ranks) -> dict[str, Tensor]:
+    """The sums over all ranks, in float64, as one message."""
+    flat = ranks.sum_in_order(torch.cat([value.double().flatten() for value in parts.values()]))
+    pieces = torch.split(flat, [value.numel() for value in parts.values()])
+    return {name: piece.view(value.shape) for (name, value), piece in zip(parts.items(), pieces, strict=True)}
 
 
-def records_that_fit(work: ClippedPass, shape: tuple[int, ...], copies: int, device: torch.device) -> int:
-    """The largest power of two of records whose pass takes a fair share of what is free on a GPU; at least 1."""
-    free, _ = torch.cuda.mem_get_info(device)
-    with torch.random.fork_rng(devices=[device]):
-        few, more = (_peak_bytes(work, records, shape, copies, device) for records in (_FEW, _MORE))
-    each = max(1.0, (more - few) / (_MORE - _FEW))
-    return power_of_two_below(_SHARE * free / each)
+def clipped_over_ranks(part: ClippedSums, ranks: Ranks) -> ClippedSums:
+    """The clipped sums over the records of all ranks: the same bits on all of them.
+
+    Numbers of ranks differ by the order of float64 additions alone.
+    """
+    # Counts travel in the same message: they are small whole numbers, which float64 holds exactly.
+    summed = summed_by_name({**part.by_name, "": part.counts}, ranks)
+    counts = summed.pop("").to(torch.int64)
+    return ClippedSums(summed, counts)
 
 
-def power_of_two_below(value: float) -> int:
-    """The largest power of two that does not exceed ``value``; 1 if there is none."""
-    return 1 << max(0, int(value).bit_length() - 1)
+# Steps whose draws a GPU may prepare together where no ledger sets the limit.
+_AHEAD = 100
 
 
-def _peak_bytes(work: ClippedPass, records: int, shape: tuple[int, ...], copies: int, device: torch.device) -> int:
-    labels = torch.zeros(records, dtype=torch.int64, device=device)
-    inputs = torch.zeros(records, copies, *shape, device=device)
-    torch.cuda.synchronize(device)
-    torch.cuda.reset_peak_memory_stats(device)
-    before = torch.cuda.memory_allocated(device)
-    work(Pass(inputs[:, 0], labels, torch.ones_like(labels, dtype=torch.bool)), inputs)
-    torch.cuda.synchronize(device)
-    return torch.cuda.max_memory_allocated(device) - before
+@dataclass(frozen=True, eq=False)
+class StepDiagnostics:
+    """What a step saw of the training records. Sensitive: it goes to ``private/`` and nowhere else.
+
+    ``counts`` lies on the device: reading it waits until the step is done, so the loop leaves it alone.
+    """
+
+    step: int
+    drawn: int
+    counts: Tensor
+
+    @property
+    def clipped(self) -> int:
+        """How many gradients exceeded the bound."""
+        return int(self.counts[0])
+
+    @property
+    def non_finite(self) -> int:
+        """How many gradients were NaN or infinite, and were left out."""
+        return int(self.counts[1])
+
+    def as_dict(self) -> dict[str, int]:
+        """For the owner's file."""
+        return {"step": self.step, "drawn": self.drawn, "clipped": self.clipped, "non_finite": self.non_finite}
 
 
-def free_device_memory() -> None:
-    """Gives memory of finished work back to the device: recorded steps hold theirs until the collector finds them."""
-    gc.collect()
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        torch.cuda.empty_cache()
+class GradientSource(ABC):
+    """Gives the gradient of each step; the loop asks for nothing else."""
+
+    last: StepDiagnostics | None = None
+    pass_size: int | None = None  # records of one pass, where a resumed run must keep to it
+
+    @abstractmethod
+    def gradient(self, step: int) -> dict[str, Tensor]:
+        """The gradient by parameter name."""
+
+
+class PrivateGradients(GradientSource):
+    """Per-example gradients of all copies, averaged, clipped, summed in float64 and released through the plan.
+
+    All ``ranks`` hold the same key, draw the same records, add up their shares and the same noise, once, to the same sum.
+    """
+
+    def __init__(
+        self,
+        execution: PrivateExecution,
+        path: PerExamplePath,
+        batching: Batching,
+        shapes: Mapping[str, Tensor],
+        mode: PassMode = ONE_BY_ONE,
+        *,
+        ranks: Ranks = ALONE,
+    ) -> None:
+        self._execution, self._ranks, self._path, self._key = execution, ranks, path, batching.key
+        self.pass_size = batching.physical_batch
+        work = ClippedPass(path, execution.clip_weights)
+        self._sums = step_sums(work, replace(batching, share=ranks.share), shapes, mode)
+
+    def gradient(self, step: int) -> dict[str, Tensor]:
+        """One step of DP-SGD: a Poisson draw, the clipped sum over it, noise, a constant divisor."""
+        self._path.begin(step, self._key)
+        draw = self._execution.draw(step)
+        found = self._sums.of(draw.indices, step)
+        if self._ranks is not ALONE:
+            found = clipped_over_ranks(found, self._ranks)
+        self.last = StepDiagnostics(step, len(draw.indices), found.counts)
+        return self._execution.release(draw, found.by_name)
+
+
+class PlainGradients(GradientSource):
+    """The ordinary gradient of a Poisson batch: no clipping, no noise, no privacy."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: RecordLoss,
+        batching: Batching,
+        *,
+        sample_rate: float,
+        divisor: float,
+        ranks: Ranks = ALONE,
+    ) -> None:
+        self._model = model
+        self._loss = torch.func.vmap(loss, randomness="different")
+        self._batching = replace(batching, share=ranks.share)
+        self.ranks = ranks
+        self.records = records = batching.records
+        self._randomness = step_randomness(
+            batching.key, records.device, records=len(records), sample_rate=sample_rate, parameters=0
+        )
+        self._divisor = divisor
+
+    def gradient(self, step: int) -> dict[str, Tensor]:
+        """Sum of the drawn records' gradients over the expected batch size."""
+        indices = self._randomness.sample(step, announced=step + _AHEAD)
+        parameters = {name: value for name, value in self._model.named_parameters() if value.requires_grad}
+        sums = {name: torch.zeros_like(value) for name, value in parameters.items()}
+        for number, batch in enumerate(self._batching.passes(indices)):
+            copies = self._batching.copies(batch.inputs, step, number)
+            with self._batching.layers_seeded(step, number):
+                logits = self._model(copies.flatten(0, 1)).unflatten(0, copies.shape[:2])
+                losses = torch.where(batch.present, self._loss(logits, batch.labels), 0)
+            for name, value in zip(sums, torch.autograd.grad(losses.sum(), list(parameters.values())), strict=True):
+                sums[name] += value / self._divisor
+        self.last = StepDiagnostics(step, len(indices), torch.zeros(2, dtype=torch.int64))
+        if self.ranks is ALONE:
+            return sums
+        summed = summed_by_name(sums, self.ranks)
+        return {name: summed[name].to(value.dtype) for name, value in sums.items()}
