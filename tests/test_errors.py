@@ -39,13 +39,6 @@ def test_every_error_has_the_five_fields(kind: type[TwinproofError]) -> None:
     assert error.message() == str(error)
 
 
-def test_empty_fields_are_kept_for_machines_and_left_out_for_people() -> None:
-    error = UserError("it broke", got=0)
-    assert list(error.as_dict()) == KEYS
-    assert all(isinstance(value, str) for value in error.as_dict().values())
-    assert str(error) == "it broke\n  got: 0"
-
-
 def test_exit_codes_tell_mistakes_failed_checks_and_faults_apart() -> None:
     kinds = (ConfigError, DataError, ModelError, RunError, MissingExtra)
     assert all(issubclass(kind, UserError) and kind.exit_code == 2 for kind in kinds)

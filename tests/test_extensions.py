@@ -17,7 +17,7 @@ from twinproof import extensions
 from twinproof.attacks.search import Attack, attack_named, attack_names, pgd
 from twinproof.certification.bounds import TightGaussian
 from twinproof.certification.catalogue import bound_names, find_bound, status_of
-from twinproof.certification.method import Sampling
+from twinproof.certification.method import Method, Sampling
 from twinproof.errors import ConfigError
 from twinproof.extensions import Group, Plugin, find, names, permitted, plugin_of
 from twinproof.guarantee import Status
@@ -28,6 +28,7 @@ from twinproof.recipes.registry import all_recipes, find_recipe, privacy_status,
 from twinproof.recipes.train import train
 from twinproof.recipes.variant import Variant, find_variant, variants_of
 from twinproof.runs.run import Run, load_run_data
+from twinproof.training.per_example import fast as registry
 from twinproof.training.per_example.fast import handler_of, handles, rule_plugins
 
 # A package that lies: it says that its bound and its recipe are proven, and that they belong to the library.
@@ -144,7 +145,7 @@ def test_runs_name_the_plugins_that_they_use_and_what_is_assumed(tmp_path: Path)
         assert run.guarantee.assumptions[-1] == Plugin(**entry).assumption
         assert run.epsilon is not None
     assert run.record["config"]["learning_rate"] == 0.125, "the variant's own default"
-    tp.certify(run, load_run_data(run), sampling=Sampling(10, 20), limit=2, method=_method("tenfold"))
+    tp.certify(run, load_run_data(run), sampling=Sampling(10, 20), limit=2, method=Method(bound="tenfold"))
     record = Run.open(run.root).record
     assert record["plugins"][1:] == [{"kind": "bound", "name": "tenfold", **plugin}]
     robustness = record["guarantees"]["robustness"]["l2-tenfold"]
@@ -153,12 +154,6 @@ def test_runs_name_the_plugins_that_they_use_and_what_is_assumed(tmp_path: Path)
     plain = train(common | {"recipe": "dpsgd"}, tmp_path / "plain")
     assert "plugins" not in plain.record
     assert plain.guarantee.status is Status.PROVEN
-
-
-def _method(bound: str) -> Any:
-    from twinproof.certification.method import Method
-
-    return Method(bound=bound)
 
 
 @pytest.mark.usefixtures("scripts")
@@ -198,8 +193,6 @@ class Scale(nn.Module):
 
 
 def test_a_layer_rule_from_outside_is_named_whatever_its_module_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    from twinproof.training.per_example import fast as registry
-
     monkeypatch.setattr(registry, "_HANDLERS", dict(registry._HANDLERS))
 
     def rule(layer: Scale, calls: Any, records: int) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twinproof.errors import RunError
-from twinproof.files import canonical_json, make_folder, sha256_file, sync_folder, write_atomic, write_json
+from twinproof.files import canonical_json, make_folder, sha256_file, write_atomic, write_json
 
 values: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -123,12 +123,3 @@ def test_content_and_name_are_synced_in_order(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(Path, "replace", replace)
     write_atomic(tmp_path / "file", b"content")
     assert events == ["content", "rename", "folder"]
-
-
-def test_sync_folder_closes_its_handle(tmp_path: Path) -> None:
-    before = len(list(Path("/proc/self/fd").iterdir()))
-    for _ in range(50):
-        sync_folder(tmp_path)
-    assert len(list(Path("/proc/self/fd").iterdir())) <= before
-    with pytest.raises(FileNotFoundError):
-        sync_folder(tmp_path / "nowhere")

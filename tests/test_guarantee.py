@@ -8,7 +8,7 @@ from fractions import Fraction
 import pytest
 from scipy.stats import norm
 
-from twinproof.guarantee import EMPTY_EPSILON, PROMISING, WEAK_EPSILON, WEAK_WORDS, Status, guessing_words, right_guesses
+from twinproof.guarantee import EMPTY_EPSILON, WEAK_EPSILON, WEAK_WORDS, guessing_words, right_guesses
 from twinproof.privacy.accounting import GaussianEvent, epsilon_pld
 
 
@@ -66,7 +66,3 @@ def test_words_depend_on_epsilon() -> None:
         assert guessing_words(epsilon, 1e-5).endswith(WEAK_WORDS)
     for epsilon in (10.0, 50.0, math.inf):
         assert "says nothing" in guessing_words(epsilon, 1e-5)
-
-
-def test_statuses_that_come_with_an_epsilon() -> None:
-    assert set(PROMISING) == set(Status) - {Status.NONE, Status.REFUTED}

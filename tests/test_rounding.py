@@ -44,22 +44,6 @@ def test_rounding_again_changes_nothing(value: float, digits: int) -> None:
         assert round_down(once, digits) == round_up(once, digits) == once
 
 
-@PROPERTY
-@given(value=finite, digits=places)
-def test_text_and_number_agree_and_stay(value: float, digits: int) -> None:
-    for to_number, to_text in ((round_down, format_down), (round_up, format_up)):
-        text = to_text(value, digits)
-        assert float(text) == to_number(value, digits)
-        assert len(text.partition(".")[2]) == digits
-        assert "e" not in text.lower()
-
-
-@pytest.mark.parametrize("value", EXTREMES)
-def test_extreme_floats(value: float) -> None:
-    assert round_down(value) <= value <= round_up(value)
-    assert float(format_down(value)) <= value <= float(format_up(value))
-
-
 @pytest.mark.parametrize(
     ("value", "down", "up"),
     [

@@ -12,11 +12,17 @@ from pydantic import BaseModel, ValidationError
 from twinproof.errors import ConfigError
 
 Settings = TypeVar("Settings", bound=BaseModel)
+_POSITIVE = "a finite number above 0"
 
 
 def positive(*, where: str = "", fix: str = "", **values: float) -> None:
     """Finite numbers above 0."""
-    _check(lambda value: 0 < value < math.inf, "a finite number above 0", where, fix, values)
+    _check(_is_positive, _POSITIVE, where, fix, values)
+
+
+def positive_value(name: str, value: float) -> None:
+    """``positive`` for a name of several words."""
+    _check(_is_positive, _POSITIVE, "", "", {name: value})
 
 
 def not_negative(*, where: str = "", fix: str = "", **values: float) -> None:
@@ -43,6 +49,10 @@ def whole(low: int, high: float = math.inf, /, *, where: str = "", fix: str = ""
 def one_of(options: Collection[str], /, *, where: str = "", fix: str = "", **values: str) -> None:
     """Words of a closed list."""
     _check(lambda value: value in options, f"one of {', '.join(options)}", where, fix, values)
+
+
+def _is_positive(value: Any) -> bool:
+    return bool(0 < value < math.inf)
 
 
 def _check(holds: Callable[[Any], bool], wanted: str, where: str, fix: str, values: Mapping[str, object]) -> None:

@@ -15,6 +15,8 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decima
 
 RADIUS_DIGITS = 6
 EPSILON_DIGITS = 6
+UPWARDS = 1 + 2.0**-48
+"""A factor that covers a dozen roundings of 2**-53 each: what formulas of sensitivities and noise take, with room."""
 
 _EXACT = Context(prec=1200)
 

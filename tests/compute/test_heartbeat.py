@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pytest
 
 from twinproof.compute.heartbeat import Heartbeat
@@ -49,7 +51,7 @@ class FakeStore:
 
 def world_of(count: int) -> tuple[FakeStore, list[Heartbeat]]:
     store = FakeStore()
-    ranks = [Heartbeat(store, rank, count, clock=store.clock, sleep=store.sleep) for rank in range(count)]
+    ranks = [Heartbeat(cast("Any", store), rank, count, clock=store.clock, sleep=store.sleep) for rank in range(count)]
     for rank in ranks:
         rank.beat()
     store.living = list(ranks)

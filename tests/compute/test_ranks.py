@@ -16,7 +16,7 @@ from torch import Tensor
 
 from rank_processes import die, quick_to_part, run_ranks
 from twinproof.compute.process_ranks import ProcessRanks
-from twinproof.compute.ranks import ALONE, WHOLE, Ranks, Share
+from twinproof.compute.ranks import ALONE, Ranks, Share
 from twinproof.errors import DataError, RunError
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and SIGKILL")
@@ -220,9 +220,8 @@ def parts_of(shares: list[Share], indices: Tensor, size: int) -> list[int]:
     return sorted(int(index) for share in shares for index in share.own(indices, size))
 
 
-@pytest.mark.parametrize("world", [1, 2, 3, 4, 7])
-@pytest.mark.parametrize("drawn", [0, 1, 8, 9, 40, 41])
-@pytest.mark.parametrize("size", [1, 8, 64])
+@pytest.mark.parametrize("world", [1, 2, 3, 7])
+@pytest.mark.parametrize(("drawn", "size"), [(0, 8), (1, 1), (8, 8), (41, 8), (40, 1)])
 def test_the_shares_are_a_partition_into_the_same_passes(world: int, drawn: int, size: int) -> None:
     indices = 3 * torch.arange(drawn) + 1
     shares = [Share(rank, world) for rank in range(world)]
@@ -247,12 +246,6 @@ class Overlapping(Share):
 def test_a_pass_that_two_ranks_have_is_caught() -> None:
     indices = torch.arange(20)
     assert parts_of([Overlapping(0, 2), Overlapping(1, 2)], indices, 8) != indices.tolist()
-
-
-def test_one_rank_has_everything() -> None:
-    indices = torch.arange(11)
-    assert torch.equal(WHOLE.own(indices, 4), indices)
-    assert all(WHOLE.has(number) and WHOLE.number(number) == number for number in range(5))
 
 
 @pytest.mark.parametrize(("rank", "world"), [(2, 2), (-1, 2), (0, 0)])

@@ -7,6 +7,7 @@ import importlib.util
 import pytest
 import torch
 
+from twinproof.compute import cipher as module
 from twinproof.compute.cipher import cipher_keys, cipher_words, plain_blocks
 from twinproof.keys import Key
 
@@ -32,8 +33,6 @@ def test_the_vectors_of_the_standard(key: dict[int, int], block: int, wanted: st
 
 
 def test_a_planted_wrong_rotation_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    import twinproof.compute.cipher as module
-
     right = module._rotated
     monkeypatch.setattr(module, "_rotated", lambda words, turn: right(words, 9 if turn == 8 else turn))
     assert _as_bytes(cipher_words(cipher_keys([bytes(32)], CPU), 8)).hex() != VECTORS[0][2]

@@ -4,19 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from twinproof.certification.grid_noise import input_noise
-from twinproof.certification.method import Sampling
-from twinproof.certification.smoothed import smooth
-from twinproof.compute.threads import each_batch, one_thread_inside
-from twinproof.keys import Key
-from twinproof.layers.networks import build_network
+from twinproof.compute.threads import each_batch
 
 CPU = torch.device("cpu")
 
@@ -26,30 +19,6 @@ def _threads_put_back() -> Iterator[None]:
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
-
-
-def _undecided_network() -> nn.Module:
-    """Fresh weights, without the preference for one class that they come with."""
-    torch.manual_seed(0)
-    model = build_network("tramer-boneh-cnn", (1, 28, 28), 10)
-    last = model.get_submodule("9")
-    with torch.no_grad():
-        last.bias -= model(torch.rand(500, 1, 28, 28) + 0.5 * torch.randn(500, 1, 28, 28)).mean(dim=0)
-    return model
-
-
-@pytest.mark.parametrize("threads", [1, 2, 3])
-def test_votes_are_the_same_on_any_number_of_threads(threads: int) -> None:
-    inputs = np.random.default_rng(1).integers(0, 256, size=(3, 1, 28, 28)).astype(np.uint8)
-    sampling, made = Sampling(n0=50, n=700), {}
-    smoothed = smooth(_undecided_network(), 0.5)
-    smoothed = replace(smoothed, base=smoothed.base_for(inputs, sampling))
-    for count in (1, threads):
-        torch.set_num_threads(count)
-        made[count] = smoothed.certify(inputs, sampling=sampling, key=Key.from_seed(2), rows=100)
-        assert torch.get_num_threads() == count
-    assert made[1] == made[threads]
-    assert len({one.votes for one in made[1]}) > 1
 
 
 class Batches:
@@ -128,28 +97,3 @@ def test_planted_threads_for_a_network_with_a_memory_are_caught(monkeypatch: pyt
     monkeypatch.setattr("twinproof.compute.threads.is_stateless", lambda model: True)
     racing.meeting = threading.Barrier(2, timeout=60)  # a busy machine may be slow to start the second thread
     assert each_batch(work, range(2), racing, CPU).tolist() != [1]
-
-
-def test_an_error_in_a_thread_is_raised_and_the_setting_put_back() -> None:
-    torch.set_num_threads(2)
-
-    def fails(starts: Sequence[int]) -> Tensor:
-        raise KeyError("planted")
-
-    with pytest.raises(KeyError, match="planted"):
-        each_batch(fails, range(5), nn.Tanh(), CPU)
-    assert torch.get_num_threads() == 2
-    with one_thread_inside():
-        assert torch.get_num_threads() == 1
-    assert torch.get_num_threads() == 2
-
-
-def test_grid_noise_is_at_hand_in_threads() -> None:
-    """Tables are made once, whichever thread asks first."""
-    noise, found = input_noise(0.375, 255), []
-    workers = [threading.Thread(target=lambda: found.append(noise.table.guide)) for _ in range(4)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    assert all((np.nan_to_num(guide) == np.nan_to_num(found[0])).all() for guide in found)

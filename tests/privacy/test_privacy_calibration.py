@@ -33,20 +33,12 @@ def _nothing_remembered() -> Iterator[None]:
 Case = tuple[float, float, float, int, tuple[Event, ...]]
 # (epsilon, delta, sample rate, steps, already spent)
 CASES: list[Case] = [
-    (1.0, 1e-6, 1.0, 1, ()),
     (0.5, 1e-5, 1.0, 50, ()),
-    (2.0, 1e-5, 1.0, 50, ()),
     (8.0, 1e-5, 1.0, 1000, ()),
-    (0.01, 1e-5, 0.01, 100, ()),
     (0.1, 1e-6, 0.01, 1000, ()),
-    (0.5, 1e-8, 1e-3, 10_000, ()),
     (1.0, 1e-5, 0.1, 1000, ()),
-    (3.0, 1e-5, 2048 / MNIST, 1172, ()),
-    (4.0, 1e-7, 0.2, 300, ()),
-    (4.0, 1e-5, 0.1, 1000, (GaussianEvent(5.0),)),
     (1.0, 1e-5, 0.1, 300, (GaussianEvent(10.0),)),
     (2.0, 1e-5, 1.0, 20, (GaussianEvent(10.0), PoissonGaussianEvent(0.1, 5.0, 100))),
-    (0.3, 1e-5, 1.0, 10, (GaussianEvent(20.0),)),
     (30.0, 1e-5, 1.0, 500, ()),
 ]
 
@@ -66,33 +58,17 @@ def test_the_target_is_kept_and_used(case: Case) -> None:
 
 def test_planted_calibrations_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that forgets what is already spent overshoots; one by Renyi alone wastes more than 0.5 %."""
-    epsilon, delta, rate, steps, _ = CASES[11]
-    assert share_of_target(CASES[11], calibrate_noise_multiplier(epsilon, delta, sample_rate=rate, steps=steps)) > 1
-    epsilon, delta, rate, steps, _ = CASES[7]
+    epsilon, delta, rate, steps, _ = CASES[4]
+    assert share_of_target(CASES[4], calibrate_noise_multiplier(epsilon, delta, sample_rate=rate, steps=steps)) > 1
+    epsilon, delta, rate, steps, _ = CASES[3]
     monkeypatch.setattr(calibration, "epsilon_pld", epsilon_rdp)
-    assert share_of_target(CASES[7], calibrate_noise_multiplier(epsilon, delta, sample_rate=rate, steps=steps)) < 0.995
+    assert share_of_target(CASES[3], calibrate_noise_multiplier(epsilon, delta, sample_rate=rate, steps=steps)) < 0.995
 
 
-# (batch, steps, noise multiplier): the smallest with accounted epsilon <= 3 at delta 1e-5, to 1e-5
-REFERENCE = [
-    (2048, 1172, 1.80826),
-    *(
-        pytest.param(*row, marks=pytest.mark.slow)
-        for row in [
-            (256, 2344, 0.69371),
-            (256, 9375, 0.87128),
-            (512, 1172, 0.78691),
-            (512, 4688, 1.06817),
-            (2048, 293, 1.13068),
-        ]
-    ),
-]
-
-
-@pytest.mark.parametrize(("batch", "steps", "wanted"), REFERENCE)
-def test_reference_multipliers(batch: int, steps: int, wanted: float) -> None:
-    found = calibrate_noise_multiplier(3.0, 1e-5, sample_rate=batch / MNIST, steps=steps)
-    assert wanted - 1e-5 <= found <= wanted * 1.005
+def test_the_reference_multiplier() -> None:
+    """The smallest with accounted epsilon <= 3 at delta 1e-5, to 1e-5."""
+    found = calibrate_noise_multiplier(3.0, 1e-5, sample_rate=2048 / MNIST, steps=1172)
+    assert 1.80826 - 1e-5 <= found <= 1.80826 * 1.005
 
 
 @pytest.mark.slow

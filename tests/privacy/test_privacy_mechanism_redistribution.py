@@ -106,26 +106,6 @@ def test_the_integral_of_the_densities_is_the_profile(shares: tuple[float, float
         assert integral(root_forgotten(mechanism)) > delta * 1.5
 
 
-def test_sampled_privacy_losses_agree() -> None:
-    """The divergence in 30 dimensions from 400,000 draws: within six errors of delta, and beyond with 3 % less noise."""
-    generator = np.random.default_rng(8)
-    r = Redistribution.from_weights(generator.uniform(0.1, 3.0, size=30))
-    mechanism = redistributed(ANALYTIC, 1.0, 0.05, 1.0, r)
-    deviations, change = mechanism.deviations(), changes(r, 1.0, generator)[2]
-
-    def estimate(deviations: Array) -> tuple[float, float]:
-        noise = generator.normal(size=(400_000, 30)) @ (change / deviations**2 * deviations)
-        square = float(((change / deviations) ** 2).sum())
-        # Under p the loss is noise + square / 2, and the divergence is the mean of max(0, 1 - e^(epsilon - loss)).
-        terms = np.maximum(0.0, 1 - np.exp(1.0 - noise - square / 2))
-        return float(terms.mean()), float(terms.std() / math.sqrt(len(terms)))
-
-    mean, error = estimate(deviations)
-    assert abs(mean - 0.05) < 6 * error
-    mean, error = estimate(0.97 * deviations)
-    assert mean - 0.05 > 6 * error
-
-
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(
     epsilon=st.floats(min_value=1e-2, max_value=100),
@@ -156,11 +136,6 @@ def test_deviations_are_not_below_the_real_numbers() -> None:
     with mp.workdps(40):
         exact = [mp.mpf(mechanism.sigma) * mp.sqrt(200 * mp.mpf(share)) for share in r.shares]
         assert all(mp.mpf(found) >= wanted for found, wanted in zip(mechanism.deviations().tolist(), exact, strict=True))
-
-
-def test_plain_mechanisms_take_no_redistribution() -> None:
-    with pytest.raises(ConfigError, match="has no redistribution vector"):
-        calibrate("analytic", 1.0, 1e-5, 1.0, Redistribution.uniform(2))
 
 
 weights = st.lists(st.floats(min_value=1e-6, max_value=1e6), min_size=1, max_size=30)
@@ -204,24 +179,6 @@ def test_lengths_and_dimensions_must_fit() -> None:
     for bad in bad_weights:
         with pytest.raises(ConfigError, match=r"share"):
             Redistribution.from_weights(bad)
-
-
-@PROPERTY
-@given(values=weights)
-def test_weights_become_shares(values: list[float]) -> None:
-    r = Redistribution.from_weights(values)
-    assert math.fsum(r.shares) == pytest.approx(1, abs=1e-12)
-    assert r.shares[0] * sum(values) == pytest.approx(values[0])
-    assert float((r.scales() ** 2).sum()) == pytest.approx(len(values))
-
-
-def test_the_whitened_norm_by_hand() -> None:
-    r = Redistribution((0.5, 0.125, 0.375))  # K r = 1.5, 0.375, 1.125
-    exact = math.sqrt(9 / 1.5 + 4 / 0.375 + 1 / 1.125)
-    assert r.whitened_norm([3.0, -2.0, 1.0]) == pytest.approx(exact, rel=1e-12)
-    assert r.whitened_norm([3.0, -2.0, 1.0]) >= exact
-    assert r.whitened_norm([1e-200, 0.0, 0.0]) > 0  # squares would underflow
-    assert Redistribution.uniform(9).whitened_norm([2.0, *[0.0] * 8]) == pytest.approx(2.0)
 
 
 @PROPERTY

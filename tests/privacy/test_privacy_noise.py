@@ -127,14 +127,6 @@ def test_noise_differs_between_steps_and_parameters(noise: NDArray[np.float64]) 
     assert abs(neighbours) < 6 / math.sqrt(noise.size)
 
 
-def test_noise_differs_between_keys(tmp_path: Path, noise: NDArray[np.float64]) -> None:
-    other = released(make_path(tmp_path, key=Key.from_seed(8)), some_records(), steps=50)
-    assert abs(np.corrcoef(other.ravel(), noise[:50].ravel())[0, 1]) < 6 / math.sqrt(other.size)
-    (tmp_path / "again").mkdir()
-    again = released(make_path(tmp_path / "again"), some_records(), steps=2)
-    assert np.array_equal(again, noise[:2])
-
-
 class OneNoiseForAllSteps(PrivateExecution):
     """Planted: noise drawn once and reused."""
 

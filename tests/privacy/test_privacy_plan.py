@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import FrozenInstanceError, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,13 +43,6 @@ def test_a_plan_without_meaning_is_refused(field: str, values: list[Any], messag
             make_plan(**{field: value})
         assert caught.value.got == str(value)
         assert caught.value.wanted
-
-
-def test_a_plan_cannot_be_changed_and_counts_what_it_says() -> None:
-    plan = make_plan(sample_rate=0.25, noise_multiplier=2.0, steps=7)
-    assert plan.event == PoissonGaussianEvent(0.25, 2.0, 7)
-    with pytest.raises(FrozenInstanceError):
-        plan.noise_multiplier = 0.1  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("clip", [1e-30, 1e-3, 0.7, 1.0, 1.5, 8.0, 1e30])

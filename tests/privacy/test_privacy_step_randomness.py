@@ -44,11 +44,6 @@ def test_steps_do_not_depend_on_what_is_made_with_them(monkeypatch: pytest.Monke
     assert max(given._drawn) <= 4, "nothing is drawn beyond what was announced"
 
 
-@pytest.mark.parametrize(("rate", "size"), [(1.0, 200), (0.0, 0), (2.0**-64, 0), (1 - 2.0**-53, 200)])
-def test_the_ends_of_the_rate(rate: float, size: int) -> None:
-    assert len(source(rate).sample(0, announced=1)) == size
-
-
 @pytest.mark.parametrize(
     ("words", "taken"), [((0, 0), True), ((-1, 0x7FFFFFFF), True), ((0, -(2**31)), False), ((-1, -1), False)]
 )

@@ -17,12 +17,12 @@ from typing import ClassVar, final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from twinproof import checks
 from twinproof.errors import ConfigError
 from twinproof.guarantee import Status
 from twinproof.layers.noise import Law
 from twinproof.privacy.accounting import check_delta
-from twinproof.privacy.mechanism import check_positive, least_float
-from twinproof.privacy.mechanisms import LARGEST_EPSILON, classic_gaussian_sigma, extended_gaussian_sigma
+from twinproof.privacy.mechanisms import LARGEST_EPSILON, classic_gaussian_sigma, extended_gaussian_sigma, least_float
 
 Floats = NDArray[np.float64]
 
@@ -313,8 +313,8 @@ def is_robust(
     layer, ``slack`` what rounding can move it besides. The comparison is made in exact fractions, and an answer that is robust
     at a size is robust at every smaller one.
     """
-    check_positive("sigma", sigma)
-    check_positive("operator norm", operator_norm)
+    checks.positive(sigma=sigma)
+    checks.positive_value("operator norm", operator_norm)
     for name, value in (("size", size), ("slack", slack)):
         if not (value >= 0 and math.isfinite(value)):
             raise ConfigError(f"the {name} cannot be used", where=name, got=value, wanted="a finite number, 0 or above")

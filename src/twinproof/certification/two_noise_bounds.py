@@ -28,11 +28,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from torch import nn
 
+from twinproof import checks
 from twinproof.certification.bounds import Composition, TightLaplace
 from twinproof.certification.noise_site import identity_norm, layer_norm
 from twinproof.layers.noise import Law
 from twinproof.privacy.linear_maps import Array, Norm, layer_map, relative_error
-from twinproof.privacy.mechanism import check_positive
 
 
 def outgoing_sums(layer: nn.Module, shape: tuple[int, ...], scale: ArrayLike | None = None) -> Array:
@@ -103,8 +103,8 @@ def rates(
     drawn at inference: noise that was drawn once and kept gives nothing, and a radius from noise that is stated to be psi
     times larger (Appendix N) would be psi times too large.
     """
-    check_positive("scale of the noise on the input", input_scale)
-    check_positive("scale of the noise behind the layer", hidden_scale)
+    checks.positive_value("scale of the noise on the input", input_scale)
+    checks.positive_value("scale of the noise behind the layer", hidden_scale)
     leaving = outgoing_sums(layer, shape, scale)
     scales = np.ones(layer_map(layer, shape).outputs) if scale is None else scale
     return Rates(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from twinproof import checks
 from twinproof.cli.output import Json, print_json, print_rows
 from twinproof.errors import ConfigError
 from twinproof.guarantee import guessing_words
@@ -138,9 +139,8 @@ def _redistribution(r: str | None, dimension: int | None) -> Redistribution | No
 
 def _dpsgd(epsilon: float, delta: float, sensitivity: float, sample_rate: float | None, steps: int | None) -> dict[str, Any]:
     from twinproof.privacy.accounting import calibrate_noise_multiplier
-    from twinproof.privacy.mechanism import check_positive
 
-    check_positive("sensitivity", sensitivity)
+    checks.positive(sensitivity=sensitivity)
     multiplier = calibrate_noise_multiplier(epsilon, delta, sample_rate=sample_rate or 0.0, steps=steps or 0)
     return {"sigma": _up(multiplier * sensitivity)}
 

