@@ -30,7 +30,7 @@ demo: $(STAMP)
 
 # Two processes of one thread each: twice as fast as one process with two threads, whose small operations do not split.
 test: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not slow" -n 2 --dist loadfile --floor 9000
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not slow" -n 2 --dist loadfile --floor 8000
 
 test-slow: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m slow -n 2 --dist loadfile --floor 24

@@ -96,7 +96,7 @@ def test_figures_share_cells() -> None:
 def test_the_command_says_what_was_asked() -> None:
     for wrong in ({"seeds": 0}, {"limit": 0}, {"epochs": 0.0}):
         with pytest.raises(ConfigError, match="cannot be used"):
-            Options(**wrong)  # type: ignore[arg-type]
+            Options(**wrong)
     options = Options(seeds=2, limit=50, epochs=1.5, quick=True, data_root=Path("somewhere"))
     assert options.command("hgm-fig3") == "twinproof reproduce hgm-fig3 --seeds 2 --limit 50 --epochs 1.5 --quick"
 

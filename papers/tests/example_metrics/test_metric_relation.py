@@ -26,10 +26,10 @@ def numbers(*values: float) -> NDArray[np.float64]:
 
 
 SAMPLES = {
-    "many decades": 10 ** np.random.default_rng(0).uniform(-12, 3, 500),
+    "many decades": numbers(*(10 ** np.random.default_rng(0).uniform(-12, 3, 500))),
     "with zeros": numbers(0, 1, -2, 5, 0),
     "one value": numbers(0.001),
-    "powers of ten": 10.0 ** np.arange(-9, 10),
+    "powers of ten": numbers(*(10.0 ** np.arange(-9, 10))),
     "nothing positive": numbers(0, -1),
     "beyond the powers of ten": numbers(5e-324, 1, 1.7e308),
 }
