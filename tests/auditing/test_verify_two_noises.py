@@ -22,6 +22,7 @@ from twinproof.certification.record import find_certification
 from twinproof.certification.smoothed import SmoothedClassifier, smooth
 from twinproof.certification.two_noise_bounds import outgoing_sums, rates
 from twinproof.data import Dataset, from_arrays
+from twinproof.evaluation.attack_record import attacks_of
 from twinproof.evaluation.protocols import AttackPlan
 from twinproof.guarantee import Status
 from twinproof.keys import Key
@@ -90,7 +91,7 @@ def test_the_run_can_be_attacked_and_audited(trained: Run, dataset: Dataset) -> 
     assert not verdict.refuted
     plan = AttackPlan(norm="linf", sizes=(0.01,), attacks=("pgd",), steps=2, draws=2)
     tp.attack(run, dataset, plan=plan, sampling=SAMPLING, limit=4, device="cpu", key=Key.from_seed(4), overwrite=True)
-    assert json.loads((run.root / "attacks.json").read_text())["slackless_norm"] > 0
+    assert (attacks_of(run.root)["linf"].settings.noise.slackless_norm or 0) > 0
     found = verify_run(run.root, network=run.network)
     assert found.ok, found.problems
 
@@ -162,6 +163,15 @@ def _both_charges(drawn: TwoNoises) -> float:
     return found.input + found.hidden
 
 
+@pytest.mark.parametrize("hidden_scale", [0.1, 0.3, 0.7, 0.123456789, 3.3])
+def test_an_honest_norm_of_the_layer_is_accepted_to_the_last_bit(hidden_scale: float) -> None:
+    """Rate times scale over scale is not always the rate in floats: the claim that was proven is what counts."""
+    drawn = TwoNoises(1e-6, hidden_scale, np.full(4, 1e9), 4, lambda claimed: max(claimed, 1.0))
+    for rate in np.random.default_rng(0).uniform(1 / hidden_scale, 40 / hidden_scale, 200):
+        assert drawn.least_rate("linf", "tight", float(rate)) == rate
+    assert drawn.least_rate("linf", "tight", 0.99 / hidden_scale) == pytest.approx(1 / hidden_scale, rel=1e-12)
+
+
 def test_the_composition_must_be_charged_in_full() -> None:
     """The single-pass norm under the name of the composition: smaller than the sum that its theorem asks for."""
     noise, drawn = _facts()
@@ -212,11 +222,12 @@ def test_a_run_that_lies_about_its_norms_is_refused(
     trained: Run, dataset: Dataset, tmp_path: Path, name: str, factor: float, match: str
 ) -> None:
     run = _certified(trained, dataset, Method(norm="l1"))
-    path = run.root / "certificates.json"
-    record = json.loads(path.read_text())
+    path = run.root / "certificates" / "l1" / "certificates.json"
     honest = path.read_text()
+    record = json.loads(honest)
+    record["noise"][name] *= factor
     try:
-        path.write_text(json.dumps({**record, name: record[name] * factor}))
+        path.write_text(json.dumps(record))
         found = verify_run(run.root, network=run.network)
         assert any(match in problem.what for problem in found.problems)
     finally:

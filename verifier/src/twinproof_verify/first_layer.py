@@ -119,7 +119,9 @@ class TwoNoises:
         claimed = stated_rate * self.hidden_scale
         if not claimed > 0:
             return float(self.columns.max()) / self.hidden_scale  # the norm is at least its largest column
-        return self.least_provable(claimed) / self.hidden_scale
+        least = self.least_provable(claimed)
+        # Times the scale and divided by it again may end one float above where it began: a claim that is proven stays as it is.
+        return stated_rate if least == claimed else least / self.hidden_scale
 
     def float_error(self, noise: Noise) -> float:
         """As ``layer_error``, but noisy inputs reach as far as the table of the noise; in input units."""
