@@ -73,7 +73,7 @@ def test_a_certifier_whose_norms_are_understated_is_caught(
         method = Method(norm=norm)
         sampling = Sampling(10, 50)
         tp.certify(run, load("digits"), sampling=sampling, method=method, limit=5, overwrite=True, key=Key.from_seed(1))
-        wanted = [] if share == 1.0 else [("certificates.json", BELOW)]
+        wanted = [] if share == 1.0 else [(f"certificates/{norm}/certificates.json", BELOW)]
         assert [(one.file, one.what) for one in verify_run(run.root).problems] == wanted
 
 

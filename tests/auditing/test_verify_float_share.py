@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 from collections.abc import Callable
@@ -23,11 +22,13 @@ from twinproof.certification.confidence import few_digits_above
 from twinproof.certification.method import Method, Sampling
 from twinproof.certification.noise_site import WhitenedLayer
 from twinproof.data import Dataset, from_arrays
+from twinproof.evaluation.attack_record import attacks_of
 from twinproof.evaluation.protocols import AttackPlan
 from twinproof.keys import Key
 from twinproof.layers.noise import Law, NoiseLayer, Place, UniformSpread
 from twinproof.layers.noise_placement import add_noise
 from twinproof.recipes.train import train
+from twinproof.runs.records import default_name
 from twinproof.runs.run import Run
 from twinproof_verify.certificates import Noise
 from twinproof_verify.first_layer import layer_error, relative_share, share_problems
@@ -184,7 +185,10 @@ def test_certificates_that_leave_the_share_out_are_refused(
 ) -> None:
     """Radii, largest radius and promise all follow from the understated slack: nothing else tells."""
     slacks: list[float] = []
-    for name, wanted in (("honest", []), ("unpaid", [("certificates/linf/certificates.json", FLOAT_SHARE)])):
+    for name, wanted in (
+        ("honest", []),
+        ("unpaid", [(f"certificates/{default_name('linf', bound)}/certificates.json", FLOAT_SHARE)]),
+    ):
         if name == "unpaid":
             monkeypatch.setattr(noise_site, "WhitenedLayer", Unpaid)
         run = _copy(noisy, tmp_path / name)
@@ -201,10 +205,10 @@ def test_attacks_that_leave_the_share_out_are_refused(
     noisy: Run, images: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = AttackPlan(norm="linf", sizes=(0.01,), attacks=("fgsm",), protocols=("paper",), steps=2, draws=2)
-    for name, wanted in (("honest", []), ("unpaid", [("attacks.json", FLOAT_SHARE)])):
+    for name, wanted in (("honest", []), ("unpaid", [("attacks/linf/attacks.json", FLOAT_SHARE)])):
         if name == "unpaid":
             monkeypatch.setattr(noise_site, "WhitenedLayer", Unpaid)
         run = _copy(noisy, tmp_path / name)
         tp.attack(run, images, plan=plan, sampling=SAMPLING, limit=4, device="cpu", key=Key.from_seed(4))
-        assert json.loads((run.root / "attacks.json").read_text())["place"] == "first-layer"
+        assert attacks_of(run.root)["linf"].settings.noise.place == "first-layer"
         assert _problems(run) == wanted

@@ -349,8 +349,9 @@ def test_the_training_data_are_not_public_data(runs: Callable[[Made], Path], tmp
 
 
 def test_verifying_costs_no_random_numbers(runs: Callable[[Made], Path]) -> None:
+    made = runs(CONVOLVED)
     before = torch.random.get_rng_state()
-    verify_run(runs(CONVOLVED))
+    verify_run(made)
     assert torch.equal(before, torch.random.get_rng_state())
 
 

@@ -55,11 +55,10 @@ def test_what_certify_run_writes_passes_and_a_larger_layer_does_not(
     noisy: Path, dataset: Dataset, tmp_path: Path, method: Method
 ) -> None:
     root = Path(shutil.copytree(noisy, tmp_path / "run"))
-    tp.certify(Run.open(root), dataset, sampling=Sampling(20, 400), method=method, limit=12, device="cpu")
+    made = tp.certify(Run.open(root), dataset, sampling=Sampling(20, 400), method=method, limit=12, device="cpu")
     assert verify_run(root).problems == ()
-    settings = json.loads((root / "certificates.json").read_text())
-    assert settings["largest_radius"] > 0
-    assert settings["place"] == "first-layer"
+    assert made.settings.largest_radius > 0
+    assert made.settings.noise.place == "first-layer"
     enlarge(root)
     assert any("operator_norm is below" in problem.what for problem in verify_run(root).problems)
 
@@ -69,7 +68,7 @@ def test_attacks_without_certificates_are_on_the_networks_own_noise(noisy: Path,
     plan = AttackPlan("linf", sizes=(0.125,), attacks=("fgsm",), steps=2, draws=1)
     tp.attack(Run.open(root), dataset, plan=plan, sampling=Sampling(10, 100), limit=5, device="cpu")
     assert verify_run(root).problems == ()
-    change_json(root, "attacks.json", lambda record: record.update(sigma=record["sigma"] * 1.01))
+    change_json(root, "attacks/linf/attacks.json", lambda record: record["noise"].update(sigma=record["noise"]["sigma"] * 1.01))
     assert any("the network's own noise" in problem.what for problem in verify_run(root).problems)
 
 
@@ -83,9 +82,10 @@ def test_what_attack_run_writes_passes_and_its_inputs_moved_do_not(
     originals = Originals(dataset.test.inputs, dataset.test.labels)
     assert verify_run(root).problems == ()
     assert verify_run(root, originals=originals).problems == ()
-    tensors = dict(load_file(root / "attacks.safetensors"))
+    name = f"attacks/{norm}/attacks.safetensors"
+    tensors = dict(load_file(root / name))
     tensors["adaptive/smoothed/pgd/0.125"] = dataset.levels - dataset.test.inputs[:6]
-    (root / "attacks.safetensors").write_bytes(save(tensors))
-    update_run_json(root, files=("attacks.safetensors",))
+    (root / name).write_bytes(save(tensors))
+    update_run_json(root, files=(name,))
     for given in (None, originals):
         assert any("outside the ball" in problem.what for problem in verify_run(root, originals=given).problems)
