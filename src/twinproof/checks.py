@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Collection, Mapping
-from typing import Any, TypeVar, get_args
-
-from pydantic import BaseModel, ValidationError
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from twinproof.errors import ConfigError
 
-Settings = TypeVar("Settings", bound=BaseModel)
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+Settings = TypeVar("Settings", bound="BaseModel")
 _POSITIVE = "a finite number above 0"
 
 
@@ -69,14 +70,16 @@ def _check(holds: Callable[[Any], bool], wanted: str, where: str, fix: str, valu
 
 def parse_settings(schema: type[Settings], values: Mapping[str, Any]) -> Settings:
     """``values`` checked against ``schema``; otherwise one ``ConfigError`` that lists every key with a problem."""
+    from pydantic import ValidationError  # the calculators need none of it
+
     try:
         return schema.model_validate(dict(values))
     except ValidationError as error:
-        raise _config_error(schema, error) from error
+        raise _config_error(schema, error.errors(include_url=False)) from error
 
 
-def _config_error(schema: type[BaseModel], error: ValidationError) -> ConfigError:
-    problems = {".".join(str(part) for part in p["loc"]) or "settings": p for p in error.errors(include_url=False)}
+def _config_error(schema: type[BaseModel], errors: Iterable[Mapping[str, Any]]) -> ConfigError:
+    problems = {".".join(str(part) for part in p["loc"]) or "settings": p for p in errors}
     got = "; ".join(f"{key} = {'nothing' if p['type'] == 'missing' else repr(p['input'])}" for key, p in problems.items())
     wanted = "; ".join(f"{key}: {_wanted(schema, key, p['type'], p['msg'])}" for key, p in problems.items())
     what = "a setting cannot be used" if len(problems) == 1 else f"{len(problems)} settings cannot be used"
@@ -108,4 +111,4 @@ def _section_around(schema: type[BaseModel], key: str) -> type[BaseModel]:
 
 
 def _is_section(annotation: Any) -> bool:
-    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+    return hasattr(annotation, "model_fields")

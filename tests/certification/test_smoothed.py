@@ -184,7 +184,6 @@ SCORES = Method(statistic="scores", confidence="hoeffding")
     ("name", "value", "known"),
     [
         ("norm", "l3", "l1, l2, linf"),
-        ("bound", "best", "tight, hgm"),
         ("statistic", "logits", "votes, scores"),
         ("confidence", "bootstrap", "clopper-pearson, hoeffding, empirical-bernstein"),
         ("runner_up", "bonferroni", "complement, union"),

@@ -117,7 +117,7 @@ def test_verify_can_measure_against_the_records(call: Any, root: Path) -> None:
 def test_verify_draws_votes_again_and_loads_known_data_by_itself(call: Any, root: Path) -> None:
     assert call("attack", root, "--size", "0.5", "--attack", "fgsm", *QUICK).code == 0
     checks = {check["name"] for check in call("verify", root, "--json").json()["checks"]}
-    assert {"accuracy again", "network under attack"} <= checks
+    assert {"accuracy again", "network under attack (l2)"} <= checks
     again = call("verify", root, "--redraw", "3")
     assert again.code == 0
     assert "0 votes differ" in again.out
