@@ -21,6 +21,24 @@ def test_every_public_name_can_be_used() -> None:
         tp.nonsense  # noqa: B018
 
 
+def undocumented(name: str, thing: object) -> list[str]:
+    members = vars(thing).items() if isinstance(thing, type) else ()
+    own = [(name, thing), *((f"{name}.{each}", member) for each, member in members if not each.startswith("_"))]
+    return [each for each, member in own if (callable(member) or isinstance(member, property)) and not member.__doc__]
+
+
+def test_public_names_have_a_docstring() -> None:
+    """Inner functions have one only where their name and types leave a question."""
+    assert [missing for name in tp.__all__ for missing in undocumented(name, getattr(tp, name))] == []
+
+    class Planted:
+        """Without a word about what it does."""
+
+        def work(self) -> None: ...
+
+    assert undocumented("Planted", Planted) == ["Planted.work"]
+
+
 def test_no_public_name_is_hidden_by_a_room() -> None:
     """A room of the same name would replace the function as soon as anything imports it."""
     code = (
