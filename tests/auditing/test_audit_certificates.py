@@ -20,9 +20,8 @@ from twinproof.auditing import audit as audit_module
 from twinproof.auditing.certificate_attacks import CertificateAttacker
 from twinproof.auditing.certificate_search import AttackBudget
 from twinproof.auditing.certificate_verdict import FLIPPED, HELD, CertificateAudit, audits_of
-from twinproof.certification.method import Method, Sampling
+from twinproof.certification.method import Method, Sampling, read_certificate_settings
 from twinproof.certification.promise import certified_promise
-from twinproof.certification.record import read_certificate_settings
 from twinproof.certification.smoothed import smooth
 from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError, RunError

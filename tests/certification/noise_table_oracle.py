@@ -9,7 +9,7 @@ from decimal import Decimal, localcontext
 import numpy as np
 from numpy.typing import NDArray
 
-from twinproof.certification.noise_tables import NoiseTable
+from twinproof.certification.grid_noise import NoiseTable
 
 WORD = 1 << 64
 

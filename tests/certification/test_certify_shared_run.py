@@ -13,12 +13,12 @@ import pytest
 import twinproof as tp
 from interruption import StopAfter
 from twinproof.certification import run as certify_run_module
-from twinproof.certification.base_classifier import BaseClassifier, base_classifier
 from twinproof.certification.lowering import AS_GIVEN
 from twinproof.certification.method import Sampling
 from twinproof.certification.run import CertifiedRun
 from twinproof.certification.shared_noise import SharedNoiseCounter
 from twinproof.certification.smoothed import smooth
+from twinproof.certification.votes import BaseClassifier, base_classifier
 from twinproof.data.record import Dataset
 from twinproof.errors import RunError
 from twinproof.keys import Key

@@ -13,8 +13,7 @@ from noise_table_oracle import WORD, cell_error, distance_to, exact_cells
 from numpy.typing import NDArray
 from scipy.stats import chi2
 
-from twinproof.certification.grid_noise import write_noise
-from twinproof.certification.noise_tables import (
+from twinproof.certification.grid_noise import (
     BLOCK_WORDS,
     CUTS,
     NoiseTable,
@@ -25,6 +24,7 @@ from twinproof.certification.noise_tables import (
     table_distance,
     word_at,
     words_from,
+    write_noise,
 )
 from twinproof.keys import Key
 from twinproof.layers.noise import Law

@@ -18,12 +18,12 @@ from own_modules.harmful import HARMFUL as HARMFUL_IN_TRAINING
 from own_modules.harmful_certifying import CHANGES, FEATURES, HARMFUL, MIXES, SHARES, Base, Harmful
 from own_modules.harmless import PROVEN, SHAPE, plain_sequence
 from own_modules.harmless_certifying import HARMLESS
-from twinproof.certification import base_classifier as base_classifier_module
 from twinproof.certification import row_trial
-from twinproof.certification.base_classifier import base_classifier
+from twinproof.certification import votes as base_classifier_module
 from twinproof.certification.method import Method, Sampling
 from twinproof.certification.row_trial import Draws, RowTrial, Watched, first_difference
 from twinproof.certification.smoothed import smooth
+from twinproof.certification.votes import base_classifier
 from twinproof.errors import ModelError
 from twinproof.guarantee import Status
 from twinproof.keys import Key

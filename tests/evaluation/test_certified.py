@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from twinproof.certification.confidence import clopper_pearson_lower
-from twinproof.certification.record import CertificateSettings
+from twinproof.certification.method import CertificateSettings
 from twinproof.errors import UserError
 from twinproof.evaluation.accuracy import binomial_interval
 from twinproof.evaluation.certified import (

@@ -18,7 +18,7 @@ from enum import StrEnum
 from torch import Tensor, nn
 
 from twinproof.errors import ConfigError, ModelError
-from twinproof.layers.cross_example import evaluation_mode
+from twinproof.layers.module_state import evaluation_mode
 from twinproof.layers.noise import NoiseLayer
 from twinproof.layers.noise_placement import split_at_noise, split_at_two_noises
 

@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from twinproof.certification.method import Method, Sampling
-from twinproof.certification.record import CertificateSettings
+from twinproof.certification.method import CertificateSettings, Method, Sampling
 from twinproof.certification.smoothed import SmoothedClassifier
 from twinproof.certification.votes import row_statistic
 from twinproof.keys import Key

@@ -24,7 +24,7 @@ from scipy.special import betainc
 
 from twinproof.auditing.certificate_judge import FALSE_FLIPS
 from twinproof.auditing.certificate_search import AttackBudget
-from twinproof.certification.record import MADE, NETWORK
+from twinproof.certification.method import MADE, NETWORK
 from twinproof.rounding import round_down, round_up
 from twinproof.runs.layout import FORMAT, refuse_unknown_format
 from twinproof.runs.reading import CLOSED, Count, Digest, Length, Share, read_json

@@ -37,12 +37,10 @@ from twinproof.certification.fast_layers import (
 )
 from twinproof.certification.grid_noise import RemainingNoise, draws_noise, repeatable
 from twinproof.certification.noise_site import Unwhitened
-from twinproof.compute.devices import FLOAT32, TF32, arithmetic_of, convolutions_in_tf32, products_in_tf32
-from twinproof.compute.threads import one_thread_inside
+from twinproof.compute.devices import FLOAT32, TF32, arithmetic_of, convolutions_in_tf32, one_thread_inside, products_in_tf32
 from twinproof.errors import ConfigError
 from twinproof.keys import Key
-from twinproof.layers.cross_example import evaluation_mode
-from twinproof.layers.module_state import own_copy
+from twinproof.layers.module_state import evaluation_mode, own_copy
 
 
 def layers_in_order(model: nn.Module) -> list[nn.Module]:

@@ -33,7 +33,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from twinproof.certification.lowering import runs_as_written
-from twinproof.compute.threads import is_stateless
+from twinproof.compute.devices import is_stateless
 from twinproof.errors import ModelError
 from twinproof.layers.module_state import KeptState, foreign_generators, generators_of, paths_of, tensor_digests
 

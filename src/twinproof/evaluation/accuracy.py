@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy
 
 from twinproof.compute.seeds import own_generators
 from twinproof.errors import ConfigError, DataError
-from twinproof.layers.cross_example import evaluation_mode
+from twinproof.layers.module_state import evaluation_mode
 from twinproof.layers.noise import NoiseLayer
 from twinproof.rounding import round_down, round_up
 

@@ -15,8 +15,7 @@ from pydantic import BaseModel, ConfigDict
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from twinproof.certification.method import Method, Sampling
-from twinproof.certification.record import MADE, NOISE, NoiseRecord
+from twinproof.certification.method import MADE, NOISE, Method, NoiseRecord, Sampling
 from twinproof.errors import RunError
 from twinproof.evaluation.protocols import AttackPlan, Entry, size_name
 from twinproof.rounding import format_down, format_up

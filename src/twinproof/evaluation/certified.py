@@ -27,7 +27,7 @@ from typing import Any
 from scipy.special import bdtrc
 
 from twinproof.certification.catalogue import find_bound, status_of
-from twinproof.certification.record import CertificateSettings
+from twinproof.certification.method import CertificateSettings
 from twinproof.errors import ConfigError, DataError
 from twinproof.evaluation.accuracy import Interval, binomial_interval, mean_interval
 from twinproof.evaluation.attack_record import AttackLine, AttackSettings

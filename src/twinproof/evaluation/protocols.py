@@ -22,7 +22,7 @@ from twinproof.attacks.search import METHODS, Attack, Keep, attack_named, attack
 from twinproof.attacks.threat import Threat
 from twinproof.certification.smoothed import SmoothedClassifier
 from twinproof.errors import ConfigError
-from twinproof.layers.cross_example import evaluation_mode
+from twinproof.layers.module_state import evaluation_mode
 from twinproof.layers.noise import NoiseLayer
 from twinproof.layers.noise_placement import split_at_noise, split_at_two_noises
 

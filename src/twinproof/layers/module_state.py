@@ -11,8 +11,9 @@ import itertools
 import random
 import sys
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from types import CellType, CodeType, FunctionType, MappingProxyType, MethodType, ModuleType, SimpleNamespace
@@ -44,6 +45,18 @@ def same_bits(one: Tensor, other: Tensor) -> bool:
 def all_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Every parameter and buffer by name; one that has two names has both."""
     return dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers(remove_duplicate=False))
+
+
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Puts every module in eval mode, and afterwards (also after an error) back to the mode that it had."""
+    before = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in before:
+            module.training = training  # not train(), which would overrule modules that the owner froze
 
 
 def own_copy(network: nn.Module) -> nn.Module | None:

@@ -11,8 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from twinproof.certification import record
-from twinproof.certification.record import CertificateSettings
+from twinproof.certification.method import CertificateSettings
 from twinproof.errors import DataError
 from twinproof.evaluation.accuracy import Interval
 from twinproof.evaluation.certified import CertifiedSummary, answered_correctly, certified_curve, default_radii, summarize
