@@ -33,9 +33,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from twinproof.certification.fast_layers import ActivationPool, ChannelsLast, output_shape, pair, sums
+from twinproof.certification.fast_layers import ActivationPool, output_shape, pair, sums
 from twinproof.certification.grid_noise import GridNoise, input_noise
-from twinproof.certification.lowering import Lowered, layers_in_order, lowered, runs_as_written
+from twinproof.certification.lowering import ChannelsLast, Lowered, layers_in_order, lowered, runs_as_written
 from twinproof.certification.votes import VOTES, NoisyRows, RowStatistic, number_of_classes, unchanged, unused_copy, watched
 from twinproof.compute.devices import each_batch
 from twinproof.errors import ModelError

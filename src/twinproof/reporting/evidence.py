@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from twinproof.certification import method
 from twinproof.certification.method import CertificateSettings
 from twinproof.errors import DataError
 from twinproof.evaluation.accuracy import Interval
@@ -138,7 +139,7 @@ def section(record: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 def certifications(root: Path, run: Mapping[str, Any]) -> Iterator[Certification]:
     """All certifications of the run; at least one, without settings where there are none, for what ``run.json`` promises."""
     promises = section(section(run, "guarantees"), "robustness")
-    found = record.certifications(root)
+    found = method.certifications(root)
     if run.get("format") != FORMAT:  # formats 1 and 2 have one promise, before certification too
         promises = dict.fromkeys(found or (_UNCERTIFIED,), promises)
     for name in {**found, **promises} or (_UNCERTIFIED,):
