@@ -11,7 +11,7 @@ import pytest
 
 from twinproof.errors import ConfigError
 from twinproof.evaluation.certified import reach
-from twinproof.rounding import round_down
+from twinproof.guarantee import round_down
 
 ORDERS = {"l1": 1.0, "l2": 2.0, "linf": math.inf}
 # Of the largest length in the certificate's norm of a change of length 1 in the attack's: the square, as a power of d.

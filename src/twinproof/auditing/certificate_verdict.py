@@ -25,7 +25,7 @@ from scipy.special import betainc
 from twinproof.auditing.certificate_judge import FALSE_FLIPS
 from twinproof.auditing.certificate_search import AttackBudget
 from twinproof.certification.method import MADE, NETWORK
-from twinproof.rounding import round_down, round_up
+from twinproof.guarantee import round_down, round_up
 from twinproof.runs.layout import FORMAT, refuse_unknown_format
 from twinproof.runs.reading import CLOSED, Count, Digest, Length, Share, read_json
 from twinproof.runs.records import AUDITS, WorkSettings, evidence, json_file, same_names, unfolded

@@ -19,7 +19,7 @@ from twinproof.cli.output import (
     print_rows,
     shown,
 )
-from twinproof.rounding import format_down
+from twinproof.guarantee import format_down
 
 if TYPE_CHECKING:
     from twinproof.auditing.certificate_verdict import CertificateAudit, Verdict

@@ -18,9 +18,9 @@ from torch.nn.functional import cross_entropy
 
 from twinproof.compute.seeds import own_generators
 from twinproof.errors import ConfigError, DataError
+from twinproof.guarantee import round_down, round_up
 from twinproof.layers.module_state import evaluation_mode
 from twinproof.layers.noise import NoiseLayer
-from twinproof.rounding import round_down, round_up
 
 # Far above the error of the incomplete beta function and of sums in double precision, far below the last digit shown.
 _NUMERICAL_SLACK = 1e-9

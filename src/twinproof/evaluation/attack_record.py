@@ -18,7 +18,7 @@ from safetensors.numpy import load_file
 from twinproof.certification.method import MADE, NOISE, Method, NoiseRecord, Sampling
 from twinproof.errors import RunError
 from twinproof.evaluation.protocols import AttackPlan, Entry, size_name
-from twinproof.rounding import format_down, format_up
+from twinproof.guarantee import format_down, format_up
 from twinproof.runs.reading import NUMBER, WHOLE, WORD, Count, Length, Share, parse_table, read_table
 from twinproof.runs.records import ABSTAIN, ATTACKS, WorkSettings, evidence, read_settings, same_names
 

@@ -27,8 +27,8 @@ from twinproof.evaluation.accuracy import Interval, binomial_interval
 from twinproof.evaluation.attack_record import AttackLine, AttackSettings
 from twinproof.evaluation.certified import CertifiedLine, already_refuted, held_against, reach
 from twinproof.evaluation.protocols import CLEAN, Entry, Protocol, size_name
+from twinproof.guarantee import round_up
 from twinproof.keys import Key
-from twinproof.rounding import round_up
 from twinproof.runs.records import Certificate
 
 

@@ -31,9 +31,8 @@ from twinproof.certification.method import CertificateSettings
 from twinproof.errors import ConfigError, DataError
 from twinproof.evaluation.accuracy import Interval, binomial_interval, mean_interval
 from twinproof.evaluation.attack_record import AttackLine, AttackSettings
-from twinproof.guarantee import Status
+from twinproof.guarantee import RADIUS_DIGITS, Status, round_down
 from twinproof.layers.noise import Law
-from twinproof.rounding import RADIUS_DIGITS, round_down
 from twinproof.runs.layout import COMPLETE
 from twinproof.runs.records import ABSTAIN, Certificate
 

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from twinproof import checks
 from twinproof.errors import ConfigError
-from twinproof.rounding import format_up, round_up
+from twinproof.guarantee import format_up, round_up
 
 PLD_GRID = 1e-4
 # Of one mechanism; more of them would take the accountants minutes. Ninety epochs of ImageNet in batches of 256 are half of it.

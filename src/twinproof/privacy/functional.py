@@ -27,13 +27,13 @@ from torch import Tensor
 
 from twinproof import checks
 from twinproof.errors import ConfigError, DataError
+from twinproof.guarantee import UPWARDS
 from twinproof.keys import Key
 from twinproof.privacy.accounting import LaplaceEvent
 from twinproof.privacy.discrete_laplace import LARGEST_SUM, GridLaplace, discrete_laplace_deviation
 from twinproof.privacy.ledger import Ledger
 from twinproof.privacy.linear_maps import Norm
 from twinproof.privacy.mechanisms import laplace_scale
-from twinproof.rounding import UPWARDS
 
 LEVEL_BITS = 15
 LEVELS = 1 << LEVEL_BITS

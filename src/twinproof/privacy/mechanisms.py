@@ -15,9 +15,9 @@ from scipy.special import erfcx, ndtr
 
 from twinproof import checks
 from twinproof.errors import ConfigError
+from twinproof.guarantee import UPWARDS
 from twinproof.privacy.accounting import check_delta
 from twinproof.privacy.redistribution import Redistribution
-from twinproof.rounding import UPWARDS
 
 
 class Mechanism(ABC):
