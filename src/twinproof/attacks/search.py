@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from twinproof import checks
 from twinproof.attacks.objective import Draws, Mean, Objective, scores_of, untouched
 from twinproof.attacks.threat import Threat, per_row, unit_l1, violations
 from twinproof.compute.devices import Captured
@@ -57,20 +58,12 @@ class Attack:
     spread: float = 0.01
 
     def __post_init__(self) -> None:
-        for name in ("steps", "restarts"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} cannot be used", where=name, got=getattr(self, name), wanted="at least 1")
-        lengths = [("relative_step", self.relative_step), ("step_size", 1.0 if self.step_size is None else self.step_size)]
-        for name, length in lengths:
-            if not 0 < length <= LONGEST_STEP:
-                raise ConfigError(
-                    "a step needs a length", where=name, got=length, wanted=f"a number above 0, at most {LONGEST_STEP:g}"
-                )
-        for name, share in (("momentum", self.momentum or 0.0), ("spread", self.spread)):
-            if not 0 <= share <= 1:
-                raise ConfigError(f"{name} is no share", where=name, got=share, wanted="0..1")
-        if self.keep not in tuple(Keep):
-            raise ConfigError("unknown way to keep points", where="keep", got=self.keep, wanted=", ".join(Keep))
+        checks.whole(1, steps=self.steps, restarts=self.restarts)
+        step_size = 1.0 if self.step_size is None else self.step_size
+        checks.positive(relative_step=self.relative_step, step_size=step_size)
+        checks.between(0, LONGEST_STEP, relative_step=self.relative_step, step_size=step_size)
+        checks.between(0, 1, momentum=self.momentum or 0.0, spread=self.spread)
+        checks.one_of(tuple(Keep), keep=self.keep)
         if self.restarts > 1 and (self.keep == Keep.LAST or not self.random_start):
             raise ConfigError(
                 "restarts would be wasted",

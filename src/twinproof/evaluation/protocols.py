@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from twinproof import checks
 from twinproof.attacks.objective import Expectation, Objective, OwnNoise, Plain, Smoothed, without_noise
 from twinproof.attacks.search import METHODS, Attack, Keep, attack_named, attack_names
 from twinproof.attacks.threat import Threat
@@ -199,9 +200,7 @@ class AttackPlan:
             _refuse_unknown(name, getattr(self, name), known)
         for name in ("sizes", "attacks", "protocols"):
             _refuse_repeats(name, getattr(self, name))
-        for name in ("steps", "restarts", "draws", "paper_steps"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} cannot be used", where=name, got=getattr(self, name), wanted="at least 1")
+        checks.whole(1, steps=self.steps, restarts=self.restarts, draws=self.draws, paper_steps=self.paper_steps)
         if self.restarts > 1 and "pgd" not in self.attacks:
             raise ConfigError(
                 "restarts would be wasted",
