@@ -12,6 +12,7 @@ from typing import ClassVar, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import betaincinv
 
 from twinproof.certification.bounds import Floats
 from twinproof.errors import ConfigError, DataError
@@ -34,8 +35,6 @@ def clopper_pearson_lower(votes: ArrayLike, draws: int, alpha: float) -> Floats:
     P(bound > p) <= alpha for every p and every number of draws (Clopper and Pearson 1934). The bound is the alpha quantile of
     Beta(votes, draws - votes + 1), 0 without votes.
     """
-    from scipy.special import betaincinv
-
     count = np.asarray(votes, dtype=np.float64)
     bound = betaincinv(np.maximum(count, 1.0), draws - count + 1.0, alpha)
     return np.where(count > 0, bound, 0.0)
