@@ -82,7 +82,6 @@ class Plain(Objective):
 
     @property
     def looking(self) -> Draws:
-        """One draw, of nothing."""
         return Draws(1, Mean.LOSS)
 
 
@@ -107,12 +106,10 @@ class SampledObjective(Objective):
 
     @property
     def sampled(self) -> bool:
-        """Always."""
         return True
 
     @property
     def rows(self) -> int | None:
-        """As the caller said."""
         return self.most_rows
 
 
@@ -135,7 +132,6 @@ class Expectation(SampledObjective):
 
     @property
     def looking(self) -> Draws:
-        """The draws of one gradient."""
         return Draws(self.draws, Mean(self.mean))
 
 
@@ -160,7 +156,6 @@ class Smoothed(SampledObjective):
 
     @property
     def looking(self) -> Draws:
-        """The draws of one gradient."""
         return Draws(self.draws, Mean.PROBABILITY, votes=True, sigma=self.sigma, shared=self.shared)
 
 

@@ -30,7 +30,6 @@ from twinproof.progress import Progress, Silent
 
 
 def check_inputs(inputs: Tensor, threat: Threat) -> None:
-    """Inputs are a batch of floats within the range."""
     if inputs.dtype not in (torch.float32, torch.float64):
         raise DataError("inputs are no floats", where="inputs", got=inputs.dtype, wanted="float32 or float64")
     if inputs.ndim < 2:
@@ -46,7 +45,6 @@ def check_inputs(inputs: Tensor, threat: Threat) -> None:
 
 
 def check_labels(labels: Tensor, inputs: int, classes: int) -> None:
-    """One class for each input."""
     if labels.dtype != torch.int64 or tuple(labels.shape) != (inputs,):
         raise DataError(
             "labels do not fit the inputs",
@@ -185,11 +183,7 @@ def _attack_batch(
 ) -> AttackResult:
     device = inputs.device
     generator = torch.Generator(device).manual_seed(key.seed("attack", first))
-    with (
-        untouched(objective.model),
-        global_seed(key.seed("attack-layers", first), device),
-        repeatable_convolutions(device),
-    ):
+    with untouched(objective.model), global_seed(key.seed("attack-layers", first), device), repeatable_convolutions(device):
         looker = Looker(objective, inputs, generator, key.seed("attack-judge", first))
         start = looker.judge(inputs, labels)
         refuse_nan(objective.model, start.losses)

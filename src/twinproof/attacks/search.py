@@ -104,7 +104,6 @@ def ifgsm(steps: int = 10, *, step_size: float | None = None, keep: Keep = Keep.
 
 
 def mim(steps: int = 10, *, decay: float = 1.0, step_size: float | None = None, keep: Keep = Keep.BEST) -> Attack:
-    """The momentum iterative method."""
     return Attack(steps, step_size=step_size, relative_step=1 / max(steps, 1), momentum=decay, keep=keep)
 
 
@@ -173,7 +172,6 @@ def device_of(objective: Objective, inputs: Tensor) -> torch.device:
 
 
 def class_count(objective: Objective, inputs: Tensor) -> int:
-    """How many classes there are, from one row."""
     row = inputs[:1].to(device_of(objective, inputs))
     with untouched(objective.model), global_seed(0, row.device), torch.no_grad():
         return int(scores_of(objective.model, row).shape[1])
@@ -264,7 +262,6 @@ class _Sum:
     slope: Tensor | None
 
     def plus(self, other: _Sum, mean: Mean) -> _Sum:
-        """Over the draws of both."""
         tally = self.tally + other.tally
         if mean is Mean.LOSS:
             slope = None if self.slope is None or other.slope is None else self.slope + other.slope
@@ -298,7 +295,6 @@ class AttackResult:
         return len(self.inputs)
 
     def to(self, device: torch.device) -> AttackResult:
-        """The same rows on another device."""
         return AttackResult(**{name: getattr(self, name).to(device) for name in ROWS}, targeted=self.targeted)
 
     @property
@@ -317,7 +313,6 @@ def succeeds(predictions: Tensor, labels: Tensor, targeted: bool) -> Tensor:
 
 
 def joined(results: Sequence[AttackResult]) -> AttackResult:
-    """The rows of several results of one attack, in order."""
     columns = {name: torch.cat([getattr(result, name) for result in results]) for name in ROWS}
     return AttackResult(**columns, targeted=results[0].targeted)
 
@@ -359,7 +354,6 @@ class Search:
         self._advance = Captured(self._step, original.device, [generator]) if worth else self._step
 
     def run(self) -> None:
-        """All steps of one start."""
         with torch.no_grad():  # a look takes its own gradient; a graph through the steps would grow with them
             self._start()
             for _ in range(self._attack.steps):
@@ -407,7 +401,6 @@ class Best:
 
     @property
     def look(self) -> Look:
-        """What was seen at the kept points."""
         return Look(self.losses, self.predictions)
 
     def offer(self, points: Tensor, look: Look, *, always: bool = False) -> None:

@@ -228,11 +228,7 @@ def _refuse_to_forget(place: Place, found: AuditedCertificates) -> None:
 
 
 def _make(
-    found: AuditedCertificates,
-    dataset: Dataset,
-    smoothed: SmoothedClassifier,
-    begun: Work[AuditSettings],
-    began: float,
+    found: AuditedCertificates, dataset: Dataset, smoothed: SmoothedClassifier, begun: Work[AuditSettings], began: float
 ) -> None:
     """Attacks what was not attacked yet, and finishes."""
     claims, certified, settings = found.attackable, found.certification.settings, begun.settings

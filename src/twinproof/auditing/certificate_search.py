@@ -83,7 +83,6 @@ class Balls:
 
     @property
     def ball(self) -> Ball:
-        """The norm's geometry."""
         return ball_of(self.norm)
 
     @property
@@ -154,7 +153,6 @@ class Ray:
     winners: Tensor
 
     def where(self, chosen: Tensor, other: Ray) -> Ray:
-        """The rows of this one that are ``chosen``, and those of the other."""
         return Ray(
             torch.where(per_row(chosen, self.directions), self.directions, other.directions),
             torch.where(chosen, self.lengths, other.lengths),

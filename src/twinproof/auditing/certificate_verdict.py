@@ -124,7 +124,6 @@ class CertificateAudit:
         return {**asdict(self.settings), "attacked": [asdict(one) for one in self.attacked], "verdict": verdict}
 
     def content(self) -> bytes:
-        """The file."""
         return json_file({"format": FORMAT, _SECTION: self.as_dict()})
 
 
@@ -150,7 +149,6 @@ _FORMER = {
 
 
 def read_audit(path: Path, name: str) -> CertificateAudit:
-    """The audit called ``name``, which lies in ``path``."""
     found = read_json(path, fix="move the file away and audit again")
     refuse_unknown_format(path, found.record.get("format"))
     section = found.typed(_AuditFile).certificates
@@ -160,7 +158,6 @@ def read_audit(path: Path, name: str) -> CertificateAudit:
 
 
 def audits_of(root: str | Path) -> dict[str, CertificateAudit]:
-    """All audits of a run, by name."""
     return {name: read_audit(path, name) for name, path in evidence(Path(root), AUDITS).items()}
 
 

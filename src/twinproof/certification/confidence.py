@@ -41,7 +41,6 @@ def clopper_pearson_lower(votes: ArrayLike, draws: int, alpha: float) -> Floats:
 
 
 def check_alpha(alpha: float) -> None:
-    """Refuses a failure probability outside (0, 1)."""
     if not 0 < alpha < 1:
         raise ConfigError("alpha is not a probability", where="alpha", got=alpha, wanted="0 < alpha < 1, e.g. 0.001")
 
@@ -218,11 +217,9 @@ class _SymmetricBound(Confidence):
         """How far the mean of the draws can lie from the mean score on one side, except with probability ``level``."""
 
     def lower(self, total: Whole, squares: Whole, draws: int, resolution: int, level: float) -> Floats:
-        """The mean less the margin."""
         return np.maximum(total / (draws * resolution) - self.margin(total, squares, draws, resolution, level), 0.0)
 
     def upper(self, total: Whole, squares: Whole, draws: int, resolution: int, level: float) -> Floats:
-        """The mean plus the margin."""
         return np.minimum(total / (draws * resolution) + self.margin(total, squares, draws, resolution, level), 1.0)
 
 
@@ -233,7 +230,6 @@ class Hoeffding(_SymmetricBound):
     theorem = "Hoeffding 1963, Theorem 2"
 
     def margin(self, total: Whole, squares: Whole, draws: int, resolution: int, level: float) -> float:
-        """The same for all inputs."""
         return math.sqrt(-math.log(level) / (2 * draws))
 
 

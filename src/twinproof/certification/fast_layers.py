@@ -199,7 +199,6 @@ class NormActivation(nn.Module):
         self.gelu = type(activation) is nn.GELU
 
     def forward(self, x: Tensor) -> Tensor:
-        """(rows, channels, height, width) to the same shape."""
         _, channels, height, across = x.shape
         kernels, norm = _kernels(x.device), self.norm
         if kernels is not None and kernels.fits(height * across, channels // norm.num_groups):
@@ -271,7 +270,6 @@ def sums(inputs: Tensor, draws: Tensor) -> Tensor:
 
 
 def _kernels(device: torch.device) -> ModuleType | None:
-    """The kernels; None where none run."""
     if not kernels_run(device):
         return None
     from twinproof.certification import layer_kernels

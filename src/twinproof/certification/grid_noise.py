@@ -148,7 +148,6 @@ class Stream:
 
     @classmethod
     def named(cls, key: Key, purpose: str, index: int) -> Stream:
-        """The stream of input ``index`` for ``purpose``."""
         block, place = divmod(index, _KEYS_TOGETHER)
         first = 2 * _KEY_BYTES * place
         both = _keys_together(key, purpose, block)[first : first + 2 * _KEY_BYTES]
@@ -178,7 +177,6 @@ def generator_at(cipher_key: int, block: int) -> np.random.Philox:
 
 
 def word_at(cipher_key: int, number: int) -> int:
-    """One word of a stream."""
     block, place = divmod(number, BLOCK_WORDS)
     return int(words_from(generator_at(cipher_key, block), 1)[place])
 
@@ -401,7 +399,6 @@ class RemainingNoise(nn.Module):
         self.law, self.sigma, self.spread = law, sigma, spread
 
     def forward(self, x: Tensor) -> Tensor:
-        """(rows, *shape) with the rest of their noise."""
         scales: Tensor = self.spread(torch.ones(x.shape, dtype=torch.float32, device=x.device))
         share = (self.spread.least().view(self.spread.shape) / scales).square().clamp(max=1.0)
         drawn = standard_noise(self.law, x.shape, x.device) * scales

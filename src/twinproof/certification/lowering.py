@@ -73,7 +73,6 @@ class ChannelsLast(nn.Module):
     """Puts maps in channels-last memory; for one channel only the strides change, which is free."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """The same numbers."""
         _, channels, height, width = x.shape
         if channels == 1 and x.is_contiguous():
             # Torch finds both orders fulfilled and keeps the strides; its convolution then picks the slower path.
@@ -101,7 +100,6 @@ class InPlaceReLU(nn.Module):
     """ReLU on a tensor that may be overwritten."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Element by element."""
         return x.relu_()
 
 

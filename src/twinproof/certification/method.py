@@ -124,7 +124,6 @@ class Schedule:
 
     @property
     def last(self) -> Look:
-        """The look at which the draws end."""
         return self.looks[-1]
 
     @classmethod
@@ -268,7 +267,6 @@ class Certification:
 
     @property
     def csv(self) -> Path:
-        """The file with its lines."""
         return self.path.with_name(CSV)
 
     @property
@@ -282,7 +280,6 @@ class Certification:
 
 
 def certifications(root: str | Path) -> dict[str, Certification]:
-    """All certifications of a run, by name."""
     found = evidence(Path(root), CERTIFICATES)
     return {name: Certification(name, path, read_certificate_settings(path)) for name, path in found.items()}
 

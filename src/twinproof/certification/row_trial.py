@@ -235,7 +235,6 @@ class RowTrial:
         return Asked(rows, before, checked_scores(self.network, rows.clone(), self._classes))
 
     def states(self) -> tuple[Tensor, ...]:
-        """Of all generators that the network may draw from."""
         return tuple(generator.get_state() for generator in self._generators)
 
     def examine(self, made: Asked) -> None:
@@ -382,7 +381,6 @@ class Watched(nn.Module):
         self._passes = 0
 
     def forward(self, x: Tensor) -> Tensor:
-        """The network's scores."""
         self._passes += 1
         if len(x) in self._sizes and self._passes % _EVERY:
             scores: Tensor = self.network(x)

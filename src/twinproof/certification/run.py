@@ -11,14 +11,7 @@ import torch
 from torch import nn
 
 from twinproof.certification.catalogue import bound_plugin, find_bound
-from twinproof.certification.method import (
-    CSV,
-    PLAIN,
-    CertificateSettings,
-    Method,
-    Sampling,
-    read_certificate_settings,
-)
+from twinproof.certification.method import CSV, PLAIN, CertificateSettings, Method, Sampling, read_certificate_settings
 from twinproof.certification.promise import certified_promise
 from twinproof.certification.radius import largest_radius
 from twinproof.certification.smoothed import SmoothedClassifier, smooth
@@ -198,7 +191,6 @@ class _Certifying:
         )
 
     def make(self, begun: Work[CertificateSettings], began: float) -> None:
-        """Makes the certificates that are missing, and finishes."""
         step = self._inputs_per_batch()
         rows = {f"{first:09d}.json": range(first, min(first + step, self.inputs)) for first in range(0, self.inputs, step)}
         test = self.dataset.test

@@ -229,7 +229,6 @@ class SharedNoiseCounter:
     statistic: RowStatistic = VOTES
 
     def count(self, purpose: str, indices: Sequence[int], stored: Tensor, draws: int, *, after: int = 0) -> Tensor:
-        """See ``Counter``; ``stored`` in levels, float32."""
         device, classes = stored.device, self.network.classes
         inputs = self.network.first.of_inputs(stored)
         source = self._source(purpose, stored, draws, after)

@@ -253,7 +253,6 @@ class Votes(RowStatistic):
     resolution = 1
 
     def empty(self, inputs: int, classes: int, device: torch.device) -> Tensor:
-        """One column for each class."""
         return torch.zeros((inputs, classes), dtype=torch.int64, device=device)
 
     def add(self, sums: Tensor, owners: Tensor, outputs: Tensor) -> None:
@@ -280,7 +279,6 @@ class Scores(RowStatistic):
         return torch.zeros((inputs, 2 * classes), dtype=torch.int64, device=device)
 
     def add(self, sums: Tensor, owners: Tensor, outputs: Tensor) -> None:
-        """Each row's scores and their squares."""
         shares = torch.softmax(outputs.double(), dim=1)
         # Outputs that are infinite twice have no softmax either.
         shares = torch.where(shares.isnan().any(dim=1, keepdim=True), 0.0, shares)

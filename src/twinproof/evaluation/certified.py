@@ -167,7 +167,6 @@ class CertifiedSummary:
 
     @property
     def intervals_over(self) -> str:
-        """What the intervals are about, in words."""
         return OVER_INPUTS_GIVEN_NOISE if self.shared_noise else OVER_INPUTS
 
     def as_dict(self) -> dict[str, Any]:
@@ -271,7 +270,6 @@ class Crossing:
         return self.flips > 0 and self.probability < FALSE_ALARM
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
         shares = {"certified": {**self.certified.as_dict(), "inputs": self.inputs}}
         return {**shares, "flips": self.flips, "flips_probability": self.probability, "crossing": self.crossing}
 

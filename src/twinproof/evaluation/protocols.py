@@ -89,7 +89,6 @@ class AttackedClassifiers:
         return Plain(self.bare)
 
     def network(self, draws: int) -> Objective:
-        """The network as it answers."""
         return Expectation(self.bare, draws=draws) if self.random else self.blind
 
     def voting(self, draws: int) -> Objective:
@@ -216,10 +215,7 @@ class AttackPlan:
     @property
     def entries(self) -> tuple[Entry, ...]:
         """Every attack of the plan, in the order in which they are made."""
-        targets = {
-            Protocol.PAPER: (Target.NETWORK,),
-            Protocol.ADAPTIVE: (Target.NETWORK, Target.SMOOTHED),
-        }
+        targets = {Protocol.PAPER: (Target.NETWORK,), Protocol.ADAPTIVE: (Target.NETWORK, Target.SMOOTHED)}
         return tuple(
             Entry(protocol, str(target), attack, size)
             for size in self.sizes
@@ -251,7 +247,6 @@ class AttackPlan:
 
 
 def check_aim(aim: str | None) -> None:
-    """Refuses an aim that is no rule and no class."""
     if aim is None or aim in RULES:
         return
     kind, _, number = aim.partition(":")

@@ -16,14 +16,7 @@ from torch import Tensor
 
 from twinproof.attacks.run import default_batch, run_attack
 from twinproof.attacks.search import METHODS
-from twinproof.certification.method import (
-    PLAIN,
-    Certification,
-    Method,
-    Sampling,
-    certifications,
-    find_certification,
-)
+from twinproof.certification.method import PLAIN, Certification, Method, Sampling, certifications, find_certification
 from twinproof.certification.radius import largest_radius
 from twinproof.certification.run import norm_of_run, smoothed_for_run
 from twinproof.compute.devices import describe_device, resolve_device

@@ -38,7 +38,6 @@ def bits(value: Tensor) -> Tensor:
 
 
 def same_bits(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors have the same shape, dtype and bits."""
     return one.shape == other.shape and one.dtype == other.dtype and torch.equal(bits(one), bits(other))
 
 
@@ -76,7 +75,6 @@ def paths_of(network: nn.Module) -> dict[nn.Module, str]:
 
 
 def tensor_digests(network: nn.Module) -> dict[str, str]:
-    """A digest of each parameter and buffer, by the layer's path."""
     return {
         f"{path}.{name}".lstrip("."): digest
         for module, path in paths_of(network).items()
@@ -128,7 +126,6 @@ class KeptState:
 
 
 def differences(one: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
-    """The places whose values differ."""
     return sorted(place for place in one.keys() | other.keys() if one.get(place) != other.get(place))
 
 

@@ -103,7 +103,6 @@ def check_steps(steps: float, where: str) -> None:
 
 
 def check_delta(delta: float) -> None:
-    """Refuses a delta outside (0, 1)."""
     checks.inside(0, 1, delta=delta, fix="use for example 1e-5: far below one over the number of records")
 
 

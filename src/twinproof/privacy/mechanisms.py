@@ -269,7 +269,6 @@ class Laplace(Mechanism):
         return self.scale * math.sqrt(2) * UPWARDS
 
     def delta_at(self, epsilon: float) -> float:
-        """See :class:`Mechanism`."""
         checks.not_negative(epsilon=epsilon)
         return laplace_delta(epsilon, self.scale, self.sensitivity)
 

@@ -57,7 +57,6 @@ class Redistribution:
 
     @classmethod
     def uniform(cls, dimension: int) -> Redistribution:
-        """Equal shares: the same noise on all outputs."""
         checks.whole(1, LARGEST_DIMENSION, dimension=dimension)
         return cls((1 / dimension,) * dimension)
 
