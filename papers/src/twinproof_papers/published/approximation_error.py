@@ -53,13 +53,15 @@ class ErrorBound:
 
 def reconstruction_error(pixels: int, largest: float = 1.0) -> ErrorBound:
     """For the reconstruction objective cut after z, with ``pixels`` terms and every |theta_j h| at most ``largest``."""
-    _check(largest, pixels=pixels)
+    checks.whole(1, pixels=pixels)
+    _check_size(largest)
     return ErrorBound(pixels * log_cosh_half(largest) * _ROUNDED_UP, paper_reconstruction_error(pixels), largest)
 
 
 def cross_entropy_error(classes: int, largest: float = 1.0) -> ErrorBound:
     """For the cross-entropy objective cut after z^2, with ``classes`` terms and every |h W_k| at most ``largest``."""
-    _check(largest, classes=classes)
+    checks.whole(1, classes=classes)
+    _check_size(largest)
     return ErrorBound(classes * _missing(largest) * _ROUNDED_UP, paper_cross_entropy_error(classes), largest)
 
 
@@ -92,6 +94,5 @@ def _missing(z: float) -> float:
     return square**2 * (1 / 12 - square * (1 / 45 - square * 17 / 2520))
 
 
-def _check(largest: float, **count: int) -> None:
-    checks.whole(1, **count)
+def _check_size(largest: float) -> None:
     checks.positive(largest=largest, fix="bound |theta_j h| or |h W_k|: without a limit the cut objective has no minimiser")
