@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, Field
 
 from twinproof_verify import models
-from twinproof_verify.bounds import CLOPPER_PEARSON, COMPLEMENT, Counts, Rule, Whole
+from twinproof_verify.bounds import Counts, Rule, Whole
 from twinproof_verify.certificate_lines import (
     ABSTAIN,
     CLASS,
@@ -31,20 +31,13 @@ from twinproof_verify.certificate_lines import (
     wrong,
 )
 from twinproof_verify.certificates import (
-    FLOAT32,
     INPUT,
-    VOTES,
-    Former,
-    Made,
     Method,
     Noise,
-    NoiseRecord,
     NormName,
     Sampling,
     Smoothed,
     bound_problems,
-    keys_of,
-    nested,
     network_problems,
     noise_problems,
     rule_of,
@@ -139,35 +132,6 @@ class AttackSettings(Smoothed):
     def rule(self) -> Rule | None:
         """How votes at an attacked input become a radius; None for a bound that is not known here."""
         return rule_of(self, self.sampling.n, self.sampling.alpha)
-
-
-_FORMER: Former = {
-    "plan": keys_of(Plan),
-    "method": {"norm": "certificate_norm", "bound": "bound"},
-    "sampling": {name: name for name in ("n0", "n", "alpha")},
-    "noise": {**keys_of(NoiseRecord), "dimension": "noise_dimension"},
-    "network": {name: name for name in ("model_sha256", "form")},
-    "made": keys_of(Made),
-}
-_FORMER["noise"].pop("operator_norm_method")
-
-
-def attacks_nested(record: dict[str, Any], name: str | None, classes: int | None) -> dict[str, Any]:
-    """A record from before format 3 as that has it; what it did not say was always the same.
-
-    ``name`` is that of the certificates beside it. The precision was not written down, and is compared with nothing.
-    """
-    made = nested(record, _FORMER)
-    plain = {"statistic": VOTES, "confidence": CLOPPER_PEARSON, "runner_up": COMPLEMENT}
-    made["method"] |= plain
-    made["sampling"] |= {"target_radius": None, "shared_noise": False}
-    made["noise"]["operator_norm_method"] = "not stated"
-    made["network"] |= {"arithmetic": FLOAT32, "classes": classes or 1}
-    if "certificates" not in made:
-        made["certificates"] = name
-    else:
-        made["certificates (format 3)"] = made.pop("certificates")
-    return made
 
 
 @dataclass(frozen=True)

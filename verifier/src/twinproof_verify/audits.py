@@ -26,12 +26,8 @@ from twinproof_verify.certificates import (
     SCORES,
     VOTES,
     CertificateSettings,
-    Former,
-    Made,
     NormName,
     Work,
-    keys_of,
-    nested,
     network_problems,
 )
 from twinproof_verify.evidence import Originals, RunFolder, sha256, shown
@@ -108,25 +104,6 @@ class AuditFile(Record):
 
     format: models.Format
     certificates: CertificateAudit
-
-
-_FORMER: Former = {
-    "budget": keys_of(Budget),
-    "network": {name: name for name in ("model_sha256", "form", "arithmetic")},
-    "made": keys_of(Made),
-}
-
-
-def audit_nested(record: dict[str, Any], name: str, classes: int | None) -> dict[str, Any]:
-    """A record from before format 3 as that has it; ``name`` is that of the certificates beside it."""
-    section = record.get("certificates")
-    if not isinstance(section, dict):
-        return record
-    made = nested(section, _FORMER)
-    if "of" in made:
-        made["of (format 3)"] = made.pop("of")
-    made["network"] |= {"classes": classes or 1}
-    return {**record, "certificates": {**made, "of": name}}
 
 
 def stale_problems(folder: RunFolder, file: str, section: dict[str, Any], of: Evidence) -> Iterator[Problem]:

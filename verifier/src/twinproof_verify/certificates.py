@@ -140,39 +140,8 @@ class CertificateSettings(Smoothed):
     largest_radius: models.NotNegative
 
 
-def keys_of(*sections: type[Record]) -> dict[str, str]:
-    """The keys of some sections, each with the name that it has always had."""
-    return {name: name for section in sections for name in section.model_fields}
-
-
-Former = dict[str, dict[str, str]]
-"""For each section of a record its keys, and how they were called before format 3, when they stood beside the others."""
-FORMER_CERTIFICATES: Former = {
-    "method": keys_of(Method),
-    "sampling": keys_of(Sampling),
-    "noise": keys_of(NoiseRecord),
-    "network": keys_of(Network),
-    "made": keys_of(Made),
-}
 # The keys that name the method; the certificates of the first version had none of them.
 METHOD = ("statistic", "confidence", "runner_up", "law", "place", "bound", "resolution", "operator_norm", "slack")
-
-
-def nested(record: dict[str, Any], former: Former) -> dict[str, Any]:
-    """A record from before format 3 with its sections. A key that had no place then has none here."""
-    moved = {old for keys in former.values() for old in keys.values()}
-    rest = {f"{name} (format 3)" if name in former else name: value for name, value in record.items() if name not in moved}
-    sections = {section: {new: record[old] for new, old in keys.items() if old in record} for section, keys in former.items()}
-    if "noise" in sections:
-        sections["noise"].setdefault("slackless_norm", None)
-    return {**rest, **sections}
-
-
-def format_problems(file: str, record: dict[str, Any], *, former: bool) -> Iterator[Problem]:
-    """Each layout has formats of its own."""
-    stated = record.get("format")
-    if type(stated) is int and (stated < 3) != former:
-        yield Problem(file, "format has a value it cannot have here", str(stated), "1 or 2" if former else "3, as in run.json")
 
 
 @dataclass(frozen=True)
