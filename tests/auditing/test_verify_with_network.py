@@ -28,8 +28,8 @@ from twinproof.rounding import format_down
 from twinproof_verify import Originals
 from twinproof_verify.bounds import Counts, clopper_pearson
 from twinproof_verify.certificates import CertificateSettings, rules_of
-from twinproof_verify.former import translated
 from twinproof_verify.inspection import ATTACK_VOTES, NO_MODULE, NO_TEST_SET, VOTES
+from twinproof_verify.models import translated
 
 Cells = list[list[str]]
 

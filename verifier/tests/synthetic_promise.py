@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from synthetic_run import bind, chain, sha256
-from twinproof_verify.former import translated
+from twinproof_verify.models import translated
 from twinproof_verify.sentences import privacy_promise, robustness_promise
 
 MADE = ("device", "versions", "created", "seconds")

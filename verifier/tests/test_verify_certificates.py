@@ -20,8 +20,7 @@ from twinproof_verify.certificates import (
     rules_of,
     smallest_tau,
 )
-from twinproof_verify.former import translated
-from twinproof_verify.models import read
+from twinproof_verify.models import read, translated
 from twinproof_verify.run_json import PublicData
 
 FILE = "certificates.csv"

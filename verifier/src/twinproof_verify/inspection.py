@@ -15,18 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from twinproof_verify import (
-    attack_results,
-    attacks,
-    audits,
-    certificate_lines,
-    files,
-    former,
-    promises,
-    run_json,
-    sentences,
-    weights,
-)
+from twinproof_verify import certificate_lines, files, models, promises, run_json, sentences, weights
 from twinproof_verify.bounds import GAUSSIAN, PUBLISHED
 from twinproof_verify.certificates import INPUT, CertificateSettings, Noise, read_settings, rules_of
 from twinproof_verify.epsilon import Spent, close_problems, recompute
@@ -34,10 +23,11 @@ from twinproof_verify.evidence import Originals, RunFolder, format_up, parse_obj
 from twinproof_verify.files import ATTACKS, AUDITS, CERTIFICATES, LEDGER, METRICS, MODEL, RUN_JSON, Evidence
 from twinproof_verify.findings import Findings, Problem, Verification, VerifyError
 from twinproof_verify.ledger import Ledger, metrics_problems, read_ledger
-from twinproof_verify.models import FORMATS, block, is_former, read
+from twinproof_verify.models import FORMATS, ONLY, block, is_former, read
 from twinproof_verify.run_json import PublicData, is_own, plugin_names
 
 if TYPE_CHECKING:
+    from twinproof_verify.attacks import AttackSettings, AttackTable
     from twinproof_verify.layers import OwnersNetwork
 
 LARGEST_FORMAT = 1000  # a number above it is not the format of any version
@@ -73,8 +63,8 @@ class Attack:
 
     files: Evidence
     record: dict[str, Any]
-    settings: attacks.AttackSettings | None = None
-    table: attacks.AttackTable | None = None
+    settings: AttackSettings | None = None
+    table: AttackTable | None = None
 
 
 @dataclass
@@ -106,8 +96,8 @@ class Inspection:
         found = read_object(self.folder, one.json, self.findings)
         if found is None or not is_former(self.run):
             return found
-        certified = former.ONLY if kind != ATTACKS or former.ONLY in self.certifications else None
-        return former.translated(kind, found, certified, self.data.classes)
+        certified = ONLY if kind != ATTACKS or ONLY in self.certifications else None
+        return models.translated(kind, found, certified, self.data.classes)
 
     def unsound(self, one: Evidence, check: str, what: str, detail: str) -> None:
         """Notes that ``what`` cannot be checked, as the settings are not sound: why is told where these are read."""
@@ -280,11 +270,11 @@ def _check_run(seen: Inspection) -> None:
 
 def _check_certificates(seen: Inspection, one: Evidence) -> None:
     findings, found = seen.findings, seen.record(one, CERTIFICATES)
-    made = seen.certifications[former.ONLY if one.name is None else one.name] = Certification(one, found or {})
+    made = seen.certifications[ONLY if one.name is None else one.name] = Certification(one, found or {})
     problems: list[Problem] = []
     if found is not None:
         made.settings, problems = read_settings(one.json, found, seen.data, plugin_names(seen.run, "bound"))
-        problems += former.format_problems(one.json, found, former=is_former(seen.run))
+        problems += models.format_problems(one.json, found, former=is_former(seen.run))
     findings.check(one.titled("certificate settings"), problems, "noise, tau, alpha, largest radius")
     content = seen.content(one.csv, one.titled("certificates"), "every radius from its votes")
     if content is None:
@@ -314,6 +304,8 @@ def _test_set_problems(given: Originals, data: PublicData) -> Iterator[Problem]:
 
 
 def _check_attacks(seen: Inspection, one: Evidence) -> None:
+    from twinproof_verify import attack_results, attacks
+
     findings, found = seen.findings, seen.record(one, ATTACKS)
     made = Attack(one, found or {})
     seen.attacks.append(made)
@@ -322,7 +314,7 @@ def _check_attacks(seen: Inspection, one: Evidence) -> None:
     if found is not None:
         of = None if certified is None else (certified.files.json, certified.record)
         made.settings, problems = attacks.read_attacks(one.json, found, seen.data, seen.run, of)
-        problems += former.format_problems(one.json, found, former=is_former(seen.run))
+        problems += models.format_problems(one.json, found, former=is_former(seen.run))
         if certified is None and named is not None:
             what = "the certification that the attacks are compared with is not there"
             problems.append(Problem(one.json, what, shown(named), ", ".join(seen.certifications) or "null"))
@@ -356,6 +348,8 @@ def _check_attacks(seen: Inspection, one: Evidence) -> None:
 
 
 def _check_audit(seen: Inspection, one: Evidence) -> None:
+    from twinproof_verify import audits
+
     findings, record, old = seen.findings, seen.record(one, AUDITS), is_former(seen.run)
     if record is None:
         return
@@ -363,7 +357,7 @@ def _check_audit(seen: Inspection, one: Evidence) -> None:
     section = block(record, "certificates")
     named = section.get("of")
     certified = seen.certification(named)
-    faults += former.format_problems(one.json, record, former=old)
+    faults += models.format_problems(one.json, record, former=old)
     if certified is None and not old:
         got, wanted = shown(named), ", ".join(seen.certifications) or "one"
         faults.append(Problem(one.json, "of is no certification of the run", got, wanted))

@@ -10,8 +10,7 @@ from twinproof_verify.epsilon import Spent, printed_problems
 from twinproof_verify.evidence import shown
 from twinproof_verify.files import RUN_JSON
 from twinproof_verify.findings import Problem
-from twinproof_verify.former import ONLY
-from twinproof_verify.models import block, is_former, number
+from twinproof_verify.models import ONLY, block, is_former, number
 from twinproof_verify.run_json import (
     as_printed,
     foreign_training,
