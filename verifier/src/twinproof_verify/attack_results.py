@@ -75,7 +75,6 @@ def distances(some: NDArray[Any], others: NDArray[Any], norm: str) -> NDArray[np
 
 
 def in_units(measured: NDArray[np.int64], norm: str, levels: int) -> NDArray[np.float64]:
-    """What ``distances`` measured, in input units."""
     plain = measured.astype(np.float64)
     return np.asarray((np.sqrt(plain) if norm == "l2" else plain) / levels)
 
@@ -117,7 +116,6 @@ def _apart_problems(tensors: Tensors, table: AttackTable, settings: AttackSettin
 def _first(
     table: AttackTable, entry: Entry, mask: NDArray[np.bool_], what: str, column: NDArray[np.float64], wanted: str
 ) -> Iterator[Problem]:
-    """One problem for an entry, naming the first input of several."""
     places = np.flatnonzero(mask)
     if len(places):
         got = f"input {places[0]} at a distance of {float(column[places[0]])!r}; {len(places)} inputs in all"
@@ -178,7 +176,6 @@ def reach(norm: str, size: float, certificate_norm: str, dimension: int) -> floa
 def result_problems(
     table: AttackTable, settings: AttackSettings, certificates: CertificateSettings | None, lines: Lines | None
 ) -> Iterator[Problem]:
-    """Every value of ``results`` that the lines and the present certificates do not give."""
     line = certified_line(table, settings, certificates, lines)
     if line is None:
         what = "results cannot be checked without sound certificates"

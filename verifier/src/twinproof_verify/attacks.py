@@ -130,7 +130,6 @@ class AttackSettings(Smoothed):
 
     @property
     def rule(self) -> Rule | None:
-        """How votes at an attacked input become a radius; None for a bound that is not known here."""
         return rule_of(self, self.sampling.n, self.sampling.alpha)
 
 
@@ -145,7 +144,6 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """The name of the tensor."""
         return f"{self.protocol}/{self.target}/{self.attack}/{size_text(self.size)}"
 
 
@@ -153,7 +151,6 @@ CLEAN = Entry("clean", "none", "none", 0.0)
 
 
 def entries_of(settings: AttackSettings) -> tuple[Entry, ...]:
-    """The entries that sound settings ask for, in the order of their lines."""
     plan = settings.plan
     return tuple(
         Entry(protocol, target, attack, size)
@@ -222,7 +219,6 @@ class AttackTable:
 
     @property
     def correct(self) -> NDArray[np.bool_]:
-        """Whether the smoothed classifier names the true class."""
         return np.asarray(self.prediction == self.label)
 
     @property
@@ -291,7 +287,6 @@ def _order_problems(answers: Lines, words: list[bytes], entries: tuple[Entry, ..
 def _input_problems(
     table: AttackTable, aim: Whole, settings: AttackSettings, data: PublicData, originals: Originals | None
 ) -> Iterator[Problem]:
-    """Labels, aims and lengths of lines that belong together."""
     answers, copies = table.answers, len(table.entries) + 1
     labels = table.label[0] if originals is None else originals.labels[: settings.inputs].astype(np.int64)
     true = np.tile(labels, copies)

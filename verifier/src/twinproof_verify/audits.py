@@ -107,7 +107,6 @@ class AuditFile(Record):
 
 
 def stale_problems(folder: RunFolder, file: str, section: dict[str, Any], of: Evidence) -> Iterator[Problem]:
-    """Whether the audit is of the certificates and the weights that are in the run now."""
     stated = {name: section.get(name) for name in ("certificates_sha256", "settings_sha256")}
     stated["model_sha256"] = block(section, "network").get("model_sha256")
     for (name, said), bound in zip(stated.items(), (of.csv, of.json, MODEL), strict=True):
@@ -131,7 +130,6 @@ class Context:
 
     @property
     def scores(self) -> bool:
-        """Whether the certificates count scores."""
         return self.certificates is not None and self.certificates.method.statistic == SCORES
 
 

@@ -164,7 +164,6 @@ class Noise:
 
     @classmethod
     def of(cls, file: str, settings: Smoothed) -> Noise:
-        """That of sound settings."""
         numbers = settings.noise.model_dump(exclude={"operator_norm_method"})
         return cls(file=file, norm=settings.method.norm, bound=settings.method.bound, **numbers)
 
@@ -199,7 +198,6 @@ def identity_norm(norm: str, law: str, dimension: int) -> float:
 
 
 def noise_problems(noise: Noise) -> Iterator[Problem]:
-    """What the numbers of sound settings say about each other."""
     if noise.place != FIRST_LAYER and noise.grid > 1:
         yield Problem(noise.file, "the noise grid is coarser than stored levels", repr(noise.grid), "at most 1")
     if not noise.steps >= FEWEST_STEPS * (1 - FLOAT_SLACK):
@@ -290,7 +288,6 @@ def read_settings(
 
 
 def size_problems(file: str, record: dict[str, Any], data: PublicData) -> Iterator[Problem]:
-    """Levels, coordinates and inputs against the data set."""
     noise = block(record, "noise")
     said = {"levels": (noise.get("levels"), data.levels), "dimension": (record.get("dimension"), data.dimension)}
     if noise.get("place") == INPUT:
@@ -313,7 +310,6 @@ def network_problems(file: str, work: Work, classes: int | None) -> Iterator[Pro
 
 
 def method_problems(file: str, settings: CertificateSettings, plugins: tuple[str, ...] = ()) -> Iterator[Problem]:
-    """Choices that have no theorem together."""
     method, sampling = settings.method, settings.sampling
     statistic, confidence = method.statistic, method.confidence
     yield from bound_problems(file, settings, plugins)
@@ -352,7 +348,6 @@ def look_problems(file: str, settings: CertificateSettings) -> Iterator[Problem]
 
 
 def _largest_problems(file: str, printed: float, rule: Rule) -> Iterator[Problem]:
-    """The largest radius against what unanimous draws give; ``rule`` is that of the last look."""
     most = rule.answers(rule.unanimous())
     largest, slack = float(most.radius[0]), float(most.slack[0])
     if not printed <= largest + slack + FLOAT_SLACK:

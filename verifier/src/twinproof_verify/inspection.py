@@ -88,7 +88,6 @@ class Inspection:
     current: Audits = field(default_factory=dict)
 
     def certification(self, name: object) -> Certification | None:
-        """That of a ``name`` that a file states; None where there is no such."""
         return self.certifications.get(name) if isinstance(name, str) else None
 
     def record(self, one: Evidence, kind: str) -> dict[str, Any] | None:

@@ -191,7 +191,6 @@ def number(value: object) -> float | None:
 
 
 def block(record: object, name: str) -> dict[str, Any]:
-    """The object under ``name``; empty where there is none."""
     found = record.get(name) if isinstance(record, dict) else None
     return found if isinstance(found, dict) else {}
 
@@ -225,12 +224,10 @@ def rounded_down(value: float) -> Near:
 
 
 def rounded_up(value: float) -> Near:
-    """Six places, not below ``value``."""
     return exact(value, above=ROUNDING_UNIT)
 
 
 def special(value: float) -> Near:
-    """A number that special functions gave."""
     return Near(value, value * (1 - 1e-6) - 1e-300, value * (1 + 1e-6) + 1e-300)
 
 

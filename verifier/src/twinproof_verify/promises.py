@@ -28,7 +28,6 @@ PRIOR_SHA256 = "d67589bc92a269ea452aca5a1d9c88cc736ea792f79b45443b5df1f25caff108
 
 
 def epsilon_problems(run: dict[str, Any], spent: Spent | None) -> Iterator[Problem]:
-    """Both epsilons of the privacy block against the recomputed ones."""
     stated = privacy_block(run)
     if stated is not None and spent is not None:
         yield from printed_problems(RUN_JSON, "privacy.epsilon", stated.get("epsilon"), spent.epsilon, spent.error)
@@ -36,7 +35,6 @@ def epsilon_problems(run: dict[str, Any], spent: Spent | None) -> Iterator[Probl
 
 
 def privacy_problems(run: dict[str, Any], spent: Spent | None) -> Iterator[Problem]:
-    """Whether the evidence carries the promise of privacy."""
     promise = block(run, "guarantees").get("privacy")
     if isinstance(promise, dict):
         yield from _kind_problems("guarantees.privacy", promise, "privacy")

@@ -24,7 +24,6 @@ _WHOLE = frozenset({"BOOL", "U8", "I8", "U16", "I16", "U32", "I32", "U64", "I64"
 
 
 def weight_problems(content: bytes) -> Iterator[Problem]:
-    """Whether the file can be loaded and holds only finite numbers."""
     tensors = raw_tensors(content)
     if isinstance(tensors, str):
         yield Problem(MODEL, "the weights cannot be loaded", tensors, "a safetensors file")
@@ -92,7 +91,6 @@ class Network:
         self.first = self.first or shape
 
     def add(self, name: str, *sizes: int, bias: int = 0) -> None:
-        """A weight of so many ``sizes``, and a bias beside it."""
         self.tensors[f"{name}.weight"] = "F32", sizes
         if bias:
             self.tensors[f"{name}.bias"] = "F32", (bias,)
@@ -113,7 +111,6 @@ class Network:
         self._then((maps, *((side + around - kernel) // stride + 1 for side in self.shape[1:])))
 
     def pool(self, stride: int) -> None:
-        """Pools of 2."""
         self.shape = (self.shape[0], *((side - 2) // stride + 1 for side in self.shape[1:]))
         if min(self.shape) < 1:
             raise Misfit("images of at least 20x20")  # of the one network whose sides can vanish
@@ -216,7 +213,6 @@ NETWORKS = (*SEQUENCES, *BLOCKS)
 
 
 def network_of(name: str, shape: Shape, classes: int, width: int) -> Network:
-    """The network of this ``name``; Misfit where there is none for such inputs."""
     if name in BLOCKS:
         return BLOCKS[name](shape, classes, width)
     smallest, layers = SEQUENCES[name]
@@ -233,7 +229,6 @@ class _Sizes(Record):
 
 
 def tensors_of(run: dict[str, Any]) -> Tensors | Problem:
-    """The tensors of the network that ``run`` names, or why there are none."""
     config, data = block(run, "config"), block(run, "data")
     name, width = config.get("model"), config.get("width", 1)
     sizes = sound(_Sizes, {key: data.get(key) for key in ("shape", "classes")})
@@ -253,7 +248,6 @@ def tensors_of(run: dict[str, Any]) -> Tensors | Problem:
 
 
 def _noise(config: dict[str, Any], shape: Shape, first: Shape | None) -> Tensors:
-    """The tensors of the noise layers that ``config`` names."""
     if config.get("noise_layer") is None:
         return {}
     layer = block(config, "noise_layer")
