@@ -14,6 +14,9 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
 from twinproof.files import write_atomic
 from twinproof_papers.findings import Line, Panel
 
@@ -38,8 +41,6 @@ _DOTS = 110
 
 def write_picture(make: Callable[[], Figure], path: Path) -> None:
     """Draws and saves in one step; the kind of file follows from the name (``.svg`` or ``.png``)."""
-    import matplotlib as mpl
-
     with mpl.rc_context(dict(_SETTINGS)):
         path.parent.mkdir(parents=True, exist_ok=True)
         content, kind = BytesIO(), path.suffix.removeprefix(".")
@@ -136,8 +137,6 @@ def draw_panels(panels: Sequence[Panel], caption: str, *, columns: int, names: s
     ``names`` of lines stand ``beside`` (behind the last panel, certificates first, or in their first panel), ``above`` all
     panels where those share most of their lines and leave no place free, or ``below`` each column where columns share none.
     """
-    from matplotlib.figure import Figure
-
     heights = [_PANEL[1]] * math.ceil(len(panels) / columns)
     if names == "below":
         heights.append(_NAME * (1 + max(len(panel.lines) + bool(panel.printed) for panel in panels)))

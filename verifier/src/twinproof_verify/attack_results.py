@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import betainc
 
 from twinproof_verify.attacks import FLOAT_SLACK, AttackSettings, AttackTable, Entry, entries_of
 from twinproof_verify.certificate_lines import Lines
@@ -285,8 +286,6 @@ def _held(table: AttackTable, here: list[int], line: CertifiedLine, reach: float
 
 def chance_of(flips: int, inputs: int, chance: float, *, independent: bool) -> float:
     """A bound on the probability of so many flips: the binomial tail, or Markov's where certificates may fail together."""
-    from scipy.special import betainc
-
     if flips == 0 or chance >= 1:
         return 1.0
     if not independent:

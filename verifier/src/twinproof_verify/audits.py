@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
+from scipy.special import betainc
 
 from twinproof_verify import models
 from twinproof_verify.attack_results import distances, in_units
@@ -293,8 +294,6 @@ def _expected(audit: CertificateAudit, alpha: float, *, shared: bool) -> dict[st
 
 def probability_of(flips: int, inputs: int, alpha: float, *, shared: bool) -> float:
     """The largest probability with which true certificates of ``inputs`` inputs show at least ``flips`` flips."""
-    from scipy.special import betainc
-
     if flips == 0:
         return 1.0
     if shared:

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import SafetensorError, deserialize
 
 from twinproof_verify.findings import Problem, VerifyError
 
@@ -234,8 +235,6 @@ Tensors = dict[str, dict[str, Any]]
 
 def raw_tensors(content: bytes) -> Tensors | str:
     """The tensors of a safetensors file, or in words why they cannot be read."""
-    from safetensors import SafetensorError, deserialize
-
     try:
         return dict(deserialize(content))  # type: ignore[no-untyped-call]
     except SafetensorError as error:
