@@ -61,14 +61,12 @@ def _name_above(sheet: Figure, axes: Sequence[Axes]) -> None:
 
 
 def _name_below(axes: Sequence[Axes], below: Sequence[Axes]) -> None:
-    """The names of each column in the place ``below`` it."""
     for column, place in enumerate(below):
         named = _named(axes[column :: len(below)])
         place.legend(named.values(), named.keys(), loc="upper left", ncols=1, **_LOOK)
 
 
 def _name_beside(axes: Sequence[Axes], panels: Sequence[Panel], spare: Sequence[Axes]) -> None:
-    """In a free place, or where its line is first."""
     named: dict[str, Any] = {}
     for place, panel in zip(axes, panels, strict=True):
         new = {label: handle for label, handle in _named([place]).items() if label not in named}
@@ -108,7 +106,6 @@ def _columns(names: Sequence[str], inches: float) -> int:
 
 
 def _labels(axes: Axes) -> list[str]:
-    """The names in a legend that was drawn before."""
     legend = axes.get_legend()
     return [] if legend is None else [text.get_text() for text in legend.get_texts()]
 

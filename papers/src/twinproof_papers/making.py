@@ -87,7 +87,6 @@ def run_again_words(cell: Cell) -> str:
 
 
 def trained(cell: Cell, folder: Path, dataset: Dataset, *, device: str) -> Run:
-    """The run of ``cell``: from the disk, gone on with, or new."""
     settings = {name: value for name, value in cell.training.items() if name != "data"}
     folder.parent.mkdir(parents=True, exist_ok=True)
     # Nobody watches a cell: one report, at the end.

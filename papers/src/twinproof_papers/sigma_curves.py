@@ -97,7 +97,6 @@ class SigmaCurves:
 
 
 def sigma_figure() -> Figure:
-    """Both panels."""
     drawn = Figure(figsize=(9.0, 3.7), layout="constrained")
     left, right = drawn.subplots(1, 2)
     for curve in curves():
