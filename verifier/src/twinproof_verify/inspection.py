@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -282,12 +283,8 @@ def _check_certificates(seen: Inspection, one: Evidence) -> None:
     plain = (method.get("statistic"), method.get("runner_up")) == ("votes", "complement")
     lines, unreadable = certificate_lines.read_lines(content, one.csv, wide=found is not None and not plain)
     made.lines = lines
-
-    def all_problems() -> Iterator[Problem]:
-        yield from unreadable
-        yield from certificate_lines.line_problems(lines, rules_of(made.settings), made.record.get("inputs"), seen.data)
-
-    findings.check(one.titled("certificates"), all_problems(), f"{len(lines.rows)} radii from their votes")
+    found_in = certificate_lines.line_problems(lines, rules_of(made.settings), made.record.get("inputs"), seen.data)
+    findings.check(one.titled("certificates"), chain(unreadable, found_in), f"{len(lines.rows)} radii from their votes")
 
 
 def _test_set_problems(given: Originals, data: PublicData) -> Iterator[Problem]:
@@ -398,10 +395,10 @@ def _check_words(seen: Inspection) -> None:
 
 def _check_noise(seen: Inspection, owners: Callable[[], OwnersNetwork] | None) -> None:
     """The noise that certificates and attacks speak of against the network's own, where their settings are sound."""
-    certified = [(one.files, one.settings) for one in seen.certifications.values() if one.settings is not None]
-    attacked = [(one.files, one.settings) for one in seen.attacks if one.settings is not None]
-    spoken = [(Noise.of(one.json, settings), False) for one, settings in certified]
-    spoken += [(Noise.of(one.json, settings), settings.certificates is None) for one, settings in attacked]
+    certified = [(one.files.json, one.settings) for one in seen.certifications.values() if one.settings is not None]
+    attacked = [(one.files.json, one.settings) for one in seen.attacks if one.settings is not None]
+    spoken = [(Noise.of(file, settings), False) for file, settings in certified]
+    spoken += [(Noise.of(file, settings), settings.certificates is None) for file, settings in attacked]
     if not spoken:
         return
     findings, about = seen.findings, "law, place, operator norm and slack from the weights"

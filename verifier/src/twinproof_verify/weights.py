@@ -194,7 +194,7 @@ def _small_vit(shape: Shape, classes: int, width: int) -> Network:
         raise Misfit("images with sides that are multiples of 4")
     net.convolution("0.embed", size, 4, 4, 0)
     net.add("0.position", math.prod(net.shape[1:]), size)
-    net.shape, net.first = (size,), None  # every patch by itself
+    net.shape = (size,)  # every patch by itself
     for layer in map(str, range(1, 7)):
         for part in ("attention.query", "attention.key", "attention.value", "attention.out"):
             net.linear(f"{layer}.{part}", size)
