@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from twinproof.cli.output import DataRoot, Device, Json
+from twinproof.cli.output import DataRoot, Device, Json, print_json
 from twinproof.cli.ranks import bars_of, launched_ranks
 from twinproof.errors import ConfigError
-
-if TYPE_CHECKING:
-    from twinproof_papers.reproduce import Reproduced
+from twinproof_papers.catalogue import all_experiments
+from twinproof_papers.reproduce import PAGE, PICTURE, Reproduced
+from twinproof_papers.results_file import FILE
 
 
 def reproduce(
@@ -64,9 +64,6 @@ def reproduce(
 
 
 def _tell_list(data_root: Path | None, *, as_json: bool) -> None:
-    from twinproof.cli.output import print_json
-    from twinproof_papers.catalogue import all_experiments
-
     entries = [experiment.as_dict(data_root) for experiment in all_experiments().values()]
     if as_json:
         print_json({"experiments": entries})
@@ -82,10 +79,6 @@ def _tell_list(data_root: Path | None, *, as_json: bool) -> None:
 
 
 def _tell_made(made: Reproduced, *, as_json: bool) -> None:
-    from twinproof.cli.output import print_json
-    from twinproof_papers.reproduce import PAGE, PICTURE
-    from twinproof_papers.results_file import FILE
-
     files = {key: str(made.folder / file) for key, file in (("results", FILE), ("figure", PICTURE), ("table", PAGE))}
     if as_json:
         short = ("name", "item", "command", "made_in", "comparison", "tests", "notes")
