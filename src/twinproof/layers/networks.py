@@ -24,6 +24,7 @@ from torch.nn import functional as F
 from twinproof.errors import ConfigError
 from twinproof.extensions import Group, find
 from twinproof.files import sha256_file
+from twinproof.layers.interval import INTERVAL_CNN, RELU_MLP, interval_cnn, relu_mlp
 from twinproof.layers.noise import Law, Place
 from twinproof.layers.noise_placement import BOTH_PLACES, NoiseForm, RedistributionKind, with_noise, with_two_noises
 from twinproof.layers.scattering import MAPS, STRIDE, Scattering
@@ -353,6 +354,10 @@ def wide_resnet_16_4(shape: tuple[int, ...], classes: int, width: int = 1) -> nn
         nn.Flatten(),
         nn.Linear(n_in, classes),
     )
+
+
+_network(INTERVAL_CNN, "two ReLU convolutions of stride 2 and two linear layers, for interval bounds; images from 8x8")(interval_cnn)
+_network(RELU_MLP, "one hidden layer of 64 x width ReLU units, for interval bounds; features or small images")(relu_mlp)
 
 
 def default_network(shape: tuple[int, ...]) -> str:
