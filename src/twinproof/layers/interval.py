@@ -59,7 +59,7 @@ class DifferenceMagnitude(Magnitude):
 
 
 INTERVAL_CNN, RELU_MLP = "interval-cnn", "relu-mlp"
-SMALLEST_SIDE = 8
+SMALLEST_SIDE, _SMALLEST_CHOSEN = 8, 16
 _KERNELS = ((16, 5, 2), (32, 4, 1))  # maps, side and padding of the two convolutions of stride 2
 _UNITS = 64
 
@@ -87,9 +87,14 @@ def relu_mlp(shape: tuple[int, ...], classes: int, width: int = 1) -> nn.Sequent
     return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), units), nn.ReLU(), nn.Linear(units, classes))
 
 
+def fits_interval_prior(shape: tuple[int, ...]) -> bool:
+    """Whether ``interval_cnn`` has the layers, but for the last one, that it has for one channel of 28x28."""
+    return len(shape) == 3 and shape[0] == 1 and all(27 <= side <= 30 for side in shape[1:])
+
+
 def interval_network(shape: tuple[int, ...]) -> str:
-    """The network for inputs of this shape: a convolutional one for images that it takes."""
-    return INTERVAL_CNN if len(shape) == 3 and min(shape[1:]) >= SMALLEST_SIDE else RELU_MLP
+    """The network for inputs of this shape: the convolutional one leaves too little of small images to learn in privacy."""
+    return INTERVAL_CNN if len(shape) == 3 and min(shape[1:]) >= _SMALLEST_CHOSEN else RELU_MLP
 
 
 def begin_for_bounds(network: nn.Module) -> None:

@@ -87,6 +87,14 @@ class IntervalView(nn.Module):
     def forward(self, rows: Tensor) -> Tensor:
         """(rows, *shape) -> (rows, classes + classes^2 + 1)."""
         last = self._last[0]
+        clean, centre, radius = self.before_last(rows)
+        scores = last(centre)
+        bounds = scores.unsqueeze(2) - scores.unsqueeze(1) - self.interval_differences(radius)
+        share = self.interval_share.to(rows.dtype).expand(len(rows), 1)
+        return torch.cat([last(clean), bounds.flatten(1), share], dim=1)
+
+    def before_last(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What the last layer is given: for the rows themselves, and centre and radius of their boxes."""
         size = self.interval_size.to(rows.dtype)
         low, high = (rows - size).clamp(0, 1), (rows + size).clamp(0, 1)
         centre, radius, clean = (low + high) / 2, (high - low) / 2, rows
@@ -94,10 +102,7 @@ class IntervalView(nn.Module):
             # Not the module itself, which may work in place.
             clean = functional.relu(clean) if isinstance(layer, nn.ReLU) else layer(clean)
             centre, radius = _behind(layer, magnitude, centre, radius)
-        scores = last(centre)
-        bounds = scores.unsqueeze(2) - scores.unsqueeze(1) - self.interval_differences(radius)
-        share = self.interval_share.to(rows.dtype).expand(len(rows), 1)
-        return torch.cat([last(clean), bounds.flatten(1), share], dim=1)
+        return clean, centre, radius
 
 
 def _behind(layer: nn.Module, magnitude: nn.Module | None, centre: Tensor, radius: Tensor) -> tuple[Tensor, Tensor]:
@@ -173,7 +178,7 @@ class Growth:
         done = step / self.steps
         if done >= self.ramp:
             return 1.0
-        return max(0.0, (done - self.start) / (self.ramp - self.start))
+        return 0.0 if done <= self.start else (done - self.start) / (self.ramp - self.start)
 
     def on(self, model: nn.Module, inner: PerExamplePath, *, originals: bool) -> GrowingIntervals:
         """See :class:`Movement`; ``inner`` takes the gradients of an ``IntervalView`` of ``model``."""

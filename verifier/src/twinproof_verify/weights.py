@@ -116,6 +116,19 @@ def _mlp(shape: Shape, classes: int, width: int) -> Described:
     return Described(linear("1", math.prod(shape), hidden) | linear("3", hidden, classes), (hidden,))
 
 
+def _interval_cnn(shape: Shape, classes: int, width: int) -> Described:
+    channels, height, across = _image(shape, 8)
+    maps, units = 16 * width, 64 * width
+    rows, columns = (_halved(size) // 2 for size in (height, across))  # kernels of 4 with padding 1 leave no odd end
+    tensors = (
+        convolution("0", channels, maps, 5)
+        | convolution("2", maps, 2 * maps, 4)
+        | linear("5", 2 * maps * rows * columns, units)
+        | linear("7", units, classes)
+    )
+    return Described(tensors, (maps, _halved(height), _halved(across)))
+
+
 def _small_cnn(shape: Shape, classes: int, width: int) -> Described:
     channels, height, across = _image(shape, 4)
     maps, hidden = 16 * width, 32 * width
@@ -239,6 +252,8 @@ def _small_vit(shape: Shape, classes: int, width: int) -> Described:
 
 NETWORKS: dict[str, Callable[[Shape, int, int], Described]] = {
     "mlp": _mlp,
+    "relu-mlp": _mlp,
+    "interval-cnn": _interval_cnn,
     "small-cnn": _small_cnn,
     "tramer-boneh-cnn": _tramer_boneh_cnn,
     "gelu-cnn": _gelu_cnn,
