@@ -24,6 +24,7 @@ from torch.nn import functional as F
 from twinproof.errors import ConfigError
 from twinproof.extensions import Group, find
 from twinproof.files import sha256_file
+from twinproof.layers.interval import INTERVAL_CNN, RELU_MLP, fits_interval_prior, interval_cnn, relu_mlp
 from twinproof.layers.noise import Law, Place
 from twinproof.layers.noise_placement import BOTH_PLACES, NoiseForm, RedistributionKind, with_noise, with_two_noises
 from twinproof.layers.scattering import MAPS, STRIDE, Scattering
@@ -354,6 +355,10 @@ def wide_resnet_16_4(shape: tuple[int, ...], classes: int, width: int = 1) -> nn
     )
 
 
+_network(INTERVAL_CNN, "two ReLU convolutions of stride 2 and two linear layers, for interval bounds; images from 8x8")(interval_cnn)
+_network(RELU_MLP, "one hidden layer of 64 x width ReLU units, for interval bounds; features or small images")(relu_mlp)
+
+
 def default_network(shape: tuple[int, ...]) -> str:
     """The network used when none is named: decided by the input's shape, which is public."""
     if len(shape) != 3 or min(shape[1:]) < 4:
@@ -412,40 +417,48 @@ class Prior(StrEnum):
 PRIOR_NETWORK, PRIOR_WIDTH = "gelu-cnn", 2
 PRIOR_SIGMAS = (0.25, 0.5, 1.0)
 """Input noise that each of them was learned under."""
-_PRIOR_FILE = "prior.safetensors"
+PRIOR_SIZES = (0.03, 0.11, 0.33)
+"""Sizes of the ball, in linf and input units, that those of ``interval-cnn`` were learned for."""
+_PRIOR_LEVELS = {PRIOR_NETWORK: PRIOR_SIGMAS, INTERVAL_CNN: PRIOR_SIZES}
+_PRIOR_FILES = {PRIOR_NETWORK: "prior.safetensors", INTERVAL_CNN: "interval-prior.safetensors"}
 
 
 def has_prior(network: str, shape: tuple[int, ...], width: int) -> bool:
-    """Whether there are weights for this network: images of one channel, of any size that the network takes."""
+    """Whether there are weights for this network: images of one channel, of any size whose layers have the same shapes."""
+    if network == INTERVAL_CNN:
+        return width == 1 and fits_interval_prior(shape) and (files(__package__) / _PRIOR_FILES[network]).is_file()
     return (network, width) == (PRIOR_NETWORK, PRIOR_WIDTH) and len(shape) == 3 and shape[0] == 1
 
 
 def prior_key(sigma: float, name: str) -> str:
-    """The name in the file of a weight learned under ``sigma``."""
+    """The name in the file of a weight learned under ``sigma``, or for that size."""
     return f"{sigma:g}/{name}"
 
 
-def start_from_prior(network: nn.Module, sigma: float) -> None:
-    """Gives ``network``, one that has a prior, the weights learned under the noise nearest to ``sigma``; the last layer stays.
+def start_from_prior(network: nn.Module, level: float, name: str = PRIOR_NETWORK) -> None:
+    """Gives ``network``, one called ``name`` that has a prior, the weights learned at the nearest level; the last layer stays.
+
+    The level is the noise's deviation; for ``interval-cnn`` the size of the ball.
 
     Guarantees
         What is loaded is a constant of this package, learned from images that a program drew. The account of privacy holds for
         any weights to start from that were fixed without looking at the records.
     """
-    nearest = min(PRIOR_SIGMAS, key=lambda known: abs(math.log(known / sigma)))
+    nearest = min(_PRIOR_LEVELS[name], key=lambda known: abs(math.log(known / level)))
     prefix = prior_key(nearest, "")
-    learned = {name.removeprefix(prefix): value.float() for name, value in _weights().items() if name.startswith(prefix)}
+    stored = _weights(name).items()
+    learned = {key.removeprefix(prefix): value.float() for key, value in stored if key.startswith(prefix)}
     network.load_state_dict({**network.state_dict(), **learned})
 
 
-@functools.lru_cache(maxsize=1)
-def prior_sha256() -> str:
+@functools.lru_cache(maxsize=len(_PRIOR_FILES))
+def prior_sha256(network: str = PRIOR_NETWORK) -> str:
     """The digest of the file in this package: another version may ship other weights."""
-    with as_file(files(__package__) / _PRIOR_FILE) as path:
+    with as_file(files(__package__) / _PRIOR_FILES[network]) as path:
         return sha256_file(path)
 
 
-@functools.lru_cache(maxsize=1)
-def _weights() -> dict[str, Tensor]:
-    with as_file(files(__package__) / _PRIOR_FILE) as path:
+@functools.lru_cache(maxsize=len(_PRIOR_FILES))
+def _weights(network: str) -> dict[str, Tensor]:
+    with as_file(files(__package__) / _PRIOR_FILES[network]) as path:
         return load_file(path)

@@ -17,7 +17,7 @@ from twinproof.layers.noise_placement import BOTH_PLACES
 from twinproof.privacy.plan import ClipRule
 from twinproof.recipes.noise_layer import LARGEST_SIGMA, NoiseLayerConfig, check_noise_layer
 from twinproof.recipes.recipe import Recipe, RegulariserConfig, check_regulariser
-from twinproof.recipes.registry import RECIPES, find_recipe
+from twinproof.recipes.registry import RECIPES, all_recipes, find_recipe, known_recipe
 from twinproof.recipes.variant import SOUND, find_variant, variants_with_section
 from twinproof.training.loop import Schedule
 from twinproof.training.passes import Performance
@@ -147,11 +147,11 @@ Config = TypeVar("Config", bound=TrainConfig)
 
 
 def with_section(schema: type[Config], recipe: object, variant: object) -> type[Config]:
-    """The schema with the settings section of the variant, where that has one of its own."""
-    found = find_variant(str(recipe), str(variant or SOUND))
-    if found is None or found.section is None:
-        return schema
-    return _extended(schema, *found.section)
+    """The schema with the settings sections of recipe and variant, where they have any of their own."""
+    owners = (known_recipe(str(recipe)), find_variant(str(recipe), str(variant or SOUND)))
+    for section in [owner.section for owner in owners if owner is not None and owner.section is not None]:
+        schema = _extended(schema, *section)
+    return schema
 
 
 @cache
@@ -161,10 +161,10 @@ def _extended(schema: type[Config], name: str, section: type[BaseModel]) -> type
 
 
 def full_schema() -> type[TrainConfig]:
-    """The schema with the sections of all installed variants, to list every setting."""
+    """The schema with the sections of all recipes and installed variants, to list every setting."""
     schema = TrainConfig
-    for variant in variants_with_section():
-        schema = with_section(schema, variant.recipe, variant.name)
+    for owner in (*all_recipes(), *variants_with_section()):
+        schema = schema if owner.section is None else _extended(schema, *owner.section)
     return schema
 
 
@@ -211,8 +211,9 @@ def check_settings(config: TrainConfig) -> None:
 
 
 def _refuse_section(recipe: str, name: str, settings: dict[str, Any]) -> None:
-    """Refuses the section of another variant by saying whose it is, before the schema asks what is missing in it."""
-    owners = variants_with_section(name)
+    """Refuses the section of another recipe or variant by saying whose it is, before the schema asks what is missing in it."""
+    owners = [other.name for other in all_recipes() if other.section is not None and other.section[0] == name]
+    owners += [f"{owner.recipe} with variant {owner.name}" for owner in variants_with_section(name)]
     if owners and settings[name] is None:
         del settings[name]
         return
@@ -222,7 +223,7 @@ def _refuse_section(recipe: str, name: str, settings: dict[str, Any]) -> None:
         f"the steps of {recipe} (variant {settings.get('variant', SOUND)}) know no {name}",
         where=name,
         got=_in_full(name, settings[name]),
-        wanted=" or ".join(f"{owner.recipe} with variant {owner.name}" for owner in owners),
+        wanted=" or ".join(owners),
         fix=f"leave {name} out",
     )
 

@@ -47,9 +47,10 @@ def per_example_path(config: ResolvedConfig, model: nn.Module, dataset: Dataset)
         model if view is None else view,
         recipe.record_loss(config),
         dataset.shape,
-        len(dataset.classes) + (0 if view is None else view.columns),
+        len(dataset.classes),
         copies=recipe.augmentation(config).copies,
         path=config.performance.path,
+        columns=0 if view is None else view.columns,
     )
     return _moving(config, model, path)
 

@@ -61,8 +61,10 @@ def run_network(config: ResolvedConfig, own: Own, dataset: Dataset) -> nn.Module
     """The network that the settings describe, with weights to start from, or a copy of the caller's own."""
     settings, variant = config.model_dump(mode="json"), config.spec.variant(config.variant)
     network = build_run_network(settings, dataset.shape, len(dataset.classes), own.network_copy(config.model))
+    if config.spec.initialise is not None and own.network is None:
+        config.spec.initialise(network)
     if config.prior is Prior.FIGURES:
-        start_from_prior(network, config.sigma)
+        start_from_prior(network, config.spec.prior_level(config), config.model)
     if variant is not None and variant.prepare is not None:
         variant.prepare(network, config)
     return network

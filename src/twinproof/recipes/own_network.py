@@ -23,14 +23,13 @@ from twinproof.recipes.gradients import ChosenPath, PathKind, pass_records, path
 from twinproof.recipes.guarantees import OWN_NETWORK_ASSUMPTIONS
 from twinproof.recipes.network import Own, initial_network
 from twinproof.runs.layout import read_run_json, write_run_json
-from twinproof.training.copies import MovedCopies
 from twinproof.training.own_network.state import TensorWatch, WatchedSource
 from twinproof.training.own_network.trial import Probe, Remembered, RowTrial, make_probe, try_forward, try_state
 from twinproof.training.own_network.watch import WatchedPath, Workshop
 from twinproof.training.passes import DeviceRecords, pass_mode
 from twinproof.training.per_example.choose import shifted_parameters
 from twinproof.training.per_example.fast import FastPath
-from twinproof.training.per_example.paths import NotMappable, PerExamplePath
+from twinproof.training.per_example.paths import NotMappable, OuterPath, PerExamplePath
 from twinproof.training.sources import GradientSource
 
 _FIELD = "own_network"
@@ -172,7 +171,7 @@ def _probe(config: ResolvedConfig, model: nn.Module, dataset: Dataset, records: 
 
 
 def _kind_of(path: PerExamplePath) -> PathKind:
-    while isinstance(path, MovedCopies):
+    while isinstance(path, OuterPath):
         path = path.inner
     return PathKind("fast", path.channels_last) if isinstance(path, FastPath) else PathKind("vmap")
 

@@ -21,6 +21,7 @@ from twinproof.layers.noise_placement import RedistributionKind
 from twinproof.recipes.variant import Variant, find_variant
 from twinproof.training.copies import Movement
 from twinproof.training.passes import Augmentation
+from twinproof.training.interval import IntervalView
 from twinproof.training.per_example.paths import RecordLoss
 from twinproof.training.stobatch import ReconstructingView
 
@@ -122,6 +123,10 @@ class RecordSettings(CopySettings, Protocol):
         """Share of the records in one step: its inverse is the number of steps in an epoch."""
 
     @property
+    def steps(self) -> int:
+        """Training steps."""
+
+    @property
     def variant(self) -> str:
         """``sound``, or a variant's name."""
 
@@ -131,11 +136,12 @@ class Recipe:
     """A named, complete way to train. The loop knows no paper; this record is all that a paper adds.
 
     ``loss_of`` makes the loss where it depends on settings; ``loss`` is then its part without them. ``ascent`` says how
-    copies are moved against the network first, ``view`` through what the network is seen while it is trained, where its loss
-    counts more than logits. ``fewest_copies`` is the least number of noisy copies that the recipe can do
+    copies are moved against the network first, or what else is set before each step; ``view`` through what the network is seen
+    while it is trained, where its loss counts more than logits. ``section`` is a settings section of its own, by name. ``fewest_copies`` is the least number of noisy copies that the recipe can do
     with, None where it makes none; ``needs_originals`` that it compares them with the record itself. ``network`` names the one
-    that is used where none is asked for, by the input's shape; ``starts_from_prior`` that it starts from learned weights where
-    there are some for it. ``shares`` says what a noise layer's shares follow where records decide them.
+    that is used where none is asked for, by the input's shape; ``initialise`` draws other weights to begin with than torch's;
+    ``starts_from_prior`` says that it starts from learned weights where there are some for it, those nearest to
+    ``prior_level``. ``batches_per_epoch`` decides the batch size where none is asked for. ``shares`` says what a noise layer's shares follow where records decide them.
 
     Guarantees
         Everything that a recipe fills in sees one record at a time: a loss gets the outputs of its copies and its label, an
@@ -153,11 +159,15 @@ class Recipe:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     loss_of: Callable[[RecordSettings], RecordLoss] | None = None
     ascent: Callable[[RecordSettings], Movement] | None = None
-    view: Callable[[nn.Module], ReconstructingView] | None = None
+    view: Callable[[nn.Module], ReconstructingView | IntervalView] | None = None
+    section: tuple[str, type[BaseModel]] | None = None
     fewest_copies: int | None = None
     needs_originals: bool = False
     network: Callable[[tuple[int, ...]], str] = default_network
+    initialise: Callable[[nn.Module], None] | None = None
     starts_from_prior: bool = False
+    prior_level: Callable[[CopySettings], float] = lambda settings: settings.sigma
+    batches_per_epoch: float = 30
     shares: Shares = Shares.GRADIENT
 
     def variant(self, name: str) -> Variant | None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from twinproof.data.record import Dataset, Split
 from twinproof.errors import ConfigError, DataError
+from twinproof.layers.interval import INTERVAL_CNN
 from twinproof.layers.networks import PRIOR_NETWORK, PRIOR_WIDTH, Prior, has_prior
 from twinproof.layers.noise_placement import RedistributionKind
 from twinproof.privacy.accounting import Event, GaussianEvent, calibrate_noise_multiplier, check_steps
@@ -23,7 +24,6 @@ REDISTRIBUTION = "redistribution"
 """Purpose, in the ledger and of the key's stream, of a private estimate of the redistribution vector."""
 
 # Large batches suit DP-SGD: the noise is added once for all of them. Decided from the declared (public) number of records.
-_BATCHES_PER_EPOCH = 30
 _LEAST_BATCH = 256
 
 
@@ -65,7 +65,8 @@ def resolve(config: TrainConfig, dataset: Dataset) -> ResolvedConfig:
     """Fills in what was left open: records, batch size, steps, network, sigma, prior and noise multiplier."""
     check_settings(config)
     records = config.records if config.records is not None else len(dataset.train)
-    batch_size = config.batch_size or min(records, max(_LEAST_BATCH, round(records / _BATCHES_PER_EPOCH)))
+    recipe = config.spec
+    batch_size = config.batch_size or min(records, max(_LEAST_BATCH, round(records / recipe.batches_per_epoch)))
     if batch_size > records:
         raise ConfigError(
             "the batch is larger than the data set",
@@ -75,7 +76,6 @@ def resolve(config: TrainConfig, dataset: Dataset) -> ResolvedConfig:
         )
     steps = config.steps if config.steps is not None else max(1, round(config.epochs * records / batch_size))
     check_steps(steps, "epochs" if config.steps is None else "steps")
-    recipe = config.spec
     model = config.model or recipe.network_for(config.variant, dataset.shape)
     noise_layer, sigma = None, config.sigma or DEFAULT_SIGMA
     if config.noise_layer is not None:
@@ -156,7 +156,8 @@ def _prior(config: TrainConfig, model: str, shape: tuple[int, ...]) -> Prior:
             "there are no learned weights to start from",
             where="prior",
             got=f"figures, with {model} of width {config.width} for inputs of shape {shape}",
-            wanted=f"{PRIOR_NETWORK} of width {PRIOR_WIDTH}, for images of one channel",
+            wanted=f"{PRIOR_NETWORK} of width {PRIOR_WIDTH}, for images of one channel"
+            + (f"; {INTERVAL_CNN} of width 1 for 28x28, with its file" if model == INTERVAL_CNN else ""),
             fix=f"leave prior out, or use model={PRIOR_NETWORK} and width={PRIOR_WIDTH}",
         )
     return config.prior or (Prior.FIGURES if available and config.spec.starts_from_prior else Prior.NONE)
