@@ -10,8 +10,7 @@ import numpy as np
 
 from twinproof.data.record import Dataset, Split
 from twinproof.errors import ConfigError, DataError
-from twinproof.layers.interval import INTERVAL_CNN
-from twinproof.layers.networks import PRIOR_NETWORK, PRIOR_WIDTH, Prior, has_prior
+from twinproof.layers.networks import PRIOR_NETWORK, PRIOR_SIZES, PRIOR_WIDTH, Prior, has_prior
 from twinproof.layers.noise_placement import RedistributionKind
 from twinproof.privacy.accounting import Event, GaussianEvent, calibrate_noise_multiplier, check_steps
 from twinproof.privacy.plan import Plan
@@ -156,8 +155,9 @@ def _prior(config: TrainConfig, model: str, shape: tuple[int, ...]) -> Prior:
             "there are no learned weights to start from",
             where="prior",
             got=f"figures, with {model} of width {config.width} for inputs of shape {shape}",
-            wanted=f"{PRIOR_NETWORK} of width {PRIOR_WIDTH}, for images of one channel"
-            + (f"; {INTERVAL_CNN} of width 1 for 28x28, with its file" if model == INTERVAL_CNN else ""),
+            wanted=f"{model} of width 1, for images of one channel and 28x28"
+            if model in PRIOR_SIZES
+            else f"{PRIOR_NETWORK} of width {PRIOR_WIDTH}, for images of one channel",
             fix=f"leave prior out, or use model={PRIOR_NETWORK} and width={PRIOR_WIDTH}",
         )
     return config.prior or (Prior.FIGURES if available and config.spec.starts_from_prior else Prior.NONE)

@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from twinproof.errors import ConfigError, ModelError
 from twinproof.keys import Key
-from twinproof.layers.interval import DifferenceMagnitude, Magnitude
+from twinproof.layers.interval import Contrast, DifferenceMagnitude, Magnitude
 from twinproof.training.loop import mean_cross_entropy
 from twinproof.training.per_example.paths import OuterPath, PerExamplePath, RecordGradients
 
@@ -29,7 +29,7 @@ _LINEAR = (nn.Linear, nn.Conv1d, nn.Conv2d)
 # No weight is negative: what they make of centre and radius are the new ones.
 _MEANS = (nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.Flatten)
 # Increasing in every input: what they make of the lower ends is below what they make of any point.
-_INCREASING = (nn.ReLU, nn.MaxPool1d, nn.MaxPool2d)
+_INCREASING = (nn.ReLU, nn.MaxPool1d, nn.MaxPool2d, Contrast)
 # Before training begins, so that whoever tries the view sees every part of the loss at work.
 _TRIAL_SIZE, _TRIAL_SHARE = 0.1, 0.5
 
