@@ -1,7 +1,8 @@
 """Trains the weights that recipes start from, on images that a program draws: no record of anybody is read.
 
     python benchmarks/make_prior.py --out src/twinproof/layers/prior.safetensors --results results/prior.json
-    python benchmarks/make_prior.py --interval --out src/twinproof/layers/interval-prior.safetensors --results results/interval-prior.json
+    python benchmarks/make_prior.py --interval --out src/twinproof/layers/interval-prior.safetensors \\
+        --results results/interval-prior.json
     python benchmarks/make_prior.py --picture docs/images/figures.png
 
 For each noise a network of its own tells random figures apart (``twinproof.data.figures``): four images of five under that
@@ -121,7 +122,8 @@ def worst_scores(last: nn.Module, centre: Tensor, radius: Tensor, labels: Tensor
     scores = last(centre)
     differences = (last.weight.unsqueeze(0) - last.weight[labels].unsqueeze(1)).abs()
     spread = torch.bmm(differences, radius.unsqueeze(2)).squeeze(2)
-    return scores - scores.gather(1, labels.unsqueeze(1)) + spread
+    worst: Tensor = scores - scores.gather(1, labels.unsqueeze(1)) + spread
+    return worst
 
 
 def noisy(images: Tensor, sigma: float, generator: torch.Generator) -> Tensor:
