@@ -15,20 +15,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import make_prior
-from make_prior import NOISY, SIDE, Lesson, learn, learn_bounds, noisy, worst_scores, write_priors
+from make_prior import NOISY, SIDE, Lesson, learn, noisy, write_priors
 from twinproof.files import sha256_file
-from twinproof.layers import networks
-from twinproof.layers.interval import INTERVAL_CNN, interval_cnn
-from twinproof.layers.networks import (
-    PRIOR_NETWORK,
-    PRIOR_SIGMAS,
-    PRIOR_SIZES,
-    PRIOR_WIDTH,
-    build_network,
-    has_prior,
-    start_from_prior,
-)
-from twinproof.training.interval import IntervalView
+from twinproof.layers.networks import PRIOR_NETWORK, PRIOR_SIGMAS, PRIOR_WIDTH, build_network
 
 TINY = Lesson(figures=6, steps=25, batch=32, rate=5e-3)
 
@@ -126,49 +115,3 @@ def test_a_call_that_says_too_little_is_refused(
         make_prior.main()
     assert ended.value.code == 2
     assert "--out and --results are needed" in capsys.readouterr().err
-
-
-# --- for interval bounds -------------------------------------------------------------------------------------------------
-
-
-def test_a_lesson_in_bounds_certifies_new_images(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(make_prior, "_JUDGED", 10)
-    kept, certified, seconds = learn_bounds(0.02, Lesson(figures=4, steps=60, batch=32, rate=5e-3))
-    assert certified > 2 / 4
-    assert seconds > 0
-    network = build_network(INTERVAL_CNN, (1, SIDE, SIDE), 4)
-    assert {name: value.shape for name, value in kept.items()} == {
-        name: value.shape for name, value in network.state_dict().items() if not name.startswith("7.")
-    }
-
-
-def test_the_worst_case_of_a_lesson_is_that_of_training() -> None:
-    view = IntervalView(interval_cnn((1, 8, 8), 5))
-    view.set(0.1, 1.0)
-    images, labels = torch.rand(6, 1, 8, 8), torch.tensor([0, 4, 2, 2, 1, 3])
-    _, centre, radius = view.before_last(images)
-    bounds = view(images)[:, 5:-1].unflatten(1, (5, 5))
-    wanted = -bounds[torch.arange(6), labels]
-    assert torch.allclose(worst_scores(view.get_submodule("7"), centre, radius, labels), wanted, atol=1e-6)
-
-
-def test_priors_for_bounds_are_written_and_taken_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(make_prior, "ProcessPoolExecutor", Inline)
-    out, results = tmp_path / "interval-prior.safetensors", tmp_path / "prior.json"
-    given = ["--interval", "--out", str(out), "--results", str(results), "--figures", "3", "--steps", "2", "--batch", "4"]
-    monkeypatch.setattr(sys, "argv", ["make_prior.py", *given])
-    make_prior.main()
-    told = json.loads(results.read_text())
-    assert told["sha256"] == sha256_file(out)
-    assert (told["network"], told["width"], told["lesson"]["rate"]) == (INTERVAL_CNN, 1, 2e-3)
-    assert [one["size"] for one in told["priors"]] == list(PRIOR_SIZES)
-    assert all(0 <= one["certified"] <= 1 for one in told["priors"])
-    monkeypatch.setattr(networks, "files", lambda package: tmp_path)
-    networks._weights.cache_clear()
-    try:
-        assert has_prior(INTERVAL_CNN, (1, 28, 28), 1)
-        network = build_network(INTERVAL_CNN, (1, 28, 28), 10)
-        start_from_prior(network, 0.2, INTERVAL_CNN)
-        assert torch.equal(network.state_dict()["5.weight"], load_file(out)["0.33/5.weight"].float())
-    finally:
-        networks._weights.cache_clear()

@@ -45,7 +45,11 @@ def settings(
 def _reads(defaults: Mapping[str, Any], name: str, own: Mapping[str, Any]) -> bool:
     """Whether a recipe with these defaults reads the setting: of a regulariser, those that it has a value for."""
     section = name.partition(".")[0]
-    return name in own if section == "regulariser" else section not in ("noise_layer", "trainers", "interval") or section in defaults
+    return (
+        name in own
+        if section == "regulariser"
+        else section not in ("noise_layer", "trainers", "interval") or section in defaults
+    )
 
 
 def _rows(section: Mapping[str, Any], definitions: Mapping[str, Any], prefix: str = "") -> Iterator[dict[str, Any]]:

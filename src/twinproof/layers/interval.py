@@ -55,7 +55,8 @@ class DifferenceMagnitude(Magnitude):
         """(rows, inputs) -> (rows, outputs, outputs)."""
         weight = self.layer.weight
         differences = (weight.unsqueeze(1) - weight.unsqueeze(0)).abs()
-        return nn.functional.linear(radii, differences.flatten(0, 1)).unflatten(-1, differences.shape[:2])
+        found = nn.functional.linear(radii, differences.flatten(0, 1))
+        return found.view(*found.shape[:-1], len(weight), len(weight))
 
 
 class Contrast(nn.Module):

@@ -363,8 +363,10 @@ def wide_resnet_16_4(shape: tuple[int, ...], classes: int, width: int = 1) -> nn
     )
 
 
-_network(INTERVAL_CNN, "two ReLU convolutions of stride 2 and two linear layers, for interval bounds; images from 8x8")(interval_cnn)
-_network(CONTRAST_CNN, "interval-cnn behind a fixed steep ramp at 1/2, for nearly black and white images from 8x8")(contrast_cnn)
+_network(INTERVAL_CNN, "two ReLU convolutions of stride 2 and two linear layers, for interval bounds; images from 8x8")(
+    interval_cnn
+)
+_network(CONTRAST_CNN, "interval-cnn behind a fixed ramp at 1/2, for nearly black and white images from 8x8")(contrast_cnn)
 _network(RELU_MLP, "one hidden layer of 64 x width ReLU units, for interval bounds; features or small images")(relu_mlp)
 
 

@@ -18,7 +18,7 @@ from twinproof.privacy.plan import ClipRule
 from twinproof.recipes.noise_layer import LARGEST_SIGMA, NoiseLayerConfig, check_noise_layer
 from twinproof.recipes.recipe import Recipe, RegulariserConfig, check_regulariser
 from twinproof.recipes.registry import RECIPES, all_recipes, find_recipe, known_recipe
-from twinproof.recipes.variant import SOUND, find_variant, variants_with_section
+from twinproof.recipes.variant import SOUND, Variant, find_variant, variants_with_section
 from twinproof.training.loop import Schedule
 from twinproof.training.passes import Performance
 
@@ -149,21 +149,24 @@ Config = TypeVar("Config", bound=TrainConfig)
 def with_section(schema: type[Config], recipe: object, variant: object) -> type[Config]:
     """The schema with the settings sections of recipe and variant, where they have any of their own."""
     owners = (known_recipe(str(recipe)), find_variant(str(recipe), str(variant or SOUND)))
-    for section in [owner.section for owner in owners if owner is not None and owner.section is not None]:
-        schema = _extended(schema, *section)
+    for owner in owners:
+        if owner is not None and owner.section is not None:
+            schema = _extended(schema, *owner.section, needed=isinstance(owner, Recipe))
     return schema
 
 
 @cache
-def _extended(schema: type[Config], name: str, section: type[BaseModel]) -> type[Config]:
-    field: Any = (section | None, Field(default=None, description=section.__doc__))
+def _extended(schema: type[Config], name: str, section: type[BaseModel], *, needed: bool = False) -> type[Config]:
+    """``needed``: it cannot be left open."""
+    field: Any = (section if needed else section | None, Field(default=None, description=section.__doc__))
     return create_model(schema.__name__, __base__=schema, **{name: field})
 
 
 def full_schema() -> type[TrainConfig]:
     """The schema with the sections of all recipes and installed variants, to list every setting."""
     schema = TrainConfig
-    for owner in (*all_recipes(), *variants_with_section()):
+    owners: list[Recipe | Variant] = [*all_recipes(), *variants_with_section()]
+    for owner in owners:
         schema = schema if owner.section is None else _extended(schema, *owner.section)
     return schema
 

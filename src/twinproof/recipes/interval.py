@@ -14,7 +14,6 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from twinproof.errors import ConfigError
 from twinproof.guarantee import Status
 from twinproof.layers.interval import begin_for_bounds, interval_network
 from twinproof.recipes.recipe import Recipe, RecordSettings
@@ -30,7 +29,9 @@ class IntervalConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     size: float = Field(default=0.11, gt=0, le=1, description="linf size of the ball that is trained for, in input units")
-    share: float = Field(default=0.9, ge=0, le=1, description="weight of the worst case in the loss; the rest is the record's own")
+    share: float = Field(
+        default=0.9, ge=0, le=1, description="weight of the worst case in the loss; the rest is the record's own"
+    )
     ramp: float = Field(default=0.5, ge=0, le=1, description="fraction of the steps after which size and share are whole")
     start: float = Field(default=0.0, ge=0, le=1, description="fraction of the steps after which they begin to grow")
 
@@ -42,12 +43,8 @@ class IntervalConfig(BaseModel):
 
 
 def interval_settings(settings: object) -> IntervalConfig:
-    """The section of a run's settings."""
-    found = getattr(settings, SECTION, None)
-    if not isinstance(found, IntervalConfig):
-        raise ConfigError(
-            "the recipe's own settings are missing", where=SECTION, got=str(found), wanted="size, share and ramp", fix="leave it out"
-        )
+    """The section of a run's settings: the schema of the recipe's settings has it."""
+    found: IntervalConfig = getattr(settings, SECTION)
     return found
 
 

@@ -20,8 +20,8 @@ from twinproof.layers.networks import default_network
 from twinproof.layers.noise_placement import RedistributionKind
 from twinproof.recipes.variant import Variant, find_variant
 from twinproof.training.copies import Movement
-from twinproof.training.passes import Augmentation
 from twinproof.training.interval import IntervalView
+from twinproof.training.passes import Augmentation
 from twinproof.training.per_example.paths import RecordLoss
 from twinproof.training.stobatch import ReconstructingView
 
@@ -135,13 +135,14 @@ class RecordSettings(CopySettings, Protocol):
 class Recipe:
     """A named, complete way to train. The loop knows no paper; this record is all that a paper adds.
 
-    ``loss_of`` makes the loss where it depends on settings; ``loss`` is then its part without them. ``ascent`` says how
-    copies are moved against the network first, or what else is set before each step; ``view`` through what the network is seen
-    while it is trained, where its loss counts more than logits. ``section`` is a settings section of its own, by name. ``fewest_copies`` is the least number of noisy copies that the recipe can do
-    with, None where it makes none; ``needs_originals`` that it compares them with the record itself. ``network`` names the one
-    that is used where none is asked for, by the input's shape; ``initialise`` draws other weights to begin with than torch's;
-    ``starts_from_prior`` says that it starts from learned weights where there are some for it, those nearest to
-    ``prior_level``. ``batches_per_epoch`` decides the batch size where none is asked for. ``shares`` says what a noise layer's shares follow where records decide them.
+    ``loss_of`` makes the loss where it depends on settings; ``loss`` is then its part without them. ``ascent`` says how copies
+    are moved against the network first, or what else is set before each step; ``view`` through what the network is seen while
+    it is trained, where its loss counts more than logits. ``section`` is a settings section of its own, by name.
+    ``fewest_copies`` is the least number of noisy copies that the recipe can do with, None where it makes none;
+    ``needs_originals`` that it compares them with the record itself. ``network`` names the one that is used where none is asked
+    for, by the input's shape; ``initialise`` draws other weights to begin with than torch's; ``starts_from_prior`` says that it
+    starts from learned weights where there are some for it, those nearest to ``prior_level``. ``batches_per_epoch`` decides the
+    batch size where none is asked for. ``shares`` says what a noise layer's shares follow where records decide them.
 
     Guarantees
         Everything that a recipe fills in sees one record at a time: a loss gets the outputs of its copies and its label, an

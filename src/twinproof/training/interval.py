@@ -60,7 +60,9 @@ class IntervalView(nn.Module):
         layers = [layer for _, layer in _flat(network)]
         last = layers[-1] if layers else None
         if not isinstance(last, nn.Linear):
-            raise _refusal("the last layer", type(last).__name__ if layers else "no layer", "nn.Linear, whose outputs are scores")
+            raise _refusal(
+                "the last layer", type(last).__name__ if layers else "no layer", "nn.Linear, whose outputs are scores"
+            )
         for name, module in network.named_children():
             self.add_module(name, module)
         # Registered, so that whoever looks for uses of weights finds them; they have no parameter of their own.
@@ -147,7 +149,7 @@ def interval_loss(outputs: Tensor, label: Tensor) -> Tensor:
     and that of class j the negative lower bound of z_label - z_j.
     """
     classes = (math.isqrt(4 * outputs.shape[1] - 3) - 1) // 2
-    scores, bounds = outputs[:, :classes], outputs[:, classes:-1].unflatten(1, (classes, classes))
+    scores, bounds = outputs[:, :classes], outputs[:, classes:-1].reshape(-1, classes, classes)
     row = label.view(1, 1, 1).expand(len(outputs), 1, classes)
     worst = -bounds.gather(1, row).squeeze(1)
     share = outputs[:, -1].mean()

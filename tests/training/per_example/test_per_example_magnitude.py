@@ -126,7 +126,8 @@ def _factors(seed: int, *, calls: int = 2, outputs: int = 9, inputs: int = 7, ca
     draw = torch.Generator().manual_seed(seed)
 
     def values(count: int, size: int) -> Tensor:
-        return torch.randn(4, count, size, generator=draw) * 10.0 ** float(torch.randint(-4, 4, (), generator=draw))
+        scale: float = 10.0 ** int(torch.randint(-4, 4, (), generator=draw))
+        return torch.randn(4, count, size, generator=draw) * scale
 
     signs = torch.randint(-1, 2, (outputs, inputs), generator=draw).float()
     plain = LinearFactors(values(calls, inputs), values(calls, outputs))

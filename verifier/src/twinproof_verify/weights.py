@@ -120,6 +120,7 @@ SEQUENCES = {
     "mlp": (0, "1 linear 64, 3 linear"),
     "relu-mlp": (0, "1 linear 64, 3 linear"),
     "interval-cnn": (8, "0 convolution 16 5 2 2, 2 convolution 32 4 2 1, 5 linear 64, 7 linear"),
+    "contrast-cnn": (8, "1 convolution 16 5 2 2, 3 convolution 32 4 2 1, 6 linear 64, 8 linear"),
     "small-cnn": (4, "0 convolution 16 3, 2 convolution 32 3 2, 5 linear 32, 7 linear"),
     "tramer-boneh-cnn": (1, "0 convolution 16 8 2 2, - pool 1, 3 convolution 32 4 2 0, - pool 1, 7 linear 32, 9 linear"),
     "gelu-cnn": (8, "0 bare 16 7 2, 1 norm, 3 bare 32 3 2, 4 norm, 6 bare 64 3 2, 7 norm, 10 linear"),

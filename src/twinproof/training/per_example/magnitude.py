@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from twinproof.layers.interval import DifferenceMagnitude
+from twinproof.layers.noise_placement import FirstLayer
 from twinproof.training.per_example.fast import Call, by_record
 from twinproof.training.per_example.gradients import LinearFactors, PerExampleGradient, rounded_up
 
@@ -71,15 +72,13 @@ class SignedFactors(PerExampleGradient):
 def _length(factors: LinearFactors) -> Tensor:
     """The sum over t of |error_t||input_t|: (m,) float64, at least the norm of what they stand for."""
     sizes = [torch.linalg.vector_norm(values, dim=2, dtype=torch.float64) for values in (factors.errors, factors.inputs)]
-    return (sizes[0] * sizes[1]).sum(1)
+    products: Tensor = sizes[0] * sizes[1]
+    return products.sum(1)
 
 
-def signs_of(layer: nn.Module) -> Tensor:
+def signs_of(layer: FirstLayer) -> Tensor:
     """The derivative of |W| in W, entry by entry."""
-    weight = layer.weight
-    if not isinstance(weight, Tensor):
-        raise TypeError(f"{type(layer).__name__} has no weight")
-    return weight.detach().sign()
+    return layer.weight.detach().sign()
 
 
 def difference_gradient(layer: nn.Linear, calls: Sequence[Call], records: int) -> Tensor:
