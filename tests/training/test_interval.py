@@ -24,6 +24,7 @@ SAMPLES, ROWS, SIZE = 2000, 4, 0.15
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "relu-mlp": (lambda: build_network("relu-mlp", (6,), 3), (6,)),
     "interval-cnn": (lambda: build_network("interval-cnn", (1, 8, 8), 4), (1, 8, 8)),
+    "contrast-cnn": (lambda: build_network("contrast-cnn", (1, 8, 8), 4), (1, 8, 8)),
     "pools, groups and a nested part": (
         lambda: nn.Sequential(
             nn.Conv2d(2, 4, 3, stride=2, padding=1, groups=2, bias=False),
