@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from twinproof.compute.devices import Captured
 from twinproof.errors import ConfigError, ModelError
 from twinproof.keys import Key
 from twinproof.layers.interval import DifferenceMagnitude, Magnitude, begin_for_bounds
@@ -47,6 +48,15 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
         (2, 9),
     ),
 }
+
+
+def _shared() -> nn.Module:
+    """One ReLU and one linear layer, each in two places."""
+    relu, layer = nn.ReLU(), nn.Linear(6, 6)
+    return nn.Sequential(layer, relu, layer, relu, nn.Linear(6, 3))
+
+
+NETWORKS["layers that stand twice"] = (_shared, (6,))
 
 
 def _network(name: str, seed: int = 3) -> tuple[nn.Module, tuple[int, ...]]:
@@ -282,6 +292,7 @@ def test_networks_without_bounds_are_refused_by_name(network: nn.Module, named: 
         IntervalView(network)
     assert named in caught.value.got
     assert caught.value.fix
+    assert (caught.value.where == "layer 0.1") == (named == "Dropout")
 
 
 def test_a_layer_begun_for_bounds_neither_widens_nor_narrows_a_box() -> None:
@@ -299,3 +310,45 @@ def test_a_layer_begun_for_bounds_neither_widens_nor_narrows_a_box() -> None:
                 ratios[name].append(float(radii.mean().detach()))
     assert sum(ratios["bounds"]) / 200 == pytest.approx(2, rel=0.02)
     assert sum(ratios["usual"]) / 200 > 5
+
+
+# --- on a GPU ------------------------------------------------------------------------------------------------------------
+
+
+def _on_gpu(records: int = 32) -> tuple[nn.Module, IntervalView, Tensor, Tensor]:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        network = build_network("interval-cnn", (1, 28, 28), 10).cuda()
+    draw = torch.Generator().manual_seed(1)
+    inputs = torch.rand(records, 1, 1, 28, 28, generator=draw).cuda()
+    return network, IntervalView(network), inputs, torch.randint(0, 10, (records,), generator=draw).cuda()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu_one_record_keeps_every_bit_beside_any_others() -> None:
+    _, view, inputs, labels = _on_gpu()
+    path = choose_path(view, interval_loss, (1, 28, 28), 10, copies=1, columns=view.columns)
+    assert isinstance(path, FastPath), getattr(path, "reason", "")
+    first = {name: value.instantiate()[0].clone() for name, value in path.gradients(inputs, labels).by_name.items()}
+    for value in (float("nan"), 0.25):
+        others = inputs.clone()
+        others[1:] = value
+        second = path.gradients(others, labels.roll(1).index_copy(0, torch.tensor([0]).cuda(), labels[:1])).by_name
+        assert all(torch.equal(gradient, second[name].instantiate()[0]) for name, gradient in first.items())
+
+
+def _put(place: Tensor, values: Tensor) -> None:
+    place.copy_(values)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_recording_reads_the_size_of_its_step() -> None:
+    network, view, inputs, labels = _on_gpu()
+    path = Growth(0.2, 0.9, 10, 0.5).on(network, FastPath(view, interval_loss), originals=True)
+    norms = torch.zeros(len(inputs), dtype=torch.float64, device="cuda")
+    work = Captured(lambda: _put(norms, path.gradients(inputs, labels).squared_norms()), inputs.device)
+    for step in (0, 1, 2, 3, 4, 9):
+        path.begin(step, Key.from_seed(1))
+        work()
+        assert torch.allclose(norms, path.gradients(inputs, labels).squared_norms(), rtol=1e-6)
+    assert work.is_recorded

@@ -12,7 +12,7 @@ bounds beside the scores. Bounds here are in the arithmetic of training; certifi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -32,9 +32,6 @@ _MEANS = (nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d
 _INCREASING = (nn.ReLU, nn.MaxPool1d, nn.MaxPool2d, Contrast)
 # Before training begins, so that whoever tries the view sees every part of the loss at work.
 _TRIAL_SIZE, _TRIAL_SHARE = 0.1, 0.5
-
-Rule = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-"""(centre, radius) before a layer -> those behind it."""
 
 
 class IntervalView(nn.Module):
@@ -57,7 +54,7 @@ class IntervalView(nn.Module):
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
-        layers = [layer for _, layer in _flat(network)]
+        layers = list(_flat(network))
         last = layers[-1] if layers else None
         if not isinstance(last, nn.Linear):
             raise _refusal(
@@ -118,17 +115,17 @@ def _behind(layer: nn.Module, magnitude: nn.Module | None, centre: Tensor, radiu
     return (low + high) / 2, (high - low) / 2
 
 
-def _flat(network: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The layers in the order in which a sequential network calls them, with their names; any other network is refused."""
+def _flat(network: nn.Module, path: str = "") -> Iterator[nn.Module]:
+    """The layers in the order in which a sequential network calls them; any other network is refused."""
     if type(network) is not nn.Sequential:
         raise _refusal("the network", type(network).__name__, "nn.Sequential")
-    for name, layer in network.named_children():
+    for name, layer in zip(network._modules, network, strict=True):  # ``named_children`` leaves out what stands there twice
         if type(layer) is nn.Sequential:
-            yield from ((f"{name}.{inner}", found) for inner, found in _flat(layer))
+            yield from _flat(layer, f"{path}{name}.")
         elif type(layer) in (*_LINEAR, *_MEANS, *_INCREASING):
-            yield name, layer
+            yield layer
         else:
-            raise _refusal(f"layer {name}", type(layer).__name__, "")
+            raise _refusal(f"layer {path}{name}", type(layer).__name__, "")
 
 
 def _refusal(where: str, got: str, wanted: str) -> ModelError:
