@@ -20,9 +20,8 @@ from twinproof.auditing.certificate_verdict import Verdict
 from twinproof.auditing.verify import verify_run
 from twinproof.certification.catalogue import _BOUNDS, find_bound
 from twinproof.certification.confidence import CONFIDENCE_NAMES, RunnerUp, find_confidence
-from twinproof.certification.method import Method, Statistic
+from twinproof.certification.method import CertificateSettings, Method, Statistic
 from twinproof.certification.promise import certified_promise
-from twinproof.certification.record import CertificateSettings
 from twinproof.cli.main import run
 from twinproof.data.record import Dataset
 from twinproof.errors import RunError

@@ -23,8 +23,8 @@ from twinproof.auditing.ask_network import Place
 from twinproof.auditing.redraw_noise import Draws
 from twinproof.auditing.verify import verify_run
 from twinproof.errors import ConfigError, RunError
+from twinproof.guarantee import format_down
 from twinproof.layers.networks import build_network
-from twinproof.rounding import format_down
 from twinproof_verify import Originals
 from twinproof_verify.bounds import Counts, clopper_pearson
 from twinproof_verify.certificates import FORMER_CERTIFICATES, CertificateSettings, nested, rules_of

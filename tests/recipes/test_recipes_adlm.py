@@ -22,7 +22,7 @@ from twinproof.auditing.verify import verify_run
 from twinproof.data.load import load
 from twinproof.data.record import Dataset, Split
 from twinproof.errors import ModelError, RunError
-from twinproof.guarantee import Status
+from twinproof.guarantee import Status, round_up
 from twinproof.keys import Key
 from twinproof.layers.networks import build_network
 from twinproof.layers.noise import NoiseLayer, silenced
@@ -36,7 +36,6 @@ from twinproof.recipes.redistribution import exact_mean, private_mean, relevance
 from twinproof.recipes.registry import RECIPES
 from twinproof.recipes.resolve import redistribution_plan, resolve
 from twinproof.recipes.train import train
-from twinproof.rounding import round_up
 from twinproof.runs.run import Run
 from twinproof.training.passes import DeviceRecords
 from twinproof.training.stobatch import taylor_cross_entropy

@@ -21,7 +21,7 @@ from twinproof.auditing.verify import verify_run
 from twinproof.data.load import load
 from twinproof.data.record import Dataset, Split
 from twinproof.errors import DataError, RunError
-from twinproof.guarantee import Status
+from twinproof.guarantee import Status, round_up
 from twinproof.keys import Key
 from twinproof.layers.networks import build_network
 from twinproof.layers.noise_placement import split_at_noise, with_noise
@@ -33,7 +33,6 @@ from twinproof.recipes import train as train_module
 from twinproof.recipes.config import ResolvedConfig, parse_train_config
 from twinproof.recipes.redistribution import clipped_steps, influences, private_mean, redistribute, scales_from
 from twinproof.recipes.train import train
-from twinproof.rounding import round_up
 from twinproof.runs.run import Run
 from twinproof.training.loop import mean_cross_entropy
 from twinproof.training.passes import DeviceRecords

@@ -20,7 +20,7 @@ from torch import Tensor
 from twinproof.auditing.verify import verify_run
 from twinproof.data.load import load
 from twinproof.errors import RunError
-from twinproof.guarantee import Status
+from twinproof.guarantee import Status, round_up
 from twinproof.keys import Key
 from twinproof.layers.networks import build_network
 from twinproof.privacy.accounting import PoissonGaussianEvent, epsilon_pld
@@ -29,7 +29,6 @@ from twinproof.recipes.config import parse_train_config
 from twinproof.recipes.registry import RECIPES
 from twinproof.recipes.resolve import resolve
 from twinproof.recipes.train import train
-from twinproof.rounding import round_up
 from twinproof.training.loop import mean_cross_entropy
 from twinproof.training.passes import GaussianCopies, Repeats
 

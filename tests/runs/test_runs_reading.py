@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from twinproof.auditing.certificate_verdict import audits_of
-from twinproof.certification.record import certifications
+from twinproof.certification.method import certifications
 from twinproof.errors import RunError
 from twinproof.evaluation.attack_record import attacks_of
 from twinproof.files import read_bounded, strict_json

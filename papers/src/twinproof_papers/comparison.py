@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from decimal import ROUND_FLOOR, Decimal
 from typing import Any
 
-from twinproof.rounding import format_down
+from twinproof.guarantee import format_down
 from twinproof_papers import gather
 from twinproof_papers.cell import Measured
 from twinproof_papers.experiment import Experiment, Published

@@ -17,8 +17,7 @@ from twinproof.attacks.objective import Plain
 from twinproof.attacks.run import predicted_labels, run_attack
 from twinproof.attacks.search import Keep, fgsm
 from twinproof.attacks.threat import Threat
-from twinproof.certification.method import Sampling
-from twinproof.certification.record import find_certification
+from twinproof.certification.method import Sampling, find_certification
 from twinproof.certification.run import CertifiedRun, certify
 from twinproof.compute.devices import resolve_device
 from twinproof.data.record import Dataset

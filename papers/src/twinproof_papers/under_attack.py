@@ -23,9 +23,8 @@ from twinproof.attacks.search import pgd
 from twinproof.attacks.threat import Threat
 from twinproof.certification.catalogue import find_bound, status_of
 from twinproof.certification.confidence import Evidence
-from twinproof.certification.method import Method, Sampling
+from twinproof.certification.method import CertificateSettings, Method, Sampling
 from twinproof.certification.radius import Certified, RadiusRule
-from twinproof.certification.record import CertificateSettings
 from twinproof.certification.run import CertifiedRun, certify, smoothed_for_run
 from twinproof.compute.devices import resolve_device
 from twinproof.data.record import Dataset

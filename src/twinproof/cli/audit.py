@@ -19,7 +19,7 @@ from twinproof.cli.output import (
     print_rows,
     shown,
 )
-from twinproof.rounding import format_down
+from twinproof.guarantee import format_down
 
 if TYPE_CHECKING:
     from twinproof.auditing.certificate_verdict import CertificateAudit, Verdict
@@ -53,7 +53,7 @@ def audit(
     from twinproof.auditing.audit import audit as audit_run
     from twinproof.auditing.certificate_search import AttackBudget
     from twinproof.auditing.certificate_verdict import nothing_inside
-    from twinproof.certification.record import certifications
+    from twinproof.certification.method import certifications
     from twinproof.evaluation.certified import already_refuted
     from twinproof.keys import Key
     from twinproof.runs.run import Run, load_run_data

@@ -12,8 +12,7 @@ import typer
 from twinproof import checks
 from twinproof.cli.output import Json, print_json, print_rows
 from twinproof.errors import ConfigError
-from twinproof.guarantee import guessing_words
-from twinproof.rounding import format_up, round_down, round_up
+from twinproof.guarantee import format_up, guessing_words, round_down, round_up
 
 if TYPE_CHECKING:
     from twinproof.privacy.redistribution import Redistribution

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from twinproof.cli.output import print_rows
-from twinproof.guarantee import PROMISING, WEAK_EPSILON, WEAK_WORDS
-from twinproof.rounding import format_down, format_up
+from twinproof.guarantee import PROMISING, WEAK_EPSILON, WEAK_WORDS, format_down, format_up
 
 if TYPE_CHECKING:
     from twinproof.certification.run import CertifiedRun

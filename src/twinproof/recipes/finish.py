@@ -16,13 +16,13 @@ from twinproof.errors import RunError
 from twinproof.evaluation.accuracy import clean_accuracy
 from twinproof.extensions import Plugin
 from twinproof.files import append_line, canonical_json, sha256_file, write_atomic
+from twinproof.guarantee import round_up
 from twinproof.privacy.accounting import PoissonGaussianEvent, Spending, epsilon_pld, spending
 from twinproof.privacy.ledger import Ledger
 from twinproof.recipes.config import ResolvedConfig
 from twinproof.recipes.guarantees import not_yet_certified, privacy_guarantee
 from twinproof.recipes.own_network import own_network_assumptions
 from twinproof.recipes.resolve import plan_of, spent_on_data, spent_on_redistribution
-from twinproof.rounding import round_up
 from twinproof.runs import private_files
 from twinproof.runs.layout import COMPLETE, FORMAT, RunLayout, file_digests, read_run_json, utc_now, write_run_json
 from twinproof.runs.reading import MetricsLine, read_lines

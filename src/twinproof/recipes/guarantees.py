@@ -6,13 +6,12 @@ from collections.abc import Sequence
 
 from twinproof.data.record import Dataset
 from twinproof.extensions import ASSUMED_REASON, Plugin, permitted
-from twinproof.guarantee import Guarantee, Kind, Status, guessing_words
+from twinproof.guarantee import Guarantee, Kind, Status, format_up, guessing_words
 from twinproof.layers.noise_placement import RedistributionKind
 from twinproof.privacy.accounting import Spending
 from twinproof.recipes.config import TrainConfig
 from twinproof.recipes.noise_layer import NoiseLayerConfig
 from twinproof.recipes.registry import privacy_status
-from twinproof.rounding import format_up
 
 _THEOREM = (
     "Poisson-subsampled Gaussian mechanism, composed over all steps by privacy loss distributions "

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from twinproof.compute.devices import one_thread_inside
 from twinproof.compute.ranks import ALONE, Ranks
-from twinproof.compute.threads import one_thread_inside
 from twinproof.data.record import Dataset
 from twinproof.errors import ModelError, RunError
 from twinproof.keys import Key

@@ -21,7 +21,7 @@ from twinproof.data.load import SOURCES, load
 from twinproof.data.record import DataConfig, Dataset, Split
 from twinproof.errors import DataError, ModelError, RunError
 from twinproof.keys import Key
-from twinproof.layers.cross_example import evaluation_mode
+from twinproof.layers.module_state import evaluation_mode
 from twinproof.layers.noise import FixedSpread
 from twinproof.layers.noise_placement import NoiseSplit, RedistributionKind, split_at_noise, split_at_two_noises
 from twinproof.layers.relevance import layers_with_rules, relevance

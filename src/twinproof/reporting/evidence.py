@@ -11,8 +11,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from twinproof.certification import record
-from twinproof.certification.record import CertificateSettings
+from twinproof.certification import method
+from twinproof.certification.method import CertificateSettings
 from twinproof.errors import DataError
 from twinproof.evaluation.accuracy import Interval
 from twinproof.evaluation.certified import CertifiedSummary, answered_correctly, certified_curve, default_radii, summarize
@@ -139,7 +139,7 @@ def section(record: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 def certifications(root: Path, run: Mapping[str, Any]) -> Iterator[Certification]:
     """All certifications of the run; at least one, without settings where there are none, for what ``run.json`` promises."""
     promises = section(section(run, "guarantees"), "robustness")
-    found = record.certifications(root)
+    found = method.certifications(root)
     if run.get("format") != FORMAT:  # formats 1 and 2 have one promise, before certification too
         promises = dict.fromkeys(found or (_UNCERTIFIED,), promises)
     for name in {**found, **promises} or (_UNCERTIFIED,):

@@ -3,7 +3,7 @@
 Guarantees
     A radius or an accuracy is never shown larger, and an epsilon, a delta or an alpha never smaller, than it was stored. Files
     hold decimals of six places, which binary floats only approximate: 0.3 read from a file is a float a little below 0.3. A
-    float within 1e-9 of a shorter decimal is therefore that decimal; every other one is rounded by :mod:`twinproof.rounding`.
+    float within 1e-9 of a shorter decimal is therefore that decimal; every other one is rounded by :mod:`twinproof.guarantee`.
     As two decimals of six places differ by 1e-6 or not at all, this never moves a stored number.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from decimal import ROUND_CEILING, Context, Decimal
 
 from twinproof.evaluation.accuracy import Interval
-from twinproof.rounding import RADIUS_DIGITS, format_down, format_up
+from twinproof.guarantee import RADIUS_DIGITS, format_down, format_up
 
 NOTHING = "–"
 _SAME_DECIMAL = 1e-9

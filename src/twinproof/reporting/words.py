@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from twinproof.certification.record import CertificateSettings
+from twinproof.certification.method import CertificateSettings
 from twinproof.guarantee import Status
 
 _LAWS = {"gaussian": "Gaussian", "laplace": "Laplace"}

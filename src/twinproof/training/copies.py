@@ -19,7 +19,7 @@ from torch.func import grad, vmap
 from twinproof.compute.devices import repeatable_convolutions
 from twinproof.errors import ConfigError
 from twinproof.keys import Key
-from twinproof.layers.cross_example import evaluation_mode
+from twinproof.layers.module_state import evaluation_mode
 from twinproof.training.passes import layers_draw
 from twinproof.training.per_example.paths import OuterPath, PerExamplePath, RecordGradients, naming_the_operation
 

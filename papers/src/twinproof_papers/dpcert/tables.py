@@ -9,7 +9,7 @@ from itertools import combinations
 from statistics import median
 
 from twinproof.errors import ConfigError
-from twinproof.rounding import format_down
+from twinproof.guarantee import format_down
 from twinproof_papers.catalogue.dpcert import DPCERT, TABLE_2_MEASURES, table_2_key, table_2_values
 from twinproof_papers.cell import Cell, Measured
 from twinproof_papers.comparison import RADIUS, difference_text, estimate_of, estimate_text, published_text

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 from torch import Tensor, nn
 
-from twinproof.certification.record import find_certification
+from twinproof.certification.method import find_certification
 from twinproof.compute.devices import resolve_device
 from twinproof.data.record import Dataset
 from twinproof.errors import DataError, ModelError, RunError
