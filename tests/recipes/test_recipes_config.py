@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from recipe_fixtures import resolved
 from recipe_fixtures import source as source
 from small_runs import RECORDS, tiny
 
@@ -203,8 +204,7 @@ def test_settings_made_by_hand_are_checked_too() -> None:
 
 
 def _resolved(source: Path, **changes: Any) -> ResolvedConfig:
-    config = parse_train_config(tiny(source, **changes))
-    return resolve(config, load(config.data))
+    return resolved(tiny(source, **changes))[0]
 
 
 @pytest.mark.parametrize(

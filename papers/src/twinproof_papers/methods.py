@@ -13,8 +13,8 @@ from typing import Any
 
 from twinproof.errors import CheckFailed
 from twinproof.guarantee import Status
+from twinproof.recipes.recipe import PUBLISHED
 from twinproof.recipes.registry import find_recipe
-from twinproof.recipes.variant import PUBLISHED
 from twinproof_papers.cell import Cell, Measured
 from twinproof_papers.experiment import Options
 from twinproof_papers.under_attack import UnderAttack

@@ -16,7 +16,7 @@ import torch
 from scipy.special import betaincinv
 from torch.nn.functional import cross_entropy
 
-from twinproof.compute.seeds import own_generators
+from twinproof.compute.devices import own_generators
 from twinproof.errors import ConfigError, DataError
 from twinproof.layers.cross_example import evaluation_mode
 from twinproof.layers.noise import NoiseLayer

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from twinproof.guarantee import Status
 from twinproof.privacy.plan import ClipRule
-from twinproof.recipes.recipe import CopySettings, Recipe
+from twinproof.recipes.recipe import CopySettings, NoisyCopies, Recipe
 from twinproof.training.loop import mean_cross_entropy
 from twinproof.training.passes import GaussianCopies, Repeats
 
@@ -43,7 +43,7 @@ GAUSSIAN = Recipe(
     loss=mean_cross_entropy,
     augmentation=gaussian_copies,
     defaults={"learning_rate": 0.05, "copies": 1, "originals": False, "schedule": "cosine"},
-    fewest_copies=0,
+    noisy=NoisyCopies(0),
 )
 
 DPSGD = Recipe(

@@ -159,7 +159,7 @@ def _prior(config: TrainConfig, model: str, shape: tuple[int, ...]) -> Prior:
             wanted=f"{PRIOR_NETWORK} of width {PRIOR_WIDTH}, for images of one channel",
             fix=f"leave prior out, or use model={PRIOR_NETWORK} and width={PRIOR_WIDTH}",
         )
-    return config.prior or (Prior.FIGURES if available and config.spec.starts_from_prior else Prior.NONE)
+    return config.prior or (Prior.FIGURES if available and config.spec.start.from_prior else Prior.NONE)
 
 
 def _check_delta(delta: float, records: int) -> None:

@@ -300,7 +300,6 @@ class SharedLedger(Ledger):
         self._agree()
 
     def append(self, kind: str, body: dict[str, Any]) -> None:
-        """See :class:`Ledger`."""
         if self._ranks.is_first:
             super().append(kind, body)
         else:

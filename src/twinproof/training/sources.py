@@ -79,7 +79,6 @@ class HostStepSums(StepSums):
         self._pool: ThreadPoolExecutor | None = None
 
     def of(self, indices: Tensor, step: int) -> ClippedSums:
-        """See :class:`StepSums`."""
         sums = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in self._shapes.items()}
         counts = torch.zeros(2, dtype=torch.int64, device=indices.device)
         for part in self._parts(indices, step):
@@ -131,7 +130,6 @@ class DeviceStepSums(StepSums):
         self._add = Captured(self._added, device, [self._generator])
 
     def of(self, indices: Tensor, step: int) -> ClippedSums:
-        """See :class:`StepSums`."""
         self._flat.zero_()
         self._total.counts.zero_()
         size, indices = self._batching.physical_batch, self._batching.own(indices)
