@@ -24,7 +24,7 @@ from twinproof.recipes.train import train
 from twinproof.runs.layout import read_run_json
 from twinproof.runs.run import Run
 
-SETTINGS: dict[str, Any] = {"recipe": "dpsgd", "noise_multiplier": 2.0, "delta": 1e-3, "steps": 4, "batch_size": 20}
+SETTINGS: dict[str, Any] = {"recipe": "dpsgd", "noise_multiplier": 20.0, "delta": 1e-3, "steps": 4, "batch_size": 20}
 
 
 @pytest.fixture(scope="module")

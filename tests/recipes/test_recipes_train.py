@@ -131,8 +131,7 @@ def test_regular_training_learns_and_promises_nothing(tmp_path: Path) -> None:
     assert verify_run(run.root).ok
 
 
-@pytest.mark.parametrize("recipe", ["dpsgd", "dpcert-gaussian"])
-@pytest.mark.parametrize("noise", [{"noise_multiplier": 10.0}, {"epsilon": 0.2}], ids=str)
+@pytest.mark.parametrize(("recipe", "noise"), [("dpsgd", {"noise_multiplier": 10.0}), ("dpcert-gaussian", {"epsilon": 0.2})])
 def test_a_private_run_is_proven_with_the_ledgers_epsilon(
     source: Path, tmp_path: Path, recipe: str, noise: dict[str, float]
 ) -> None:
