@@ -75,6 +75,8 @@ OTHER: list[dict[str, Any]] = [
     {"recipe": "dpcert-gaussian"},
     {"delta": 1e-5},
     {"performance": {"physical_batch": 3}},
+    {"averaging": 0.5},
+    {"schedule": "cosine"},
 ]
 
 

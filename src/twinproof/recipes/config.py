@@ -157,10 +157,8 @@ Config = TypeVar("Config", bound=TrainConfig)
 
 def with_section(schema: type[Config], recipe: object, variant: object) -> type[Config]:
     """The schema with the settings section of the variant, where that has one of its own."""
-    found = find_variant(str(recipe), str(variant or SOUND))
-    if found is None or found.section is None:
-        return schema
-    return _extended(schema, *found.section)
+    section = find_variant(str(recipe), str(variant or SOUND)).section
+    return schema if section is None else _extended(schema, *section)
 
 
 @cache
@@ -184,9 +182,7 @@ def parse_train_config(*layers: Mapping[str, Any]) -> TrainConfig:
         _merge(merged, layer)
     recipe = find_recipe(str(merged.get("recipe", "dpcert-gaussian")))
     defaults = _merge({"recipe": recipe.name}, recipe.defaults)
-    variant = find_variant(recipe.name, str(merged.get("variant", SOUND)))
-    if variant is not None:
-        _merge(defaults, variant.defaults)
+    _merge(defaults, recipe.variant(str(merged.get("variant", SOUND))).defaults)
     schema = with_section(TrainConfig, recipe.name, merged.get("variant"))
     for name in [name for name in merged if name not in schema.model_fields]:
         _refuse_section(recipe.name, name, merged)
@@ -302,8 +298,7 @@ def _check_noise(config: TrainConfig, recipe: Recipe) -> None:
             wanted="0 with a noise layer, whose noise is sized for the weights of the step and not for their average",
             fix="leave averaging out",
         )
-    variant = recipe.variant(config.variant)
-    check_noise_layer(config.noise_layer, {} if variant is None else variant.deviations)
+    check_noise_layer(config.noise_layer, recipe.variant(config.variant).deviations)
 
 
 def _merge(into: dict[str, Any], layer: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from twinproof.privacy.accounting import PoissonGaussianEvent, Spending, epsilon
 from twinproof.privacy.ledger import Ledger
 from twinproof.recipes.config import ResolvedConfig, TrainConfig
 from twinproof.recipes.noise_layer import NoiseLayerConfig
+from twinproof.recipes.recipe import SOUND
 from twinproof.recipes.registry import privacy_status
 from twinproof.recipes.resolve import plan_of, spent_on_data, spent_on_redistribution
 from twinproof.rounding import format_up, round_up
@@ -238,12 +239,13 @@ def privacy_guarantee(
         variant gives ``published``. A code of ``own_network``, or one of ``plugins``, turns ``proven`` into ``assumed``.
     """
     variant = config.spec.variant(config.variant)
-    claimed = privacy_status(config.spec) if variant is None else permitted(variant.status)
-    if variant is not None and variant.refutation:
+    claimed = privacy_status(config.spec) if variant.name == SOUND else permitted(variant.status)
+    if variant.refutation:
         return Guarantee(Kind.PRIVACY, Status.REFUTED, _REFUTED_PROMISE, reason=variant.refutation)
     if spent is None:
         return Guarantee(Kind.PRIVACY, Status.NONE, _NOTHING, reason="the recipe trains without a privacy mechanism")
-    if takes_r_unpaid(config):
+    noise = config.noise_layer
+    if noise is not None and noise.redistribution is RedistributionKind.TRAINING and variant.unpaid_shares:
         return Guarantee(Kind.PRIVACY, Status.REFUTED, _REFUTED_PROMISE, reason=_REFUTED_REASON)
     if config.seed is not None:
         return Guarantee(Kind.PRIVACY, Status.NONE, _NOTHING, reason="noise is reproducible from a known seed")
@@ -254,7 +256,7 @@ def privacy_guarantee(
         f"{guessing_words(spent.epsilon, spent.delta)}"
     )
     scaling = () if dataset.scaling is None else (_scaling_assumption(dataset.scaling.source),)
-    shares = () if config.noise_layer is None else (_redistribution_assumption(config.noise_layer),)
+    shares = () if noise is None else (_redistribution_assumption(noise),)
     own = () if own_network is None else (_OWN_NETWORK, *(OWN_NETWORK_ASSUMPTIONS[code] for code in own_network))
     status = permitted(claimed) if own_network or plugins else claimed
     outside = tuple(plugin.assumption for plugin in plugins) if status is Status.ASSUMED else ()
@@ -269,14 +271,6 @@ def privacy_guarantee(
         reason=reason,
         values=(("epsilon", spent.epsilon), ("epsilon_rdp", spent.epsilon_rdp), ("delta", spent.delta)),
     )
-
-
-def takes_r_unpaid(config: TrainConfig) -> bool:
-    """Whether r is computed from the training records and no privacy budget pays for it."""
-    noise = config.noise_layer
-    training = noise is not None and noise.redistribution is RedistributionKind.TRAINING
-    variant = config.spec.variant(config.variant)
-    return training and variant is not None and variant.unpaid_shares
 
 
 def _redistribution_assumption(noise: NoiseLayerConfig) -> str:

@@ -72,7 +72,7 @@ def run_network(config: ResolvedConfig, own: Own, dataset: Dataset) -> nn.Module
     network = build_run_network(settings, dataset.shape, len(dataset.classes), own.network_copy(config.model))
     if config.prior is Prior.FIGURES:
         start_from_prior(network, config.sigma)
-    if variant is not None and variant.prepare is not None:
+    if variant.prepare is not None:
         variant.prepare(network, config)
     return network
 
@@ -90,7 +90,7 @@ def constraint_of(config: ResolvedConfig, shape: tuple[int, ...]) -> Holds | Non
     It is a function of the weights alone: post-processing of the private steps, which costs no privacy.
     """
     variant, noise = config.spec.variant(config.variant), config.noise_layer
-    if variant is not None and variant.constraint is not None:
+    if variant.constraint is not None:
         return variant.constraint()
     if noise is None:
         return None
@@ -180,8 +180,8 @@ def gradient_source(
         batching = Batching(records, augmentation, ranks.smallest(rows), key)
         declared = {"sample_rate": config.sample_rate, "divisor": config.batch_size}
         plain = PlainGradients(model, recipe.record_loss(config), batching, **declared, ranks=ranks)
-        variant = recipe.variant(config.variant) if recipe.private else None
-        return plain if variant is None or variant.steps is None else variant.steps.source(config, plain, model, key)
+        steps = recipe.variant(config.variant).steps if recipe.private else None
+        return plain if steps is None else steps.source(config, plain, model, key)
     shapes = {name: value.detach() for name, value in trainable_parameters(model).items()}
     parameters = sum(value.numel() for value in shapes.values())
     execution = PrivateExecution(plan_of(config), key, ledger, records=len(records), parameters=parameters, device=device)
@@ -226,7 +226,6 @@ def _cut_for(ranks: Ranks, device: torch.device) -> int:
 
 def optimizer_of(config: ResolvedConfig, model: nn.Module) -> torch.optim.Optimizer:
     """What moves the weights of ``model``: SGD, unless the variant has another; its state is the checkpoint's."""
-    variant = config.spec.variant(config.variant)
-    if variant is not None and variant.steps is not None:
-        return variant.steps.optimizer(model, config.learning_rate)
+    if (other := config.spec.variant(config.variant).optimizer) is not None:
+        return other(model, config.learning_rate)
     return torch.optim.SGD(model.parameters(), lr=config.learning_rate, momentum=config.momentum)

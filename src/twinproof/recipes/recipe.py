@@ -97,35 +97,31 @@ class Shares(StrEnum):
 
 
 class CopySettings(Protocol):
-    """The settings that decide how copies of a record are made."""
+    """The settings that decide how copies of a record are made: ``copies`` noisy ones of deviation ``sigma`` (or, in a network
+    with a noise layer, of that layer's), beside the record itself unless ``originals`` is false.
+    """
 
     @property
-    def copies(self) -> int:
-        """Noisy copies beside the original."""
+    def copies(self) -> int: ...
 
     @property
-    def sigma(self) -> float:
-        """Noise of the copies, or of the noise layer."""
+    def sigma(self) -> float: ...
 
     @property
-    def originals(self) -> bool:
-        """Whether the network sees the record itself beside its noisy copies."""
+    def originals(self) -> bool: ...
 
 
 class RecordSettings(CopySettings, Protocol):
-    """The settings that decide what is done with the copies of one record."""
+    """The settings that decide what is done with the copies of one record; 1 / ``sample_rate`` steps make an epoch."""
 
     @property
-    def regulariser(self) -> RegulariserConfig | None:
-        """Weights of the recipe's own terms."""
+    def regulariser(self) -> RegulariserConfig | None: ...
 
     @property
-    def sample_rate(self) -> float:
-        """Share of the records in one step: its inverse is the number of steps in an epoch."""
+    def sample_rate(self) -> float: ...
 
     @property
-    def variant(self) -> str:
-        """``sound``, or a variant's name."""
+    def variant(self) -> str: ...
 
 
 SOUND = "sound"
@@ -144,7 +140,6 @@ class OwnSteps:
 
     source: Callable[[Any, PlainGradients, nn.Module, Key], GradientSource]
     check: Callable[[nn.Module], object]
-    optimizer: Callable[[nn.Module, float], optim.Optimizer]
 
 
 @dataclass(frozen=True)
@@ -173,6 +168,7 @@ class Variant:
     unpaid_shares: bool = False
     loss: RecordLoss | None = None
     steps: OwnSteps | None = None
+    optimizer: Callable[[nn.Module, float], optim.Optimizer] | None = None
     default_network: Callable[[tuple[int, ...]], str] | None = None
     network: Callable[[nn.Module, tuple[int, ...]], nn.Module] | None = None
     prepare: Callable[[nn.Module, Any], None] | None = None
@@ -185,10 +181,10 @@ def variants_of(recipe: str) -> list[str]:
     return [SOUND, *(name for of, _, name in known if of == recipe)]
 
 
-def find_variant(recipe: str, name: str) -> Variant | None:
-    """The variant of that name; None for ``sound``, which changes nothing."""
+def find_variant(recipe: str, name: str) -> Variant:
+    """The variant of that name; ``sound`` changes nothing, and its ``status`` is not asked: that is the recipe's."""
     if name == SOUND:
-        return None
+        return Variant(recipe, SOUND, Status.PROVEN)
     found: Variant | None = find(Group.VARIANTS, f"{recipe}.{name}", Variant)
     if found is None:
         others = [of for of, _, other in (known.rpartition(".") for known in names(Group.VARIANTS)) if other == name]
@@ -255,21 +251,18 @@ class Recipe:
     start: Start = Start()
     shares: Shares = Shares.GRADIENT
 
-    def variant(self, name: str) -> Variant | None:
-        """What the variant of that name changes; None for ``sound``."""
+    def variant(self, name: str) -> Variant:
+        """What the variant of that name changes."""
         return find_variant(self.name, name)
 
     def record_loss(self, settings: RecordSettings) -> RecordLoss:
         """The loss of one record under these settings."""
-        variant = self.variant(settings.variant)
-        if variant is not None and variant.loss is not None:
-            return variant.loss
-        return self.loss if self.loss_of is None else self.loss_of(settings)
+        other = self.variant(settings.variant).loss
+        return other or (self.loss if self.loss_of is None else self.loss_of(settings))
 
     def network_for(self, variant: str, shape: tuple[int, ...]) -> str:
         """The network of a run that asks for none."""
-        other = self.variant(variant)
-        return (self.start.network if other is None or other.default_network is None else other.default_network)(shape)
+        return (self.variant(variant).default_network or self.start.network)(shape)
 
     @property
     def regulariser(self) -> Mapping[str, Any] | None:
@@ -279,14 +272,13 @@ class Recipe:
 
     def counted(self, variant: str) -> bool:
         """Whether a plan counts the steps of this variant: a private recipe's, unless the variant makes its own gradients."""
-        other = self.variant(variant)
-        return self.private and (other is None or other.steps is None)
+        return self.private and self.variant(variant).steps is None
 
     def variant_status(self, name: str) -> Status:
         """What the variant of that name says about privacy, with the settings it comes with."""
-        variant = self.variant(name)
-        if variant is None or not self.private:
+        if name == SOUND or not self.private:
             return self.privacy_status if self.private else Status.NONE
+        variant = self.variant(name)
         shares = {**self.defaults.get("noise_layer", {}), **variant.defaults.get("noise_layer", {})}.get("redistribution")
         unpaid = variant.unpaid_shares and shares == RedistributionKind.TRAINING
         return Status.REFUTED if unpaid or variant.refutation else permitted(variant.status)

@@ -329,9 +329,8 @@ def _prepared(
     if resolved.noise_layer is not None:
         public_records(resolved, dataset, data_root)
         refuse_network(resolved, network)
-    variant = resolved.spec.variant(resolved.variant)
-    if variant is not None and variant.steps is not None:
-        variant.steps.check(network)
+    if (steps := resolved.spec.variant(resolved.variant).steps) is not None:
+        steps.check(network)
     if (constraint := constraint_of(resolved, dataset.shape)) is not None:
         constraint.apply(network)  # what it cannot hold is refused now
     tried, sections = None, {}

@@ -17,7 +17,7 @@ from twinproof.compute.ranks import ALONE, Ranks
 from twinproof.privacy.plan import PrivateExecution
 from twinproof.privacy.step_randomness import step_randomness
 from twinproof.training.passes import ONE_BY_ONE, Batching, Pass, PassMode
-from twinproof.training.per_example.paths import PerExamplePath, RecordLoss
+from twinproof.training.per_example.paths import PerExamplePath, RecordLoss, trainable_parameters
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -297,7 +297,7 @@ class PlainGradients(GradientSource):
     def gradient(self, step: int) -> dict[str, Tensor]:
         """Sum of the drawn records' gradients over the expected batch size."""
         indices = self._randomness.sample(step, announced=step + _AHEAD)
-        parameters = {name: value for name, value in self._model.named_parameters() if value.requires_grad}
+        parameters = trainable_parameters(self._model)
         sums = {name: torch.zeros_like(value) for name, value in parameters.items()}
         for number, batch in enumerate(self._batching.passes(indices)):
             copies = self._batching.copies(batch.inputs, step, number)

@@ -40,7 +40,8 @@ ADLM = Variant(
     deviations=_DEVIATIONS,
     unpaid_shares=True,
     loss=taylor_cross_entropy,
-    steps=OwnSteps(adlm.OneDraw, adlm.parts_for_noise, _adam),
+    steps=OwnSteps(adlm.OneDraw, adlm.parts_for_noise),
+    optimizer=_adam,
 )
 STOBATCH = Variant(
     "stobatch",
@@ -55,7 +56,8 @@ STOBATCH = Variant(
     section=("trainers", stobatch.TrainersConfig),
     deviations=_DEVIATIONS,
     unpaid_shares=True,
-    steps=OwnSteps(stobatch.published_source, stobatch.ends_of, _adam),
+    steps=OwnSteps(stobatch.published_source, stobatch.ends_of),
+    optimizer=_adam,
     default_network=lambda shape: stobatch_network(shape, _SMALLEST_SIDE),
     network=stobatch.published_network,
     prepare=stobatch.prepare,
