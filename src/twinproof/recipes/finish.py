@@ -239,7 +239,7 @@ def privacy_guarantee(
         variant gives ``published``. A code of ``own_network``, or one of ``plugins``, turns ``proven`` into ``assumed``.
     """
     variant = config.spec.variant(config.variant)
-    claimed = privacy_status(config.spec) if variant.name == SOUND else permitted(variant.status)
+    claimed = privacy_status(config.spec) if config.variant == SOUND else permitted(variant.status)
     if variant.refutation:
         return Guarantee(Kind.PRIVACY, Status.REFUTED, _REFUTED_PROMISE, reason=variant.refutation)
     if spent is None:
