@@ -67,15 +67,7 @@ def test_all_problems_are_told_at_once() -> None:
     }
     with pytest.raises(ConfigError) as caught:
         parse_train_config(wrong)
-    keys = {
-        "data.source",
-        "data.public_fraction",
-        "data.ranges",
-        "clip_norm",
-        "batch_size",
-        "momentum",
-        "performance.device",
-    }
+    keys = {"data.source", "data.public_fraction", "data.ranges", "clip_norm", "batch_size", "momentum", "performance.device"}
     assert set(caught.value.where.split(", ")) == keys
     assert all(f"{key}: " in caught.value.wanted for key in keys)
     assert "7 settings" in caught.value.what

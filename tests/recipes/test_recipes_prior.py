@@ -103,12 +103,7 @@ def test_the_house_recipe_alone_starts_from_it_unasked() -> None:
 
 @pytest.mark.parametrize(
     ("shape", "changes"),
-    [
-        (LARGE, {"width": 1}),
-        (LARGE, {"model": "scatter-cnn"}),
-        ((3, 20, 20), {}),
-        ((1, SIDE, SIDE), {"model": None}),
-    ],
+    [(LARGE, {"width": 1}), (LARGE, {"model": "scatter-cnn"}), ((3, 20, 20), {}), ((1, SIDE, SIDE), {"model": None})],
     ids=str,
 )
 def test_asked_for_where_there_is_none_it_is_one_clear_error(

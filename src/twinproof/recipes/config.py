@@ -18,14 +18,7 @@ from twinproof.layers.noise import Place
 from twinproof.layers.noise_placement import BOTH_PLACES
 from twinproof.privacy.plan import ClipRule
 from twinproof.recipes.noise_layer import LARGEST_SIGMA, NoiseLayerConfig, check_noise_layer
-from twinproof.recipes.recipe import (
-    SOUND,
-    Recipe,
-    RegulariserConfig,
-    check_regulariser,
-    find_variant,
-    variants_with_section,
-)
+from twinproof.recipes.recipe import SOUND, Recipe, RegulariserConfig, check_regulariser, find_variant, variants_with_section
 from twinproof.recipes.registry import RECIPES, find_recipe
 from twinproof.runs.run import FORMER_FRACTION
 from twinproof.training.loop import Schedule

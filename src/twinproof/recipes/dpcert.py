@@ -126,10 +126,7 @@ DPCERT_SMOOTHADV = private_smoothing(
     paper="DP-SmoothAdv of DP-CERT (Augment then Smooth, TMLR 2024); Salman et al., NeurIPS 2019",
     # The ascent needs the record itself to stay in its range; where the original is not wanted, it is dropped afterwards.
     augmentation=lambda settings: GaussianCopies(settings.copies, settings.sigma),
-    defaults={
-        "copies": 2,
-        "regulariser": {"radius": 0.25, "attack_steps": 2, "warm_up_epochs": 10, "weight": 0.0, "eta": 0.0},
-    },
+    defaults={"copies": 2, "regulariser": {"radius": 0.25, "attack_steps": 2, "warm_up_epochs": 10, "weight": 0.0, "eta": 0.0}},
     loss_of=consistent_loss,
     ascent=_ascent,
     noisy=NoisyCopies(1),

@@ -193,12 +193,7 @@ def gradient_source(
 
 
 def pass_records(
-    config: ResolvedConfig,
-    dataset: Dataset,
-    model: nn.Module,
-    path: PerExamplePath,
-    device: torch.device,
-    ranks: Ranks = ALONE,
+    config: ResolvedConfig, dataset: Dataset, model: nn.Module, path: PerExamplePath, device: torch.device, ranks: Ranks = ALONE
 ) -> int:
     """How many records a pass of this rank's would hold; the ranks then agree on the smallest."""
     copies, rows = config.spec.augmentation(config).copies, _MOST_ROWS

@@ -204,12 +204,7 @@ def _optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> di
 
 
 def load_checkpoint(
-    private: Path,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    *,
-    binding: str,
-    average: WeightAverage | None = None,
+    private: Path, model: nn.Module, optimizer: torch.optim.Optimizer, *, binding: str, average: WeightAverage | None = None
 ) -> int:
     """Restores the last checkpoint and returns its step; 0, and nothing changed, where there is none yet."""
     path = private / CHECKPOINT_FILE

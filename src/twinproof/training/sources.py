@@ -124,8 +124,7 @@ class DeviceStepSums(StepSums):
         self._flat = torch.zeros(sum(sizes), dtype=torch.float64, device=device)
         parts = zip(shapes.items(), torch.split(self._flat, sizes), strict=True)
         self._total = ClippedSums(
-            {name: part.view(value.shape) for (name, value), part in parts},
-            torch.zeros(2, dtype=torch.int64, device=device),
+            {name: part.view(value.shape) for (name, value), part in parts}, torch.zeros(2, dtype=torch.int64, device=device)
         )
         self._add = Captured(self._added, device, [self._generator])
 

@@ -277,10 +277,7 @@ def batch_second(lin: nn.Linear, rows: Tensor) -> Tensor:
 
 @pytest.mark.parametrize(
     ("function", "shape", "match"),
-    [
-        (changed_input, (4,), r"changed in place[\s\S]*lin"),
-        (batch_second, (5, 4), "first axis does not count"),
-    ],
+    [(changed_input, (4,), r"changed in place[\s\S]*lin"), (batch_second, (5, 4), "first axis does not count")],
 )
 def test_what_the_fast_path_cannot_follow_is_refused(
     function: Callable[[nn.Linear, Tensor], Tensor], shape: tuple[int, ...], match: str
