@@ -83,7 +83,7 @@ def may_start_from_prior(config: TrainConfig) -> bool:
     if config.prior is not None:
         return config.prior is Prior.FIGURES
     has_some = config.model in (None, PRIOR_NETWORK) and config.width == PRIOR_WIDTH
-    return find_recipe(config.recipe).starts_from_prior and has_some
+    return find_recipe(config.recipe).start.from_prior and has_some
 
 
 _FORMER_SHARE = 0.2

@@ -19,8 +19,8 @@ def recipes(as_json: Json = False) -> None:
 
     Example: twinproof recipes
     """
+    from twinproof.recipes.recipe import PUBLISHED, variants_of
     from twinproof.recipes.registry import all_recipes, privacy_status
-    from twinproof.recipes.variant import PUBLISHED, variants_of
 
     if as_json:
         rows = [
@@ -52,7 +52,7 @@ def recipes(as_json: Json = False) -> None:
 
 def _notes(recipe: Recipe) -> str:
     """What its variants promise, where that is not what the line on privacy says."""
-    from twinproof.recipes.variant import variants_of
+    from twinproof.recipes.recipe import variants_of
 
     others = {name: recipe.variant_status(name) for name in variants_of(recipe.name)[1:]}
     return "".join(f" (privacy of {name}: {status})" for name, status in others.items() if status is not recipe.privacy_status)
