@@ -99,12 +99,10 @@ class MethodOfPaper:
 
     @property
     def kind(self) -> str:
-        """The look of its lines: that of what does not hold, or that of any other method."""
         return "paper" if self.published else "plain"
 
     @property
     def decided(self) -> frozenset[str]:
-        """Settings that are left to the recipe."""
         if not self.own:
             return frozenset()
         recipe = find_recipe(self.recipe)
@@ -188,7 +186,6 @@ def _measurement(method: MethodOfPaper, setup: Setup, options: Options) -> Under
 
 
 def promised(method: MethodOfPaper) -> Status:
-    """The status of privacy that a method's label claims."""
     if method.published:
         return Status.REFUTED
     return Status.PROVEN if method.private else Status.NONE

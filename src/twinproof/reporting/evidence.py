@@ -78,17 +78,14 @@ class Certification:
 
     @property
     def words(self) -> RadiusWords:
-        """What its radii may be called."""
         return RadiusWords.of(self.settings.method.norm if self.settings else "l2", self.guarantee.status, self.undone)
 
     @property
     def promised(self) -> bool:
-        """Whether its radii are shown as a promise."""
         return promised(self.guarantee, self.undone)
 
     @property
     def target(self) -> float | None:
-        """The radius at which drawing stopped."""
         return self.settings.sampling.target_radius if self.settings else None
 
     @property
@@ -114,7 +111,6 @@ class Certification:
         return certified_curve(self.certificates, radii)
 
     def table(self) -> list[tuple[float, Interval]]:
-        """Certified accuracy at a few round radii."""
         return certified_curve(self.certificates, table_radii(self.decided_end))
 
     def radius_counts(self) -> RadiusCounts:
@@ -131,7 +127,6 @@ class Certification:
 
 
 def section(record: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """The mapping at ``key``, empty where there is none (a null, an older file)."""
     value = record.get(key)
     return value if isinstance(value, Mapping) else {}
 

@@ -32,12 +32,10 @@ def up(value: float | None, digits: int = 3) -> str:
 
 
 def file_down(value: float) -> float:
-    """A radius for a file: six places, rounded down."""
     return float(down(value, RADIUS_DIGITS))
 
 
 def file_up(value: float) -> float:
-    """An epsilon for a file: six places, rounded up."""
     return float(up(value, RADIUS_DIGITS))
 
 
@@ -52,12 +50,10 @@ def percent_up(share: float, digits: int = 1) -> str:
 
 
 def percent_range(interval: Interval) -> str:
-    """The ends of an interval of shares, rounded outwards."""
     return f"{down(100 * interval.low, 1)} – {percent_up(interval.high)}"
 
 
 def radius_range(interval: Interval) -> str:
-    """The ends of an interval of radii, rounded outwards."""
     return f"{down(interval.low)} – {up(interval.high)}"
 
 
@@ -82,7 +78,6 @@ def setting(value: object) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time span in seconds, minutes or hours."""
     if seconds < 120:
         return f"{seconds:.1f} s"
     return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

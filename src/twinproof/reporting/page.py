@@ -49,7 +49,6 @@ def progress_shown(facts: RunFacts) -> list[Progress]:
 
 
 def render(template: str, **values: object) -> str:
-    """A template with its values."""
     return _environment().get_template(template).render(policy=_POLICY, **values)
 
 

@@ -141,7 +141,6 @@ def bytes_of_row(model: nn.Module, row: Tensor) -> int:
 
 
 def in_batches(examples: int, batch_size: int) -> Iterator[slice]:
-    """Consecutive rows, ``batch_size`` at a time."""
     return (slice(start, min(start + batch_size, examples)) for start in range(0, examples, batch_size))
 
 

@@ -54,7 +54,6 @@ class OneDraw(GradientSource):
         self._slope = scale * self._draw("printed: output layer", tuple(last.weight.shape)).to(last.weight)
 
     def gradient(self, step: int) -> dict[str, Tensor]:
-        """See :class:`GradientSource`."""
         if step == 0:
             self._disturb()
         with silenced(self._model):

@@ -51,7 +51,6 @@ class Part:
     workers: int = 1
 
     def of(self, rows: Tensor) -> Tensor:
-        """This worker's rows: all of them where it is the only one."""
         return torch.tensor_split(rows, self.workers)[self.number]
 
 
@@ -272,7 +271,6 @@ class PublishedStoBatch(GradientSource):
         self._workers = training.trainers.workers(ranks.world, training.batch)
 
     def gradient(self, step: int) -> dict[str, Tensor]:
-        """See :class:`GradientSource`."""
         trainers = self._training.trainers
         turns = trainers.turns(self._batches, step, self._key)
         pieces = [(turn, Part(number, self._workers)) for turn in turns for number in range(self._workers)]
