@@ -69,7 +69,7 @@ def drawn(lesson: Lesson, device: torch.device) -> tuple[Tensor, Tensor]:
     figures = Figures(lesson.figures, SIDE, seed=lesson.seed, device=device, drawn=lesson.drawn, bold=lesson.bold)
     generator = torch.Generator(device).manual_seed(lesson.seed)
     labels = torch.arange(lesson.images, device=device) % lesson.figures
-    parts = [(255 * figures.draw(some, generator)).round().to(torch.uint8) for some in labels.split(_AT_A_TIME)]
+    parts = [(255 * figures.draw(some, generator)).round().to(torch.uint8) for some in torch.split(labels, _AT_A_TIME)]
     return torch.cat(parts), labels
 
 

@@ -32,10 +32,10 @@ from twinproof.layers.noise_placement import BOTH_PLACES, RedistributionKind
 from twinproof.privacy.accounting import Spending
 from twinproof.privacy.linear_maps import Norm
 from twinproof.recipes.config import TrainConfig, parse_train_config
-from twinproof.recipes.guarantees import OWN_NETWORK_ASSUMPTIONS, not_yet_certified, privacy_guarantee
+from twinproof.recipes.finish import OWN_NETWORK_ASSUMPTIONS, not_yet_certified, privacy_guarantee
 from twinproof.recipes.interval import IntervalConfig
+from twinproof.recipes.recipe import variants_of
 from twinproof.recipes.registry import RECIPES
-from twinproof.recipes.variant import variants_of
 from twinproof.runs.records import AUDITS, Look
 from twinproof.runs.work import Place as Work
 from twinproof_papers.published.stobatch import TrainersConfig

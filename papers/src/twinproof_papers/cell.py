@@ -83,7 +83,7 @@ def may_start_from_prior(config: TrainConfig) -> bool:
     if config.prior is not None:
         return config.prior is Prior.FIGURES
     for_noise = config.model in (None, PRIOR_NETWORK) and config.width == PRIOR_WIDTH
-    return find_recipe(config.recipe).starts_from_prior and (for_noise or config.model in PRIOR_SIZES)
+    return find_recipe(config.recipe).start.from_prior and (for_noise or config.model in PRIOR_SIZES)
 
 
 _FORMER_SHARE = 0.2

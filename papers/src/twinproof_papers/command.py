@@ -11,7 +11,9 @@ from twinproof.cli.output import DataRoot, Device, Json, print_json
 from twinproof.cli.ranks import bars_of, launched_ranks
 from twinproof.errors import ConfigError
 from twinproof_papers.catalogue import all_experiments
+from twinproof_papers.experiment import Options
 from twinproof_papers.reproduce import PAGE, PICTURE, Reproduced
+from twinproof_papers.reproduce import reproduce as make
 from twinproof_papers.results_file import FILE
 
 
@@ -53,9 +55,6 @@ def reproduce(
             raise ConfigError(
                 "nothing to reproduce was named", where="NAME", got="no name", wanted="a table or figure", fix="see --list"
             )
-        from twinproof_papers.experiment import Options
-        from twinproof_papers.reproduce import reproduce as make
-
         options = Options(seeds, limit, epochs, quick, device or "auto", data_root, processes, rows)
         with bars_of(ranks) as bars:
             made = make(name, out, options, overwrite=overwrite, progress=bars, ranks=ranks)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 
 from twinproof.files import write_atomic
 from twinproof_papers.findings import Line, Panel
@@ -172,8 +173,6 @@ def _draw(axes: Axes, panel: Panel, reds: Mapping[int, str]) -> None:
     axes.set_ylabel(panel.y_label, fontsize=7.5)
     axes.set_ylim(*y_range(panel))
     if panel.logarithmic:
-        from matplotlib.ticker import NullLocator
-
         places = sorted({place for line in panel.lines for place in line.places})
         axes.set_xscale("log")
         axes.set_xticks(places, [f"{place:g}" for place in places])

@@ -140,10 +140,12 @@ class SmoothedClassifier:
 
     @property
     def levels(self) -> int:
+        """Stored levels of the inputs."""
         return self.site.levels
 
     @property
     def norm(self) -> str:
+        """The norm of the radii."""
         return self.method.norm
 
     @property
@@ -153,6 +155,7 @@ class SmoothedClassifier:
 
     @property
     def bound(self) -> RobustnessBound:
+        """The robustness bound for the law of the noise."""
         return find_bound(self.method.bound, self.noise.law)
 
     def base_for(self, inputs: Tensor | NDArray[Any], sampling: Sampling, *, form: str | None = None) -> BaseClassifier:

@@ -6,9 +6,8 @@ import typer
 
 from twinproof.cli.output import DataRoot, Json, print_json, print_rows
 from twinproof.data.load import describe_sources
-from twinproof.recipes.recipe import Recipe
+from twinproof.recipes.recipe import PUBLISHED, Recipe, variants_of
 from twinproof.recipes.registry import all_recipes, privacy_status
-from twinproof.recipes.variant import PUBLISHED, variants_of
 
 
 def recipes(as_json: Json = False) -> None:

@@ -31,10 +31,9 @@ def settings(
     rows.sort(key=lambda row: row["name"].partition(".")[0] not in ("data", "recipe", "variant"))
     if recipe is not None:
         spec = find_recipe(recipe)
-        own = _flat({"recipe": spec.name, **spec.defaults})
-        rows = [
-            {**row, "default": own.get(row["name"], row["default"])} for row in rows if _reads(spec.defaults, row["name"], own)
-        ]
+        defaults = spec.plain_defaults
+        own = _flat({"recipe": spec.name, **defaults})
+        rows = [{**row, "default": own.get(row["name"], row["default"])} for row in rows if _reads(defaults, row["name"], own)]
     if as_json:
         print_json({"recipe": recipe, "settings": rows})
         return

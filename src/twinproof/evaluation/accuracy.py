@@ -17,7 +17,7 @@ from scipy.special import betaincinv
 from torch.nn.functional import cross_entropy
 
 from twinproof import checks
-from twinproof.compute.seeds import own_generators
+from twinproof.compute.devices import own_generators
 from twinproof.errors import DataError
 from twinproof.guarantee import round_down, round_up
 from twinproof.layers.module_state import evaluation_mode

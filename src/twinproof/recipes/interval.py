@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from twinproof.guarantee import Status
 from twinproof.layers.interval import begin_for_bounds, interval_network
-from twinproof.recipes.recipe import Recipe, RecordSettings
+from twinproof.recipes.recipe import Recipe, RecordSettings, Start
 from twinproof.training.interval import Growth, IntervalView, interval_loss
 from twinproof.training.passes import Repeats
 
@@ -68,14 +68,15 @@ INTERVAL = Recipe(
         "learning_rate": 8.0,
         "epochs": 54.6,  # 800 steps at the batch size below
         "schedule": "cosine",
-        SECTION: IntervalConfig().model_dump(),
+        SECTION: IntervalConfig(),
     },
     ascent=growth_of,
     view=IntervalView,
-    section=(SECTION, IntervalConfig),
-    network=interval_network,
-    initialise=begin_for_bounds,
-    starts_from_prior=True,
-    prior_level=lambda settings: interval_settings(settings).size,
-    batches_per_epoch=14.65,  # 4,096 of MNIST's 60,000 records
+    start=Start(
+        network=interval_network,
+        from_prior=True,
+        initialise=begin_for_bounds,
+        prior_level=lambda settings: interval_settings(settings).size,
+        batches_per_epoch=14.65,  # 4,096 of MNIST's 60,000 records
+    ),
 )

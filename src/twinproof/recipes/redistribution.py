@@ -76,14 +76,10 @@ def public_records(config: ResolvedConfig, dataset: Dataset, data_root: Path | N
 
 
 def refuse_network(config: ResolvedConfig, network: nn.Module) -> None:
-    """Refuses a network for which shares, or the steps of the published variant, cannot be computed."""
-    recipe = config.spec
-    split = split_at_noise(network) if recipe.shares is Shares.RELEVANCE else None
+    """Refuses a network for which shares cannot be computed."""
+    split = split_at_noise(network) if config.spec.shares is Shares.RELEVANCE else None
     if split is not None and isinstance(split.noise.spread, FixedSpread):
         layers_with_rules(split.after)
-    variant = recipe.variant(config.variant)
-    if variant is not None and variant.check is not None:
-        variant.check(network)
 
 
 def redistribute(

@@ -39,10 +39,9 @@ def redistribution_plan(config: ResolvedConfig) -> Plan | None:
     privacy is refuted.
     """
     noise = config.noise_layer
-    if noise is None or noise.redistribution is not RedistributionKind.TRAINING or not config.spec.private:
+    if noise is None or noise.redistribution is not RedistributionKind.TRAINING:
         return None
-    variant = config.spec.variant(config.variant)
-    if variant is not None and variant.unpaid_shares:
+    if not config.spec.private or config.spec.variant(config.variant).unpaid_shares:
         return None
     return Plan(
         sample_rate=1.0,
@@ -65,7 +64,7 @@ def resolve(config: TrainConfig, dataset: Dataset) -> ResolvedConfig:
     check_settings(config)
     records = config.records if config.records is not None else len(dataset.train)
     recipe = config.spec
-    batch_size = config.batch_size or min(records, max(_LEAST_BATCH, round(records / recipe.batches_per_epoch)))
+    batch_size = config.batch_size or min(records, max(_LEAST_BATCH, round(records / recipe.start.batches_per_epoch)))
     if batch_size > records:
         raise ConfigError(
             "the batch is larger than the data set",
@@ -78,8 +77,7 @@ def resolve(config: TrainConfig, dataset: Dataset) -> ResolvedConfig:
     model = config.model or recipe.network_for(config.variant, dataset.shape)
     noise_layer, sigma = None, config.sigma or DEFAULT_SIGMA
     if config.noise_layer is not None:
-        variant = recipe.variant(config.variant)
-        noise_layer, sigma = settled_noise(config.noise_layer, dataset.shape, None if variant is None else variant.deviations)
+        noise_layer, sigma = settled_noise(config.noise_layer, dataset.shape, recipe.variant(config.variant).deviations)
     settled = {
         "noise_layer": noise_layer,
         "sigma": sigma,
@@ -160,7 +158,7 @@ def _prior(config: TrainConfig, model: str, shape: tuple[int, ...]) -> Prior:
             else f"{PRIOR_NETWORK} of width {PRIOR_WIDTH}, for images of one channel",
             fix=f"leave prior out, or use model={PRIOR_NETWORK} and width={PRIOR_WIDTH}",
         )
-    return config.prior or (Prior.FIGURES if available and config.spec.starts_from_prior else Prior.NONE)
+    return config.prior or (Prior.FIGURES if available and config.spec.start.from_prior else Prior.NONE)
 
 
 def _check_delta(delta: float, records: int) -> None:

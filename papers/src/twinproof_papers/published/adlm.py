@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from twinproof import checks
-from twinproof.compute.seeds import seed_generator
+from twinproof.compute.devices import seed_generator
 from twinproof.errors import ModelError
 from twinproof.keys import Key
 from twinproof.layers.noise import NoiseLayer, laplace_from_uniform, silenced

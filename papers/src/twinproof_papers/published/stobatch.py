@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.func import vmap
 from torch.nn.functional import cross_entropy
 
+from twinproof.compute.devices import seed_generator
 from twinproof.compute.ranks import ALONE, Ranks
-from twinproof.compute.seeds import seed_generator
 from twinproof.errors import ConfigError, ModelError
 from twinproof.keys import Key
 from twinproof.layers.fixed_draws import PSI, fixed_draws_of, with_fixed_draws

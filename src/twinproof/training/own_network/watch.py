@@ -68,7 +68,6 @@ class WatchedPath(OuterPath):
         self.inner.begin(step, key)
 
     def gradients(self, inputs: Tensor, labels: Tensor) -> RecordGradients:
-        """See :class:`PerExamplePath`."""
         if not self._due or inputs.shape[0] == 0:
             return self.inner.gradients(inputs, labels)
         self._due = False
