@@ -185,24 +185,24 @@ class IntervalNetwork:
     @classmethod
     def of(cls, network: nn.Module, shape: Sequence[int]) -> IntervalNetwork:
         """``network``, made of ``Sequential``, for inputs of ``shape``; an error names the first layer without bounds."""
-        parts = list(_in_order(network, ""))
-        layers = [_layer_of(path, module) for path, module in parts]
-        weight = next(iter(network.parameters()), torch.zeros(0))
+        weight = next(network.parameters(), torch.zeros(0))
         zero = torch.zeros(1, *shape, dtype=torch.float64, device=weight.device)
-        box, most = Box(zero, zero), 0
-        for (path, module), layer in zip(parts, layers, strict=True):
+        box, most, path = Box(zero, zero), 8 * zero.numel(), ""
+        layers: list[Layer] = []
+        for path, module in _in_order(network, ""):
+            layers.append(_layer_of(path, module))
             try:
-                most = max(most, layer.numbers(box))
-                box = layer.bound(box)
+                most = max(most, layers[-1].numbers(box))
+                box = layers[-1].bound(box)
             except (RuntimeError, ValueError, IndexError) as error:
                 got = f"{type(module).__name__} on inputs of shape {tuple(box.low.shape[1:])}: {error}"
                 raise _unbounded(path, got) from error
         if box.low.ndim != 2 or box.low.shape[1] < 2 or len(box.low) != 1:
-            raise _unbounded(parts[-1][0], f"outputs of shape {tuple(box.low.shape[1:])} instead of two or more classes")
-        last = layers.pop() if isinstance(layers[-1], Sums) else None
-        classes = int(box.low.shape[1])
-        compared = 2 * classes * last.terms if isinstance(last, Sums) else 0
-        return cls(tuple(layers), last if isinstance(last, Sums) else None, classes, most + compared)
+            raise _unbounded(path, f"outputs of shape {tuple(box.low.shape[1:])} instead of two or more classes")
+        classes, last = int(box.low.shape[1]), layers[-1] if layers else None
+        if not isinstance(last, Sums):
+            return cls(tuple(layers), None, classes, most)
+        return cls(tuple(layers[:-1]), last, classes, most + 2 * classes * last.terms)
 
     def boxes(self, box: Box) -> Iterator[Box]:
         """``box``, and where the outputs of each layer lie."""

@@ -211,8 +211,6 @@ class Sums:
 
     def products(self, x: Tensor, weight: Tensor) -> Tensor:
         """``weight`` times each patch of ``x``, in the shape of the layer's output."""
-        if x.ndim != 2 + self.axes:
-            raise ValueError("another number of axes")
         if self.windows is None:
             return x @ weight[0]
         maps = x if self.axes == 2 else x.unsqueeze(2)
@@ -243,8 +241,8 @@ class Sums:
 
     def numbers(self, box: Box) -> int:
         """Patches of centre, radius and reach."""
-        if self.windows is None:
-            return 6 * (box.low.numel() + len(box.low) * self.weight.shape[2])
-        sizes = self.windows.sizes(*([1] * (2 - self.axes) + list(box.low.shape[2:])))
-        places = len(box.low) * math.prod(sizes)
-        return 4 * places * (self.weight.shape[0] * self.terms + self.bias.numel())
+        sizes = box.low.shape[2:]
+        if len(sizes) != self.axes:
+            raise ValueError(f"{len(sizes)} axes instead of {self.axes} behind the first")
+        places = 1 if self.windows is None else math.prod(self.windows.sizes(*(1,) * (2 - self.axes), *sizes))
+        return 4 * len(box.low) * places * (self.weight.shape[0] * self.terms + self.bias.numel())
