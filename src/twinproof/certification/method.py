@@ -18,7 +18,7 @@ from twinproof.certification.confidence import CONFIDENCE_NAMES, RunnerUp, check
 from twinproof.errors import ConfigError, RunError
 from twinproof.privacy.linear_maps import Norm
 from twinproof.runs.layout import COMPLETE
-from twinproof.runs.reading import Count, Length, Radius
+from twinproof.runs.reading import Count, Length, Radius, read_json
 from twinproof.runs.records import (
     CERTIFICATES,
     Certificate,
@@ -250,6 +250,16 @@ class CertificateSettings(WorkSettings):
         return self.largest_radius if target is None else min(target, self.largest_radius)
 
 
+INTERVAL = "interval"
+"""The bound of certificates that need no draws, and the name of the recipe that trains for it."""
+
+
+def is_interval(path: Path) -> bool:
+    """Whether a ``certificates.json`` is one of interval bounds."""
+    method = read_json(path).record.get("method")
+    return isinstance(method, dict) and method.get("bound") == INTERVAL
+
+
 def read_certificate_settings(path: Path) -> CertificateSettings:
     """The content of a ``certificates.json`` of any format."""
     nested = {"method": METHOD, "sampling": SAMPLING, "noise": NOISE, "network": NETWORK, "made": MADE}
@@ -280,7 +290,8 @@ class Certification:
 
 
 def certifications(root: str | Path) -> dict[str, Certification]:
-    found = evidence(Path(root), CERTIFICATES)
+    """Those of a run by randomized smoothing; ``interval_run`` has the deterministic ones."""
+    found = {name: path for name, path in evidence(Path(root), CERTIFICATES).items() if not is_interval(path)}
     return {name: Certification(name, path, read_certificate_settings(path)) for name, path in found.items()}
 
 
