@@ -100,6 +100,13 @@ def test_radii_that_are_too_long_are_refuted(root: Path, call: Any) -> None:
     assert all(one["distance"] <= 0.5 + 1e-6 and one["answer"] != one["prediction"] for one in answer["flips"])
 
 
+def test_an_attack_on_the_smoothed_classifier_names_the_audit_instead(root: Path, call: Any) -> None:
+    call("certify", root, *INTERVAL)
+    ended = call("attack", root, "--certificates", "linf-interval", "--device", "cpu", "--limit", "4", "--json")
+    assert ended.code == 2
+    assert "twinproof audit" in ended.json()["error"]["fix"]
+
+
 @pytest.mark.parametrize("options", [("--votes", "100"), ("--draws", "4"), ("--name", "x"), ("--overwrite",)])
 def test_options_of_other_audits_are_refused(root: Path, call: Any, options: tuple[str, ...]) -> None:
     call("certify", root, *INTERVAL)
