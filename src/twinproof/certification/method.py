@@ -299,6 +299,14 @@ def find_certification(root: str | Path, *, name: str | None = None, norm: str |
     """The certification called ``name``; without one that of ``norm``, or the only one there is; None where there is none."""
     found = certifications(root)
     if name is not None:
+        if name not in found and name in evidence(Path(root), CERTIFICATES):
+            raise RunError(
+                "certificates by interval bounds are about the network itself, not about its smoothed classifier",
+                where=str(root),
+                got=name,
+                wanted=", ".join(found) or "certificates by randomized smoothing",
+                fix=f"twinproof audit {root} --certificates {name}, which attacks the network at every radius",
+            )
         if name not in found:
             raise RunError(
                 "this run has no certificates of that name",

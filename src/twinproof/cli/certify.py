@@ -13,7 +13,7 @@ from twinproof.certification.interval_run import IntervalCertifiedRun, certify_i
 from twinproof.certification.method import INTERVAL, PLAIN, Method, Sampling, default_confidence
 from twinproof.certification.run import CertifiedRun
 from twinproof.checks import not_negative
-from twinproof.cli.output import DataPlace, DataRoot, Device, Json, Name, Overwrite, RunPath, print_json
+from twinproof.cli.output import DataPlace, DataRoot, Device, Json, Name, Overwrite, RunPath, given_options, print_json
 from twinproof.cli.ranks import bars_of, launched_ranks
 from twinproof.cli.summaries import certified_answer, interval_answer, show_certified, show_intervals
 from twinproof.errors import ConfigError
@@ -127,9 +127,7 @@ def _radius(value: float) -> float:
 
 def _refuse_smoothing(context: typer.Context, norm: str | None) -> None:
     """Options that say something of draws, and norms that interval bounds are not in."""
-    sources = {one: context.get_parameter_source(one) for one in _OF_SMOOTHING}
-    given = [f"--{one.replace('_', '-')}" for one, source in sources.items() if source is not None and source.name != "DEFAULT"]
-    if given:
+    if given := given_options(context, _OF_SMOOTHING):
         raise ConfigError(
             "interval bounds draw nothing, so that these options have no meaning",
             where="bound",
