@@ -25,8 +25,8 @@ from twinproof_verify.sentences import OWN_NETWORK_CODES, own_network_codes, rep
 
 PRIOR_SHA256 = {
     "gelu-cnn": "d67589bc92a269ea452aca5a1d9c88cc736ea792f79b45443b5df1f25caff108",
-    "interval-cnn": "",
-    "contrast-cnn": "",
+    "interval-cnn": "58d6255ce27752f480568c5c94466fd1cd4be579555fb57de5015a673f063e13",
+    "contrast-cnn": "58d6255ce27752f480568c5c94466fd1cd4be579555fb57de5015a673f063e13",
 }
 """The digest of the weights that a run may start from: those of the library of this version."""
 
