@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from interval_oracles import LEVELS, stored_inputs
-from test_interval_verifier import begun_for_bounds, flat, verifiers
+from interval_verifiers import begun_for_bounds, flat, verifiers
 from torch import nn
 
 from twinproof.certification.interval import STEPS, IntervalNetwork
