@@ -32,7 +32,7 @@ def _column(rng: np.random.Generator, size: int) -> Array:
 def _exact_margin(network: Network, stored: list[int], size: Fraction, answer: int) -> Fraction:
     """The smallest bound on a difference of outputs, in fractions."""
     first = network.layers[0]
-    assert first is not None
+    assert not isinstance(first, str)
     low = [max(Fraction(0), Fraction(k, LEVELS) - size) for k in stored]
     high = [min(Fraction(1), Fraction(k, LEVELS) + size) for k in stored]
     ends = []

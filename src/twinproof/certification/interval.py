@@ -21,6 +21,7 @@ from twinproof.certification.interval_layers import (
     Box,
     Layer,
     Monotone,
+    Ramp,
     Sums,
     Windows,
     ball,
@@ -30,6 +31,7 @@ from twinproof.certification.interval_layers import (
     underflow,
 )
 from twinproof.errors import ModelError
+from twinproof.layers.interval import Contrast
 
 STEPS = 2**20
 """Radii are multiples of 1 / STEPS, from 0 to 1, the whole range of an input."""
@@ -129,6 +131,7 @@ _LAYERS: dict[type[nn.Module], Callable[[Any], Layer]] = {
     nn.Conv2d: _convolution,
     nn.ReLU: lambda module: Monotone(_relu),
     nn.Flatten: Monotone,
+    Contrast: lambda module: Ramp(lambda x: (x - 0.5) * module.slope + 0.5),
     nn.AvgPool1d: _average,
     nn.AvgPool2d: _average,
     nn.AdaptiveAvgPool1d: _adaptive_average,

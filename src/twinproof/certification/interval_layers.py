@@ -124,6 +124,24 @@ class Monotone:
 
 
 @dataclass(frozen=True, eq=False)
+class Ramp:
+    """A rising line cut to [0, 1], one rounding off where it is not cut: ``line`` is evaluated exactly enough in float64.
+
+    Cut ends stay where they are: only what lies within a rounding of them moves.
+    """
+
+    line: Callable[[Tensor], Tensor]
+
+    def bound(self, box: Box) -> Box:
+        """Of the ends, rounded outwards before they are cut."""
+        return Box((self.line(box.low) - UNIT32).clamp(0, 1), (self.line(box.high) + UNIT32).clamp(0, 1))
+
+    def numbers(self, box: Box) -> int:
+        """Both ends."""
+        return 4 * box.low.numel()
+
+
+@dataclass(frozen=True, eq=False)
 class Average:
     """The mean over windows; ``terms`` says of how many numbers, from the sizes of the map's axes."""
 

@@ -12,7 +12,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from twinproof_verify.evidence import Tensors, raw_tensors
-from twinproof_verify.interval import Network, network_of
+from twinproof_verify.interval import RELU, Network, network_of
 from twinproof_verify.layers import First
 
 
@@ -24,13 +24,13 @@ def tensors_of(network: nn.Module) -> Tensors:
 
 def verifiers(network: nn.Sequential, shape: tuple[int, ...]) -> Network:
     """The verifier's network, described layer by layer as its table does."""
-    parts: list[First | None] = []
+    parts: list[First | str] = []
     for name, module in network.named_children():
         if isinstance(module, nn.Conv1d | nn.Conv2d):
             padding = module.padding if isinstance(module.padding, str) else tuple(module.padding)
             parts.append(First(name, tuple(module.stride), padding, tuple(module.dilation), module.groups))
         elif not isinstance(module, nn.Flatten):
-            parts.append(First(name) if isinstance(module, nn.Linear) else None)
+            parts.append(First(name) if isinstance(module, nn.Linear) else RELU)
     return network_of(parts, tensors_of(network), shape, LEVELS)
 
 

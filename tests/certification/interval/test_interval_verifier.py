@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from twinproof.certification.interval import STEPS, IntervalNetwork
-from twinproof_verify.interval import BOUNDED, network_of
+from twinproof.certification.interval_layers import UNIT32, Box, Ramp
+from twinproof.layers.interval import Contrast
+from twinproof_verify.interval import BOUNDED, contrast, network_of
 from twinproof_verify.layers import LayerError
 
 IMAGE = (1, 28, 28)
@@ -46,7 +48,8 @@ def _named(name: str) -> nn.Sequential:
     """The networks of the verifier's table for images of 28x28."""
     if name == "relu-mlp":
         return nn.Sequential(nn.Flatten(), nn.Linear(784, 64), nn.ReLU(), nn.Linear(64, 10))
-    convolutions = [nn.Conv2d(1, 16, 5, 2, 2), nn.ReLU(), nn.Conv2d(16, 32, 4, 2, 1), nn.ReLU()]
+    first: list[nn.Module] = [Contrast()] if name == "contrast-cnn" else []
+    convolutions = [*first, nn.Conv2d(1, 16, 5, 2, 2), nn.ReLU(), nn.Conv2d(16, 32, 4, 2, 1), nn.ReLU()]
     return nn.Sequential(*convolutions, nn.Flatten(), nn.Linear(1568, 64), nn.ReLU(), nn.Linear(64, 10))
 
 
@@ -111,3 +114,26 @@ def test_weights_that_do_not_fit_are_an_error(name: str) -> None:
         network_of(BOUNDED["interval-cnn"], {key: value for key, value in tensors.items() if key != name}, IMAGE, LEVELS)
     with pytest.raises(LayerError):
         network_of(BOUNDED["interval-cnn"], tensors, (1, 40, 40), LEVELS)
+
+
+def _ramp(rounding: float) -> float:
+    """The share of inputs whose output in float32 leaves the library's interval or the verifier's."""
+    inputs = torch.rand(200_000, generator=torch.Generator().manual_seed(0)) * 0.2 + 0.4
+    made = Contrast()(inputs).double()
+    exact = inputs.double()
+    box = Ramp(lambda x: (x - 0.5) * 16 + 0.5).bound(Box(exact, exact))
+    low, high = (torch.from_numpy(end) for end in contrast(exact.numpy(), exact.numpy()))
+    slack = UNIT32 - rounding
+    left = [
+        (made < one + slack * (one > 0)) | (made > other - slack * (other < 1))
+        for one, other in ((box.low, box.high), (low, high))
+    ]
+    return float((left[0] | left[1]).double().mean())
+
+
+def test_the_ramp_holds_what_float32_makes_of_it() -> None:
+    assert _ramp(UNIT32) == 0
+    assert _ramp(0.0) > 0.01  # planted: without its one rounding
+    ends = Ramp(lambda x: (x - 0.5) * 16 + 0.5).bound(Box(torch.tensor([0.0, 0.4]), torch.tensor([0.46, 1.0])))
+    assert ends.low.tolist() == [0, 0]
+    assert ends.high.tolist() == [0, 1]

@@ -50,8 +50,8 @@ _TOGETHER = 250
 
 Flags = NDArray[np.bool_]
 
-RELU = None
-BOUNDED: dict[str, tuple[First | None, ...]] = {
+RELU, CONTRAST = "relu", "contrast"
+BOUNDED: dict[str, tuple[First | str, ...]] = {
     "relu-mlp": (First("1"), RELU, First("3")),
     "interval-cnn": (
         First("0", (2, 2), (2, 2)),
@@ -62,6 +62,16 @@ BOUNDED: dict[str, tuple[First | None, ...]] = {
         RELU,
         First("7"),
     ),
+    "contrast-cnn": (
+        CONTRAST,
+        First("1", (2, 2), (2, 2)),
+        RELU,
+        First("3", (2, 2), (1, 1)),
+        RELU,
+        First("6"),
+        RELU,
+        First("8"),
+    ),
 }
 """The layers of networks of this package that have interval bounds; sizes are those of their weights."""
 
@@ -69,6 +79,16 @@ BOUNDED: dict[str, tuple[First | None, ...]] = {
 def roundings(count: int, unit: float) -> float:
     """The relative error of so many roundings in a row."""
     return count * unit / (1 - count * unit)
+
+
+def relu(low: Array, high: Array) -> tuple[Array, Array]:
+    """Exact, and monotone."""
+    return np.maximum(low, 0), np.maximum(high, 0)
+
+
+def contrast(low: Array, high: Array) -> tuple[Array, Array]:
+    """16 (x - 1/2) + 1/2 cut to [0, 1]. Monotone; a float32 rounds once where it is not cut, as x - 1/2 is exact there."""
+    return np.clip(16 * low - 7.5 - FLOAT32, 0, 1), np.clip(16 * high - 7.5 + FLOAT32, 0, 1)
 
 
 def _signs(matrix: Matrix) -> tuple[Matrix, Matrix]:
@@ -132,11 +152,14 @@ class Sums:
         return np.delete(found, answer, axis=0)
 
 
+_WITHOUT_WEIGHTS = {RELU: relu, CONTRAST: contrast}
+
+
 @dataclass(frozen=True, eq=False)
 class Network:
-    """Layers from the input on; None is ReLU, and ``last`` is the layer whose outputs are compared."""
+    """Layers from the input on; those without weights by name, and ``last`` is the layer whose outputs are compared."""
 
-    layers: tuple[Sums | None, ...]
+    layers: tuple[Sums | str, ...]
     last: Sums
     levels: int
 
@@ -150,7 +173,7 @@ class Network:
         centre = stored.T / self.levels
         low, high = np.maximum(centre - sizes - INPUT_SHARE, 0), np.minimum(centre + sizes + INPUT_SHARE, 1)
         for layer in self.layers:
-            low, high = (np.maximum(low, 0), np.maximum(high, 0)) if layer is None else layer.ends(low, high)
+            low, high = _WITHOUT_WEIGHTS[layer](low, high) if isinstance(layer, str) else layer.ends(low, high)
         return low, high
 
     def holds(self, stored: NDArray[Any], answers: NDArray[Any], radii: Array) -> Flags:
@@ -178,12 +201,12 @@ def _batches(count: int) -> Iterator[slice]:
     return (slice(first, first + _TOGETHER) for first in range(0, count, _TOGETHER))
 
 
-def network_of(parts: Sequence[First | None], tensors: Tensors, shape: tuple[int, ...], levels: int) -> Network:
+def network_of(parts: Sequence[First | str], tensors: Tensors, shape: tuple[int, ...], levels: int) -> Network:
     """The network with these ``parts`` and its weights, for inputs of ``shape``; ``LayerError`` where they do not fit."""
-    layers: list[Sums | None] = []
+    layers: list[Sums | str] = []
     for part in parts:
-        if part is None:
-            layers.append(None)
+        if isinstance(part, str):
+            layers.append(part)
             continue
         layer = part.layer(tensors, shape, flattens=True)
         if not layer.weight.size:
@@ -196,6 +219,6 @@ def network_of(parts: Sequence[First | None], tensors: Tensors, shape: tuple[int
         layers.append(Sums(layer.matrix(np.ones(layer.outputs)), np.repeat(bias, places)[:, None], terms))
         shape = (len(bias), *layer.sizes)
     last = layers.pop()
-    if last is None or not isinstance(last.matrix, np.ndarray) or len(last.bias) < 2:
+    if isinstance(last, str) or not isinstance(last.matrix, np.ndarray) or len(last.bias) < 2:
         raise LayerError("no linear layer of two or more classes at the end")
     return Network(tuple(layers), last, levels)
