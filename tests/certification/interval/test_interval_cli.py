@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from interval_runs import bounded as bounded
+from interval_runs import root as root
 from small_runs import tiny
 
 from synthetic_run import bind, forge_lines

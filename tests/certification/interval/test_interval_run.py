@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from interval_runs import bounded as bounded
+from interval_runs import figures as figures
+from interval_runs import root as root
 
 import twinproof as tp
 from interruption import StopAfter
