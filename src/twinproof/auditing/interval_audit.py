@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from twinproof.certification.method import certifications
 from twinproof.compute.devices import matrix_products, resolve_device
 from twinproof.data.record import Dataset
 from twinproof.errors import RunError
+from twinproof.evaluation.attack_record import AttackLine
 from twinproof.progress import Progress, Silent
 from twinproof.runs.records import Certificate
 from twinproof.runs.run import Run, load_run_data
@@ -114,6 +116,21 @@ def _certification(run: Run, name: str | None) -> IntervalCertification:
             fix=f"twinproof certify {run.root} --bound interval",
         )
     return chosen
+
+
+def contradicted(run: Run, lines: Sequence[AttackLine]) -> tuple[IntervalFlip, ...]:
+    """Answers of the network in the results of ``attack`` that certificates by interval bounds of these weights exclude.
+
+    A change is never longer in linf than in l2 or l1, and lengths are rounded up: whatever is as short as the radius is inside.
+    """
+    found = []
+    for certification in interval_certifications(run.root).values():
+        claims = {one.index: one for one in certification.certificates} if certification.is_of(run) else {}
+        for line in lines:
+            one = claims.get(line.index)
+            if one is not None and line.length <= one.radius and line.network != one.prediction:
+                found.append(IntervalFlip(one.index, one.prediction, line.network, line.length, one.radius))
+    return tuple(found)
 
 
 def is_about_intervals(root: str | Path, certificates: str | None) -> bool:

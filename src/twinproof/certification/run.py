@@ -11,7 +11,15 @@ import torch
 from torch import nn
 
 from twinproof.certification.catalogue import bound_plugin, find_bound
-from twinproof.certification.method import CSV, PLAIN, CertificateSettings, Method, Sampling, read_certificate_settings
+from twinproof.certification.method import (
+    CSV,
+    INTERVAL,
+    PLAIN,
+    CertificateSettings,
+    Method,
+    Sampling,
+    read_certificate_settings,
+)
 from twinproof.certification.promise import certified_promise
 from twinproof.certification.radius import largest_radius
 from twinproof.certification.smoothed import SmoothedClassifier, smooth
@@ -159,6 +167,14 @@ class _Certifying:
     ) -> _Certifying:
         if limit is not None and limit < 1:
             raise ConfigError("there is nothing to certify", where="limit", got=limit, wanted="at least 1 input")
+        if method is not None and method.bound == INTERVAL:
+            raise ConfigError(
+                "interval bounds are no bound of randomized smoothing",
+                where="bound",
+                got=method.bound,
+                wanted="a bound of the smoothed classifier",
+                fix="twinproof.certify_intervals(run)",
+            )
         run.refuse_other_data(dataset)
         target = resolve_device(device)
         smoothed = smoothed_for_run(run, dataset, target, sigma=sigma, method=method)

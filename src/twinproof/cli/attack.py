@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from twinproof.attacks.search import attack_names
+from twinproof.auditing.interval_audit import IntervalFlip, contradicted
 from twinproof.certification.method import Sampling
 from twinproof.cli.output import (
     Certificates,
@@ -193,17 +195,23 @@ def attack(
                 ranks=ranks,
             )
     if ranks.is_first:
-        _tell(run, result, as_json=as_json)
+        _tell(run, result, contradicted(opened, result.lines), as_json=as_json)
 
 
-def _tell(run: Path, result: AttackedRun, *, as_json: bool) -> None:
+def _tell(run: Path, result: AttackedRun, flips: tuple[IntervalFlip, ...], *, as_json: bool) -> None:
     for warning in result.results["warnings"]:
         typer.echo(f"warning: {warning}", err=True)
     if as_json:
-        print_json({"run": str(run), **attacked_answer(result)})
+        print_json({"run": str(run), **attacked_answer(result), "interval_flips": [asdict(one) for one in flips]})
     else:
         show_attacked(result)
-    if result.results["crossing"] and not already_refuted(result.settings):
+    for one in flips:
+        typer.echo(
+            f"DEFECT: input {one.index}: the network answers {one.answer} instead of {one.prediction} at {one.distance!r}, "
+            f"inside the radius {one.radius!r} of its interval bounds (or it ran in an arithmetic that these do not cover)",
+            err=True,
+        )
+    if flips or (result.results["crossing"] and not already_refuted(result.settings)):
         raise typer.Exit(1)
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from interval_runs import bounded as bounded
+from interval_runs import root as root
 from small_runs import tiny
 
 from synthetic_run import bind, forge_lines
@@ -86,13 +88,18 @@ def test_an_audit_attacks_the_network_itself(root: Path, call: Any) -> None:
     assert "not refuted" in call("audit", root, "--steps", "2", "--device", "cpu").out
 
 
+def lengthened(root: Path) -> None:
+    def change(lines: list[str]) -> None:
+        lines[1:] = [re.sub(r"0\.\d{6}", "0.500000", one) for one in lines[1:]]
+
+    forge_lines(CSV, change)(root)
+    bind(root)
+
+
 def test_radii_that_are_too_long_are_refuted(root: Path, call: Any) -> None:
     """Planted: each radius is 0.5, twenty times too long; half of the answers fall."""
     call("certify", root, *INTERVAL)
-    forge_lines(
-        CSV, lambda lines: lines.__setitem__(slice(1, None), [re.sub(r"0\.\d{6}", "0.500000", one) for one in lines[1:]])
-    )(root)
-    bind(root)
+    lengthened(root)
     ended = call("audit", root, "--steps", "20", "--device", "cpu", "--json")
     answer = ended.json()
     assert (ended.code, answer["verdict"]) == (1, "refuted")
@@ -105,6 +112,22 @@ def test_an_attack_on_the_smoothed_classifier_names_the_audit_instead(root: Path
     ended = call("attack", root, "--certificates", "linf-interval", "--device", "cpu", "--limit", "4", "--json")
     assert ended.code == 2
     assert "twinproof audit" in ended.json()["error"]["fix"]
+
+
+ATTACK = ("--norm", "linf", "--size", "0.3", "--attack", "pgd", "--protocol", "paper")
+QUICK = ("--n", "20", "--n0", "5", "--device", "cpu", "--limit", "12")
+
+
+@pytest.mark.parametrize("planted", [False, True])
+def test_an_attack_is_held_against_interval_bounds(root: Path, call: Any, planted: bool) -> None:
+    """Its answers of the network itself; planted: radii of 0.5."""
+    call("certify", root, *INTERVAL)
+    if planted:
+        lengthened(root)
+    ended = call("attack", root, *ATTACK, *QUICK, "--json")
+    flips = ended.json()["interval_flips"]
+    assert (ended.code, len(flips) > 3) == ((1, True) if planted else (0, False))
+    assert ("DEFECT" in ended.err) == planted
 
 
 @pytest.mark.parametrize("options", [("--votes", "100"), ("--draws", "4"), ("--name", "x"), ("--overwrite",)])

@@ -9,13 +9,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from interval_runs import bounded as bounded
+from interval_runs import figures as figures
+from interval_runs import root as root
 
 import twinproof as tp
 from interruption import StopAfter
 from rank_processes import run_ranks
 from twinproof.certification import interval_run
 from twinproof.certification.interval_run import certify_intervals, interval_certifications
-from twinproof.certification.method import Sampling, certifications
+from twinproof.certification.method import Method, Sampling, certifications
 from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError, ModelError, RunError
 from twinproof.evaluation.certified import LINF_RADII, summarize
@@ -111,6 +114,11 @@ def test_the_two_kinds_keep_apart(root: Path, figures: Dataset) -> None:
         certify_intervals(run, figures, limit=3, device="cpu", name="l2")
     certify_intervals(run, figures, limit=3, device="cpu", name="l2", overwrite=True)
     assert certifications(root) == {}
+
+
+def test_smoothing_with_that_bound_says_what_to_call(root: Path, figures: Dataset) -> None:
+    with pytest.raises(ConfigError, match="certify_intervals"):
+        tp.certify(Run.open(root), figures, method=Method("linf", "interval"), device="cpu")
 
 
 def test_a_network_without_bounds_is_refused_and_nothing_written(trained: Path, dataset: Dataset, tmp_path: Path) -> None:

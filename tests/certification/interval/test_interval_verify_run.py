@@ -186,3 +186,12 @@ def test_the_report_shows_them(honest: Path) -> None:
     (one,) = record["certifications"]
     assert (one["settings"]["bound"], one["certified"]["n"], one["certified"]["alpha"]) == ("interval", None, None)
     assert "0.025" in one["certified"]["certified_accuracy"]
+
+
+@pytest.mark.parametrize("name", ["0.weight", "5.weight", "7.bias"])
+@pytest.mark.parametrize("shape", [(0,), (0, 0), (3, 3, 3, 3), ()])
+def test_weights_of_any_shape_end_in_problems(name: str, shape: tuple[int, ...], honest: Path) -> None:
+    path = honest / "model.safetensors"
+    path.write_bytes(save({**load_file(path), name: np.full(shape, 1e30, dtype=np.float32)}))
+    bind(honest)
+    assert checked(honest).problems

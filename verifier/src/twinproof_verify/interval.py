@@ -180,17 +180,19 @@ class Network:
         """For each input whether ``answers`` is the only answer within its radius: proven, or not."""
         found = np.zeros(len(stored), dtype=np.bool_)
         for rows in _batches(len(stored)):
-            low, high = self.before_last(stored[rows], radii[rows])
-            for answer in np.unique(answers[rows]):
-                mine = answers[rows] == answer
-                found[rows][mine] = (self.last.margins(int(answer), low[:, mine], high[:, mine]) > 0).all(axis=0)
+            with np.errstate(all="ignore"):  # what overflows is nan, and decides nothing
+                low, high = self.before_last(stored[rows], radii[rows])
+                for answer in np.unique(answers[rows]):
+                    mine = answers[rows] == answer
+                    found[rows][mine] = (self.last.margins(int(answer), low[:, mine], high[:, mine]) > 0).all(axis=0)
         return found
 
     def excludes(self, stored: NDArray[Any], answers: NDArray[Any]) -> Flags:
         """For each input whether ``answers`` is proven not to be what the network says of the input itself."""
         found = np.zeros(len(stored), dtype=np.bool_)
         for rows in _batches(len(stored)):
-            low, high = self.last.ends(*self.before_last(stored[rows], np.zeros(len(stored[rows]))))
+            with np.errstate(all="ignore"):
+                low, high = self.last.ends(*self.before_last(stored[rows], np.zeros(len(stored[rows]))))
             found[rows] = np.take_along_axis(high, answers[rows][None], axis=0)[0] < low.max(axis=0)
         return found
 
@@ -207,6 +209,8 @@ def network_of(parts: Sequence[First | str], tensors: Tensors, shape: tuple[int,
             layers.append(part)
             continue
         layer = part.layer(tensors, shape, flattens=True)
+        if not layer.weight.size:
+            raise LayerError(f"no weights {part.name}.weight")
         bias = numbers(tensors, f"{part.name}.bias")
         if bias.shape != layer.weight.shape[:1]:
             raise LayerError(f"a bias of shape {bias.shape} for weights of shape {layer.weight.shape}")

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 LARGEST = 1.0
 UNGIVEN = "radii of deterministic certificates (the test set was not given)"
+_UNBOUNDED = "the network cannot be bounded"
 _FORM = Form(b"index,label,prediction,radius,correct", "this is no certificate", (COUNT, COUNT, COUNT, LENGTH, rb"[01]"))
 
 
@@ -140,7 +141,11 @@ def check_radii(seen: Inspection, originals: Originals) -> None:
         elif isinstance(network, Problem):
             seen.findings.check(title, (network,), about)
         else:
-            seen.findings.check(title, radius_problems(one.lines, network, originals), about)
+            try:
+                found = list(radius_problems(one.lines, network, originals))
+            except (ArithmeticError, MemoryError, ValueError) as error:
+                found = [Problem(MODEL, _UNBOUNDED, shown(f"{type(error).__name__}: {error}"), "a network that can be bounded")]
+            seen.findings.check(title, found, about)
 
 
 def _network(seen: Inspection) -> Network | Problem | str:
@@ -154,15 +159,16 @@ def _network(seen: Inspection) -> Network | Problem | str:
     if isinstance(content, Problem):
         return content
     tensors, shape = raw_tensors(content), data.get("shape")
-    what = "the network cannot be bounded"
     if isinstance(tensors, str) or not isinstance(shape, list) or seen.data.levels is None or seen.data.dimension is None:
-        return Problem(MODEL, what, "weights or data that are not sound", "a sound run")
+        return Problem(MODEL, _UNBOUNDED, "weights or data that are not sound", "a sound run")
     try:
         return network_of(BOUNDED[name], tensors, tuple(shape), seen.data.levels)
     except LayerTooLargeError as error:
         return f"a layer is too large ({error})"
     except (ArithmeticError, MemoryError, ValueError) as error:
-        return Problem(MODEL, what, shown(f"{type(error).__name__}: {error}"), "the weights of the network that run.json names")
+        return Problem(
+            MODEL, _UNBOUNDED, shown(f"{type(error).__name__}: {error}"), "the weights of the network that run.json names"
+        )
 
 
 def radius_problems(lines: IntervalLines, network: Network, originals: Originals) -> Iterator[Problem]:
