@@ -26,6 +26,10 @@ class Statistic(StrEnum):
     SCORES = "scores"  # the softmax of the outputs, floored to multiples of 2^-20
 
 
+BEST = "best"
+"""Asks for the longest radii that are proven for the noise (``catalogue.best_bound``)."""
+
+
 @dataclass(frozen=True)
 class Method:
     """How radii are made; the default is CERTIFY of Cohen et al. 2019.
@@ -36,7 +40,7 @@ class Method:
     """
 
     norm: str = Norm.L2
-    bound: str = "tight"
+    bound: str = BEST
     statistic: str = Statistic.VOTES
     confidence: str = "clopper-pearson"
     runner_up: str = RunnerUp.COMPLEMENT

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from twinproof.certification.method import Method, Sampling
+from twinproof.certification.noise_site import Movement
 from twinproof.certification.smoothed import SmoothedClassifier
 from twinproof.errors import ConfigError, RunError
 from twinproof.runs.layout import COMPLETE
@@ -47,6 +48,7 @@ class NoiseRecord:
     operator_norm_method: str
     slack: Length
     slackless_norm: Length | None
+    in_l2: Movement | None = None  # with the bound ``best`` of Laplace noise
 
     @classmethod
     def of(cls, smoothed: SmoothedClassifier, shape: tuple[int, ...], classes: int) -> NoiseRecord:
@@ -64,6 +66,7 @@ class NoiseRecord:
             operator_norm_method=smoothed.operator_norm(shape).method,
             slack=rule.slack,
             slackless_norm=rule.slackless_norm,
+            in_l2=rule.others[0][1] if rule.others else None,
         )
 
 

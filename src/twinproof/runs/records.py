@@ -88,9 +88,9 @@ class WorkSettings:
 S = TypeVar("S", bound=WorkSettings)
 
 
-def default_name(norm: str, bound: str) -> str:
-    """The norm, and the bound where it is not the default."""
-    return norm if bound == "tight" else f"{norm}-{bound}"
+def default_name(norm: str, bound: str, usual: str) -> str:
+    """The norm, and the bound where it is not the ``usual`` one."""
+    return norm if bound == usual else f"{norm}-{bound}"
 
 
 def check_name(name: str) -> str:
