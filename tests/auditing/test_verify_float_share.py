@@ -30,7 +30,7 @@ from twinproof.layers.noise_placement import add_noise
 from twinproof.recipes.train import train
 from twinproof.runs.records import default_name
 from twinproof.runs.run import Run
-from twinproof_verify.certificates import Noise
+from twinproof_verify.certificates import Distance
 from twinproof_verify.first_layer import layer_error, relative_share, share_problems
 from twinproof_verify.layers import convolution, linear, row_sums
 
@@ -122,12 +122,12 @@ def test_what_the_certifier_pays_is_never_below_what_is_demanded(law: Law, name:
     made = WhitenedLayer(layer, shape, scales, law, SIGMA, 255)
     rounding = made.noise.grid * (math.sqrt(len(scales)) if law is Law.GAUSSIAN else len(scales))
     error = layer_error(str(law), math.prod(shape), _sums(layer, shape, scales))
-    assert list(share_problems(_record(made.slack), rounding, error)) == []
-    assert [problem.what for problem in share_problems(_record(rounding), rounding, error)] == [FLOAT_SHARE]
+    assert list(share_problems(*_record(made.slack), rounding, error)) == []
+    assert [problem.what for problem in share_problems(*_record(rounding), rounding, error)] == [FLOAT_SHARE]
 
 
-def _record(slack: float) -> Noise:
-    return Noise("certificates.json", "l2", "gaussian", "first-layer", "tight", SIGMA, 2.0**-12, 255, 16, 1e-9, 1.0, slack)
+def _record(slack: float) -> tuple[str, Distance]:
+    return "certificates.json", Distance("", "gaussian", 1.0, slack, None)
 
 
 @pytest.mark.parametrize(("law", "order"), [("gaussian", 2), ("laplace", 1)])
@@ -138,9 +138,9 @@ def test_the_error_of_two_inputs_is_in_the_norm_of_the_noise(law: str, order: in
 
 def test_one_part_in_ten_to_the_thirteen_is_still_demanded() -> None:
     """A tolerance of a billionth, as for two float64 computations of a norm, would let every real share be left out."""
-    assert list(share_problems(_record(1.0), 1.0, 1e-13))
-    assert not list(share_problems(_record(1.0 + 1e-13), 1.0, 1e-13))
-    assert not list(share_problems(_record(1.0), 1.0, 0.0))
+    assert list(share_problems(*_record(1.0), 1.0, 1e-13))
+    assert not list(share_problems(*_record(1.0 + 1e-13), 1.0, 1e-13))
+    assert not list(share_problems(*_record(1.0), 1.0, 0.0))
 
 
 class Unpaid(WhitenedLayer):

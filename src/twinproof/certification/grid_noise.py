@@ -199,7 +199,7 @@ def layer_noise(sigma: float, law: Law, dimension: int, largest: float) -> GridN
 
 
 def joint_noise(scale: float, levels: int, dimension: int, law: Law = Law.LAPLACE) -> GridNoise:
-    """Noise of ``law`` and ``scale`` (input units) for inputs of ``levels`` stored levels and for a layer of ``dimension`` numbers.
+    """Noise of ``scale`` (input units) for inputs of ``levels`` stored levels and for a layer of ``dimension`` numbers.
 
     The layer's noise is the same law on the same grid in other units; so the grid is as fine as rounding that layer asks for
     (``layer_noise``). Input plus noise is less than 2^23 steps: the whole number of steps can still be recovered after a

@@ -60,11 +60,11 @@ class GaussianShift(RobustnessBound):
 _STEPS = 400
 # Beyond it no size is asked for: (size in scales) * sqrt(d).
 _FURTHEST = 12.0
-# Pieces of the likelihood ratio's way from -size to size, times sqrt(d), and at least so many: powers of two, of which a part
-# are levels ln c. As they keep their place while the size grows, ln c is linear in it.
-_PIECES, _FEWEST_PIECES, _LEVELS = 4096, 8, 512
-# Halves of windows, in sqrt(d) sizes: of the convolution, outside of which lies less than 2 e^(-81 / 2) (Hoeffding), and of ln c.
-_WINDOW, _LEVEL_WINDOW = 9, 15
+# Pieces of the way of L from -size to size: 4096 / sqrt(d), rounded to a power of two. Every 8th place of a sum is a level
+# ln c. As they keep their places while the size grows, ln c is linear in it.
+_PIECES, _EVERY = 4096, 8
+# The convolution's window in sqrt(d) ways: outside of it lies less than 2 e^(-81 / 2) (Hoeffding). Half of that of the levels.
+_WINDOW, _LEVEL_WINDOW = 9, 7.5
 # For what lies outside, and for the errors of the transforms: each sum of probabilities is lowered by this.
 _MARGIN = 2.0**-36
 _TINY = float(np.finfo(np.float64).tiny)
@@ -142,10 +142,9 @@ class _Table:
     def at(self, multiple: int) -> _Heights:
         """Those of a shift of every coordinate by ``multiple`` steps."""
         size, root = multiple * self.step, math.sqrt(self.dimension)
-        pieces = max(_FEWEST_PIECES, 2 ** round(math.log2(_PIECES / root)))
-        every = max(1, 2 ** round(math.log2(pieces * root / _LEVELS)))
-        middle, half = self.dimension * pieces // 2, math.ceil(_LEVEL_WINDOW * root * pieces / 2)
-        places = np.arange(max(0, middle - half) // every * every, min(self.dimension * pieces, middle + half) + 1, every)
+        pieces = 2 ** round(math.log2(_PIECES / root))
+        middle, half = self.dimension * pieces // 2, math.ceil(_LEVEL_WINDOW * root * pieces)
+        places = np.arange(max(0, middle - half) // _EVERY * _EVERY, min(2 * middle, middle + half) + 1, _EVERY)
         levels = size * (2 * places / pieces - self.dimension)
         if not multiple:
             return _Heights(levels, np.ones(len(levels)))
@@ -174,7 +173,7 @@ def _spread(size: float, pieces: int) -> Floats:
 
 
 def _tails(law: Floats, dimension: int) -> tuple[int, Floats]:
-    """The first place of a window, and the probabilities of each place of it or a later one, for the sum of draws of ``law``."""
+    """For the sum of draws of ``law``: the first place of a window, and how likely each place of it or a later one is."""
     from scipy.fft import irfft, next_fast_len, rfft
 
     most = dimension * (len(law) - 1) + 1

@@ -48,8 +48,8 @@ class RadiusRule:
     Guarantees
         If the class was chosen without the evidence, then with probability 1 - alpha over the draws: where ``certified``, the
         smoothed classifier gives that class to the input and to every input at a distance below the radius - for a
-        ``bound`` whose status is proven, and so are ``others``. Proof: the confidence bounds hold with that probability for the noise as drawn,
-        and after tau for the law itself; two inputs at distance r have layers at most operator_norm * r + slack apart (or
+        ``bound`` whose status is proven. Proof: the confidence bounds hold with that probability for the noise as drawn, and
+        after tau for the law itself; two inputs at distance r have layers at most operator_norm * r + slack apart (or
         slackless_norm * r, where that is given); up to sigma * reach nothing changes. What the float64 operations of this line
         err is covered by the share of tau that is for arithmetic (2^-36 of probability, through slopes of at least a tenth,
         is far above a few units of 2^-52), and the searched bounds are rounded down by themselves. Decimals are rounded down.

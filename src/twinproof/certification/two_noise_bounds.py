@@ -20,10 +20,10 @@ sum_j |a_j| s_j with s_j = sum_k |theta_jk|, so N(a) <= sum_j |a_j| min(1/b1, s_
 
 Gaussian noise, and the Gaussian bound on Laplace noise. By the same split a change costs what a shift of (e1, e2) does that
 has the l2 length sqrt(|a1|^2 / b1^2 + |theta' a2|^2 / b2^2), in deviations. With a1 = (I - K) a and a2 = K a for any matrix K
-that is at most |M a|, M being (I - K) / b1 above theta' K / b2; the best K is (I / b1^2 + G / b2^2)^-1 / b1^2, G = theta theta',
-for which M'M = P = (b1^2 I + b2^2 G^-1)^-1, the parallel sum. ``joint_norm`` bounds |M a| over changes a of length 1. K as it
-is computed need not be the best, and every rounding of M'M and of its Cholesky factor R (R'R = M'M + what is added for them)
-is paid for: |M a| <= |R a|, whose norm is bounded as any layer's.
+that is at most |M a|, M being (I - K) / b1 above theta' K / b2; with G = theta theta' the best K is
+(I / b1^2 + G / b2^2)^-1 / b1^2, for which M'M = P = (b1^2 I + b2^2 G^-1)^-1, the parallel sum. ``joint_norm`` bounds |M a| over
+changes a of length 1. K as it is computed need not be the best, and every rounding of M'M and of its Cholesky factor R
+(R'R = M'M + what is added for them) is paid for: |M a| <= |R a|, whose norm is bounded as any layer's.
 """
 
 from __future__ import annotations

@@ -82,12 +82,12 @@ class TwoNoisesSite(FirstLayerSite):
     ``network``, whose first module computes the layer for every noisy input (``NoisyLayer``). ``noise.sigma`` is the scale at
     the input, in input units, as are ``slack`` and all norms here.
 
-    "How far points are apart" is for Laplace noise sigma * N(a) of ``rates``: what a change costs where both noises are drawn afresh for
-    every row. Proof: shift the noise of the input by a1, on the grid, and the layer's by the difference of its whole numbers,
-    which is exact; by ``NoisyLayer`` that is at most |S^-1 W a2|_1 in units of its step, plus ``slack``. A change that is left
-    to the input's noise alone needs no rounding: ``slackless_norm``. So the composition, which charges more than that, is paid
-    without slack. None of this holds for ``Charge.CLAIMED``, what StoBatch says of noise that is ``stated`` to be larger than
-    it is: refuted, to compare.
+    "How far points are apart" is for Laplace noise sigma * N(a) of ``rates``: what a change costs where both noises are drawn
+    afresh for every row. Proof: shift the noise of the input by a1, on the grid, and the layer's by the difference of its whole
+    numbers, which is exact; by ``NoisyLayer`` that is at most |S^-1 W a2|_1 in units of its step, plus ``slack``. A change that
+    is left to the input's noise alone needs no rounding: ``slackless_norm``. So the composition, which charges more than that,
+    is paid without slack. None of this holds for ``Charge.CLAIMED``, what StoBatch says of noise that is ``stated`` to be
+    larger than it is: refuted, to compare.
     In l2, which is Gaussian noise's norm, it is sigma * |M a| of ``joint_norm``, for a split that M makes. To stay on the grid
     a1 is rounded to it: both parts move by at most half a step h in each coordinate, which costs at most h / 2 times
     sqrt(inputs / sigma^2 + |S^-1 |W| 1|^2 / ``hidden_scale``^2), and lengths of both parts together add up.

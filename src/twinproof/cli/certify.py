@@ -23,8 +23,8 @@ def certify(
     bound: Annotated[
         str,
         typer.Option(
-            help="Robustness bound: best (the longest that is proven), tight, pure-epsilon, hgm, hgm-complement, pixeldp, composition "
-            "or published (a paper's claim, refuted)."
+            help="Robustness bound: best (the longest that is proven), tight, pure-epsilon, hgm, hgm-complement, pixeldp, "
+            "composition or published (a paper's claim, refuted)."
         ),
     ] = "best",
     statistic: Annotated[str, typer.Option(help="What is averaged over the noise: votes or scores.")] = "votes",

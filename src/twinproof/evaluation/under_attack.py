@@ -41,6 +41,7 @@ from twinproof.evaluation.protocols import CLEAN, AttackedClassifiers, AttackPla
 from twinproof.extensions import Group, plugin_of
 from twinproof.files import write_atomic
 from twinproof.keys import Key
+from twinproof.layers.noise import Law
 from twinproof.runs import work
 from twinproof.runs.layout import update_run_json
 from twinproof.runs.records import ATTACKS, Made, NetworkRecord, check_name, default_name, json_file

@@ -290,7 +290,7 @@ class Answers:
 
 @dataclass(frozen=True)
 class Moved:
-    """How far what gets the noise moves for one unit of the input, besides rounding; or without it, where there is such a norm."""
+    """How far what gets the noise moves for one unit of the input, besides rounding; or without, where there is such a norm."""
 
     norm: float
     rounding: float = 0.0

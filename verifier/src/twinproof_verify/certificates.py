@@ -201,7 +201,7 @@ def format_problems(file: str, record: dict[str, Any], *, former: bool) -> Itera
 
 @dataclass(frozen=True)
 class Distance:
-    """What a record says of how far apart inputs are, in the norm in which noise of ``law`` hides a shift; ``name`` begins its keys."""
+    """What a record says of how far apart inputs are where noise of ``law`` hides a shift; its keys begin with ``name``."""
 
     name: str
     law: str
@@ -316,7 +316,7 @@ def exactness_problems(noise: Noise, largest: float, room: float = 1.0) -> Itera
 
 
 def known_bounds(settings: Smoothed) -> tuple[str, ...]:
-    """The bounds for the law of the noise; what is published of Laplace noise speaks of two places at once, of Gaussian of one."""
+    """The bounds for the law of the noise; what is published of Laplace noise speaks of two places, of Gaussian noise of one."""
     law, alone = settings.noise.law, settings.noise.place != BOTH
     return tuple(one for one in BOUNDS[law] if one != PUBLISHED or alone == (law == GAUSSIAN))
 

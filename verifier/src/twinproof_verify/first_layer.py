@@ -133,7 +133,7 @@ class TwoNoises:
         return stated_rate if least == claimed else least / self.hidden_scale
 
     def costs_of_slack(self, noise: Noise, law: str) -> tuple[float, float]:
-        """Of rounding the layer (in l2 also of the split), and as ``layer_error`` for inputs as far as the noise's table goes."""
+        """Of rounding the layer (in l2 the split too), and as ``layer_error`` for inputs as far as the noise's table goes."""
         step, ratio = noise.grid / noise.levels, self.input_scale / self.hidden_scale
         furthest = 1 + math.ceil(TABLE_ENDS[noise.law] * noise.steps) * step
         share = 2 * relative_share(len(self.columns)) * furthest * ratio

@@ -1,10 +1,10 @@
-"""How far Laplace noise on many coordinates may be shifted: by its Gaussian bound, and exactly where all coordinates move alike.
+"""How far Laplace noise on many coordinates may be shifted: by a Gaussian bound, and exactly where all coordinates move alike.
 
-Written again from docs/formats/run.md. For the second, T(a) is the most by which a test that fails with probability a under the
-noise can be trusted to fail after the shift; the answer stays while T(1 - low) + T(high) > 1. T(a) is the largest g(c) - c a, and
-g(c), the integral of the smaller of the shifted density and c times the density, is found from below: the privacy loss of
-one coordinate on a grid, each piece of it at both ends with its mass and the mean of its exponential (connecting the dots),
-convolved. Sizes between two that are computed use that ln g is concave in the size where ln c is linear.
+Written again from docs/formats/run.md. For the second, T(a) is the least that is left, after the shift, of an event which fails
+with probability a before it; the answer stays while T(1 - low) + T(high) > 1. T(a) is the largest g(c) - c a, and g(c), the
+integral of the smaller of the shifted density and c times the density, is found from below: the privacy loss of one coordinate
+on a grid, each piece of it at both ends with its mass and the mean of its exponential (connecting the dots), convolved. Sizes
+between two that are computed use that ln g is concave in the size where ln c is linear.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 Whole = NDArray[np.int64]
 
-# Relative to the size of a deviation: how far two programs may be apart, each from below.
-SHIFT_SLACK = 2e-6
+# In scales: how far apart two programs that follow the description may be.
+SHIFT_SLACK = 1e-9
 LARGEST_DIMENSION = 2**16
-_SIZES, _FURTHEST, _GRID, _LEVELS = 400, 12.0, 4096, 4096
+_SIZES, _FURTHEST, _GRID, _STRIDE = 400, 12.0, 4096, 8
 _LOST = 2.0**-36
 _TRIES = 30
 
@@ -84,18 +84,17 @@ def _share_of_a_step(before: Trusted, after: Trusted, errors: Array) -> Array:
 
 @lru_cache(maxsize=1024)
 def _trusted(dimension: int, number: int, step: float) -> Trusted:
-    size, cells = number * step, 1 << max(3, round(math.log2(_GRID / math.sqrt(dimension))))
     # Losses are (2 place - dimension * cells) * size / cells, and so are levels: their places are those of every size.
-    stride = 1 << max(0, round(math.log2(cells * math.sqrt(dimension) / _LEVELS)) + 3)
-    centre, span = dimension * cells / 2, 7.5 * math.sqrt(dimension) * cells
-    places = stride * np.arange(
-        max(0, math.ceil((centre - span) / stride)), math.floor(min(2 * centre, centre + span) / stride) + 1
-    )
+    size, root = number * step, math.sqrt(dimension)
+    cells = 1 << round(math.log2(_GRID / root))
+    most, span = dimension * cells, 7.5 * root * cells
+    first, last = max(0, math.ceil((most / 2 - span) / _STRIDE)), math.floor(min(most, most / 2 + span) / _STRIDE)
+    places = _STRIDE * np.arange(first, last + 1)
     levels = size * (2 * places / cells - dimension)
     if number == 0:
         return Trusted(levels, np.minimum(np.exp(levels), 1.0))
     lowest, masses = _sum_of(_losses(size, cells), dimension)
-    # From each place on, and nothing behind the last; what wraps around or is wrong in a transform is less than what is taken off.
+    # From each place on, nothing behind the last; what wraps around or is wrong in a transform is less than what is taken off.
     beyond = np.append(np.cumsum(masses[::-1])[::-1], 0.0)
 
     def from_place(place: Whole) -> Array:

@@ -168,8 +168,8 @@ _LARGEST_GRAM = 4096
 def joint_matrix(matrix: Matrix, input_scale: float, hidden_scale: float) -> Array:
     """R, where a change a costs |R a| deviations in l2 of noise on the input and behind the layer: the best split of it.
 
-    R'R is the parallel sum (input_scale^2 I + hidden_scale^2 (A'A)^-1)^-1, by the eigenvectors of A'A. Its eigenvalues are raised
-    by more than float64 errs in them.
+    R'R is the parallel sum (input_scale^2 I + hidden_scale^2 (A'A)^-1)^-1, by the eigenvectors of A'A. Its eigenvalues are
+    raised by more than float64 errs in them.
     """
     inputs = int(matrix.shape[1])
     if inputs > _LARGEST_GRAM:
