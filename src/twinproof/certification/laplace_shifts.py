@@ -60,9 +60,10 @@ class GaussianShift(RobustnessBound):
 _STEPS = 400
 # Beyond it no size is asked for: (size in scales) * sqrt(d).
 _FURTHEST = 12.0
-# Pieces of the way of L from -size to size: 4096 / sqrt(d), rounded to a power of two. Every 8th place of a sum is a level
-# ln c. As they keep their places while the size grows, ln c is linear in it.
-_PIECES, _EVERY = 4096, 8
+# Pieces of the way of L from -size to size: 4096 / sqrt(d), rounded to a power of two. Places of a sum, of which there are d
+# times as many, are levels ln c: every 2nd, 4th, ... of more than 16,384, every 8th at most. As they keep their places while
+# the size grows, ln c is linear in it.
+_PIECES, _LEVELS, _FEWEST = 4096, 8192, 8
 # The convolution's window in sqrt(d) ways: outside of it lies less than 2 e^(-81 / 2) (Hoeffding). Half of that of the levels.
 _WINDOW, _LEVEL_WINDOW = 9, 7.5
 # For what lies outside, and for the errors of the transforms: each sum of probabilities is lowered by this.
@@ -144,7 +145,8 @@ class _Table:
         size, root = multiple * self.step, math.sqrt(self.dimension)
         pieces = 2 ** round(math.log2(_PIECES / root))
         middle, half = self.dimension * pieces // 2, math.ceil(_LEVEL_WINDOW * root * pieces)
-        places = np.arange(max(0, middle - half) // _EVERY * _EVERY, min(2 * middle, middle + half) + 1, _EVERY)
+        every = min(_FEWEST, 2 ** max(0, (self.dimension * pieces // _LEVELS).bit_length() - 1))
+        places = np.arange(max(0, middle - half) // every * every, min(2 * middle, middle + half) + 1, every)
         levels = size * (2 * places / pieces - self.dimension)
         if not multiple:
             return _Heights(levels, np.ones(len(levels)))

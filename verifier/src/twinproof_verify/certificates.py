@@ -316,7 +316,7 @@ def exactness_problems(noise: Noise, largest: float, room: float = 1.0) -> Itera
 
 
 def known_bounds(settings: Smoothed) -> tuple[str, ...]:
-    """The bounds for the law of the noise; what is published of Laplace noise speaks of two places, of Gaussian noise of one."""
+    """The bounds for the law of the noise; what is published of Laplace noise speaks of two places, of Gaussian of one."""
     law, alone = settings.noise.law, settings.noise.place != BOTH
     return tuple(one for one in BOUNDS[law] if one != PUBLISHED or alone == (law == GAUSSIAN))
 

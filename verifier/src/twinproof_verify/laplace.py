@@ -22,7 +22,7 @@ Whole = NDArray[np.int64]
 # In scales: how far apart two programs that follow the description may be.
 SHIFT_SLACK = 1e-9
 LARGEST_DIMENSION = 2**16
-_SIZES, _FURTHEST, _GRID, _STRIDE = 400, 12.0, 4096, 8
+_SIZES, _FURTHEST, _GRID = 400, 12.0, 4096
 _LOST = 2.0**-36
 _TRIES = 30
 
@@ -88,8 +88,10 @@ def _trusted(dimension: int, number: int, step: float) -> Trusted:
     size, root = number * step, math.sqrt(dimension)
     cells = 1 << round(math.log2(_GRID / root))
     most, span = dimension * cells, 7.5 * root * cells
-    first, last = max(0, math.ceil((most / 2 - span) / _STRIDE)), math.floor(min(most, most / 2 + span) / _STRIDE)
-    places = _STRIDE * np.arange(first, last + 1)
+    stride = next(one for one in (8, 4, 2, 1) if one == 1 or most >= one * 8192)
+    places = stride * np.arange(
+        max(0, math.ceil((most / 2 - span) / stride)), math.floor(min(most, most / 2 + span) / stride) + 1
+    )
     levels = size * (2 * places / cells - dimension)
     if number == 0:
         return Trusted(levels, np.minimum(np.exp(levels), 1.0))
