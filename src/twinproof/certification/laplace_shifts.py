@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -122,11 +122,17 @@ class _Heights:
     levels: Floats
     heights: Floats
 
+    @cached_property
+    def _slopes(self) -> Floats:
+        """Minus the slopes of g from level to level, in growing order: g is concave in c, but for what floats err."""
+        with np.errstate(invalid="ignore"):
+            slopes = np.diff(self.heights) / np.diff(np.exp(self.levels))
+        return -np.maximum.accumulate(np.nan_to_num(slopes)[::-1])[::-1]
+
     def best(self, errors: Floats) -> tuple[NDArray[np.intp], float]:
         """For each error the level that shows most, and the sum of what is kept: T(1 - low) + T(high), from below."""
-        kept = self.heights - np.exp(self.levels) * errors[:, None]
-        best = kept.argmax(axis=1)
-        return best, float(kept.max(axis=1).sum())
+        best = np.searchsorted(self._slopes, -errors)
+        return best, float((self.heights[best] - np.exp(self.levels[best]) * errors).sum())
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,9 @@ between two that are computed use that ln g is concave in the size where ln c is
 from __future__ import annotations
 
 import math
-from functools import lru_cache
-from typing import NamedTuple
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,16 +36,23 @@ def gaussian_reach(low: Array, high: Array) -> Array:
         return np.asarray((erfcinv(2 * high) - erfcinv(2 * low)) * (1 / math.sqrt(math.pi)))
 
 
-class Trusted(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Trusted:
     """ln c, and g(c) from below, where every coordinate moves by one size."""
 
     levels: Array
     least: Array
 
+    @cached_property
+    def _falls(self) -> Array:
+        """How much less g grows from each level to the next: its slopes, below zero, in growing order."""
+        with np.errstate(invalid="ignore"):
+            slopes = np.nan_to_num(np.diff(self.least) / np.diff(np.exp(self.levels)))
+        return np.asarray(-np.maximum.accumulate(slopes[::-1])[::-1], dtype=np.float64)
+
     def best(self, errors: Array) -> tuple[Whole, Array]:
-        """The level that serves each error best, and T of it."""
-        places = np.array([int(np.argmax(self.least - np.exp(self.levels) * error)) for error in errors.ravel()])
-        places = places.reshape(errors.shape)
+        """The level that serves each error best (every one is sound), and T of it."""
+        places = np.searchsorted(self._falls, -errors)
         return places, self.least[places] - np.exp(self.levels[places]) * errors
 
 
@@ -54,18 +62,23 @@ def equal_shifts_reach(dimension: int, low: Array, high: Array) -> Array:
     step = dimension**-0.25 / _SIZES
     first = np.zeros(len(errors), dtype=np.int64)
     end = np.full(len(errors), int(_FURTHEST / math.sqrt(dimension) / step), dtype=np.int64)
-    while (open_ := end - first > 1).any():
+    while (end - first > 1).any():
         middle = (first + end) // 2
-        for size in np.unique(middle[open_]):
-            here = open_ & (middle == size)
-            stays = _trusted(dimension, int(size), step).best(errors[here])[1].sum(axis=1) > 1
+        for size, here in _groups(middle):
+            stays = _trusted(dimension, size, step).best(errors[here])[1].sum(axis=1) > 1
             first[here], end[here] = np.where(stays, size, first[here]), np.where(stays, end[here], size)
     found = np.zeros(len(errors))
-    for size in np.unique(first):
-        here = first == size
-        ends = (_trusted(dimension, int(number), step) for number in (size, size + 1))
+    for size, here in _groups(first):
+        ends = (_trusted(dimension, number, step) for number in (size, size + 1))
         found[here] = step * (size + _share_of_a_step(*ends, errors[here]))
     return found
+
+
+def _groups(numbers: Whole) -> Iterator[tuple[int, Whole]]:
+    """Each number, and where it stands."""
+    order = np.argsort(numbers, kind="stable")
+    different, starts = np.unique(numbers[order], return_index=True)
+    return zip(different.tolist(), np.split(order, starts[1:]), strict=True)
 
 
 def _share_of_a_step(before: Trusted, after: Trusted, errors: Array) -> Array:
