@@ -15,8 +15,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from twinproof_verify.laplace import SHIFT_SLACK, equal_shifts_reach, gaussian_reach
-
 Array = NDArray[np.float64]
 Whole = NDArray[np.int64]
 
@@ -123,6 +121,10 @@ TIGHT, HGM, HGM_COMPLEMENT, PIXELDP, PUBLISHED = "tight", "hgm", "hgm-complement
 COMPOSITION, PURE_EPSILON, BEST = "composition", "pure-epsilon", "best"
 # Two float64 computations of one closed form; and of one maximum that is searched for.
 CLOSED_SLACK, SEARCH_SLACK = 1e-9, 1e-6
+# In scales: two programs that compute the size of equal shifts as the format describes it.
+SHIFT_SLACK = 1e-9
+MOST_COORDINATES = 2**16
+"""Of Laplace noise on the input, for which the size of equal shifts is asked for."""
 PUBLISHED_DELTA = 1e-5
 _GRID, _ZOOM, _ROUNDS = 256, 16, 6
 # Pairs searched together: what a table of them may take.
@@ -340,11 +342,13 @@ class Rule:
         with np.errstate(all="ignore"):
             slack = slack_of(self.way.law, self.way.bound) * reach / self.operator_norm
         if self.in_l2 is not None:
+            from twinproof_verify.laplace import equal_shifts_reach, gaussian_reach
+
             radius = np.maximum(radius, self.in_l2.radius(self.sigma * _of_answers(gaussian_reach, low, high)))
             slack = np.maximum(slack, CLOSED_SLACK * radius)
-        if self.coordinates:
-            equal = _of_answers(lambda one, other: equal_shifts_reach(self.coordinates, one, other), low, high)
-            radius, slack = np.maximum(radius, self.sigma * equal), slack + self.sigma * SHIFT_SLACK
+            if self.coordinates:
+                equal = _of_answers(lambda one, other: equal_shifts_reach(self.coordinates, one, other), low, high)
+                radius, slack = np.maximum(radius, self.sigma * equal), slack + self.sigma * SHIFT_SLACK
         return Answers(low, high, radius, np.where(np.isfinite(radius), slack, 0.0))
 
     def bounds(self, counts: Counts) -> tuple[Array, Array]:

@@ -23,6 +23,7 @@ from twinproof_verify.bounds import (
     CONFIDENCES,
     GAUSSIAN,
     LAPLACE,
+    MOST_COORDINATES,
     PUBLISHED,
     Moved,
     Rule,
@@ -30,7 +31,6 @@ from twinproof_verify.bounds import (
 )
 from twinproof_verify.evidence import format_down, shown
 from twinproof_verify.findings import Problem
-from twinproof_verify.laplace import LARGEST_DIMENSION
 from twinproof_verify.models import ROUNDING_UNIT, Record, block, read
 from twinproof_verify.run_json import PublicData
 
@@ -347,7 +347,7 @@ def rule_of(settings: Smoothed, n: int, alpha: float, resolution: int = 1) -> Ru
     way = Way(noise.law, method.bound, method.confidence, method.runner_up, classes, resolution)
     two = None if method.bound != BEST else noise.in_l2
     in_l2 = None if two is None else Moved(two.operator_norm, two.slack, two.slackless_norm)
-    equal = in_l2 is not None and (method.norm, noise.place) == ("linf", INPUT) and noise.dimension <= LARGEST_DIMENSION
+    equal = in_l2 is not None and (method.norm, noise.place) == ("linf", INPUT) and noise.dimension <= MOST_COORDINATES
     return Rule(
         noise.sigma,
         noise.tau,

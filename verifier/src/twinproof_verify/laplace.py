@@ -20,9 +20,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 Whole = NDArray[np.int64]
 
-# In scales: how far apart two programs that follow the description may be.
-SHIFT_SLACK = 1e-9
-LARGEST_DIMENSION = 2**16
+# The table of the format: sizes, how far they go, and the grid of losses.
 _SIZES, _FURTHEST, _GRID = 400, 12.0, 4096
 _LOST = 2.0**-36
 _TRIES = 30
