@@ -91,13 +91,13 @@ def _half(record: dict[str, Any]) -> None:
     record["noise"]["in_l2"]["operator_norm"] /= 2
 
 
-LIES: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
+LIES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "half the norm": (_half, "in_l2.operator_norm is"),
     "no norm": (lambda record: record["noise"].update(in_l2=None), "in_l2 belongs to the bound best"),
     "another bound's name": (lambda record: record["method"].update(bound="pure-epsilon"), "in_l2 belongs to the bound best"),
     "the former name": (lambda record: (record["method"].update(bound="tight"), record["noise"].update(in_l2=None)), "above"),
 }
-OF_LAYERS: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
+OF_LAYERS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "nothing for rounding": (_noise(slack=0.0), "in_l2.slack is understated"),
     "no rounding in the norm": (_noise(slackless_norm=1e-3), "slack"),
 }

@@ -143,7 +143,7 @@ class _Table:
 
     @property
     def step(self) -> float:
-        return 1 / (_STEPS * self.dimension**0.25)
+        return 1 / (_STEPS * math.pow(self.dimension, 0.25))
 
     @lru_cache(maxsize=1024)  # noqa: B019 - tables are equal where their dimensions are, and few
     def at(self, multiple: int) -> _Heights:

@@ -73,7 +73,7 @@ PLANTED: dict[str, Callable[[pytest.MonkeyPatch], Callable[[int, float, float], 
     "one coordinate in a hundred forgotten": lambda _: lambda d, low, high: _reach(d - max(1, d // 100), low, high),
     "the l1 length": lambda _: lambda d, low, high: float(TightLaplace().reach(low, high)) / d,
     "a normal law of the same variance": lambda _: lambda d, low, high: float(ndtri(low) - ndtri(high)) / math.sqrt(2 * d),
-    "losses rounded down": lambda patch: patch.setattr(laplace_shifts, "_spread", _spread_to_the_left) or _reach,
+    "losses rounded down": lambda patch: (patch.setattr(laplace_shifts, "_spread", _spread_to_the_left), _reach)[1],
     "scores of the others halved": lambda _: lambda d, low, high: _reach(d, low, high / 2),
     "a part in ten thousand more": lambda _: lambda d, low, high: _reach(d, low, high) * (1 + 1e-4),
 }

@@ -16,10 +16,11 @@ from twinproof.certification.laplace_shifts import GaussianShift
 from twinproof.certification.method import Method, Sampling
 from twinproof.certification.noise_site import Movement
 from twinproof.certification.smoothed import smooth
-from twinproof.certification.two_noise_bounds import Array, joint_norm
+from twinproof.certification.two_noise_bounds import joint_norm
 from twinproof.certification.two_noises import TwoNoisesSite
 from twinproof.keys import Key
 from twinproof.layers.noise import Law
+from twinproof.privacy.linear_maps import Array
 from twinproof_verify.layers import joint_matrix
 from twinproof_verify.operator_norms import least_provable
 

@@ -67,8 +67,8 @@ def equal_shifts_reach(dimension: int, low: Array, high: Array) -> Array:
             first[here], end[here] = np.where(stays, size, first[here]), np.where(stays, end[here], size)
     found = np.zeros(len(errors))
     for size, here in _groups(first):
-        ends = (_trusted(dimension, number, step) for number in (size, size + 1))
-        found[here] = step * (size + _share_of_a_step(*ends, errors[here]))
+        before, after = (_trusted(dimension, number, step) for number in (size, size + 1))
+        found[here] = step * (size + _share_of_a_step(before, after, errors[here]))
     return found
 
 
