@@ -17,7 +17,7 @@ normal laws moved by m_i compose to one that is moved by sqrt(sum m_i^2). So a s
 deviation of sqrt(pi/2) s costs under Gaussian noise, and ``TightGaussian``'s reach, over sqrt(pi/2), is a reach in l2.
 
 **Exact, where the size of the change is measured in linf at the input.** T falls in the magnitude of each coordinate's shift,
-so of all changes of size w the one that moves all d coordinates by w is the worst, and a half-space's like are reached.
+so of all changes of size w the one that moves all d coordinates by w is the worst; a test of the likelihood ratio attains T.
 Where ln c is linear in w, ln g is concave in w: a shifted density is log-concave in point and shift together, so is its minimum
 with c times the density, and integrals over the point keep that (Prekopa 1973). So g is computed at multiples of a step, from
 below, and between two of them its logarithm is at least the straight line.

@@ -27,7 +27,7 @@ CSV = "certificates.csv"
 METHOD = same_names("norm", "bound", "statistic", "confidence", "runner_up")
 SAMPLING = same_names("n0", "n", "alpha", "target_radius", "shared_noise")
 NOISE = same_names("law", "place", "sigma", "grid", "levels", "dimension", "tau", "operator_norm", "operator_norm_method") | (
-    same_names("slack", "slackless_norm")
+    same_names("slack", "slackless_norm", "in_l2")
 )
 NETWORK = same_names("model_sha256", "form", "arithmetic", "classes")
 MADE = same_names("device", "versions", "created", "seconds")
@@ -100,7 +100,7 @@ def read_certificate_settings(path: Path) -> CertificateSettings:
     """The content of a ``certificates.json`` of any format."""
     nested = {"method": METHOD, "sampling": SAMPLING, "noise": NOISE, "network": NETWORK, "made": MADE}
     fix = "restore the file, or certify again with --overwrite"
-    return read_settings(path, CertificateSettings, nested, fix=fix, slackless_norm=None)[0]
+    return read_settings(path, CertificateSettings, nested, fix=fix, slackless_norm=None, in_l2=None)[0]
 
 
 @dataclass(frozen=True)
