@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +16,19 @@ from torch import nn
 
 import twinproof as tp
 from twinproof.auditing.verify import verify_run
+from twinproof.certification.laplace_shifts import EqualShifts, GaussianShift
 from twinproof.certification.method import Method, Sampling
 from twinproof.certification.record import find_certification
 from twinproof.data import Dataset, from_arrays
 from twinproof.errors import ConfigError
+from twinproof.evaluation.protocols import AttackPlan
 from twinproof.guarantee import Status
 from twinproof.keys import Key
 from twinproof.layers.noise import FixedSpread, Law, NoiseLayer, Place, UniformSpread
 from twinproof.layers.noise_placement import BOTH_PLACES, add_noise, with_two_noises
 from twinproof.recipes.train import train
 from twinproof.runs.run import Run
+from twinproof_verify.laplace import equal_shifts_reach, gaussian_reach
 
 SAMPLING = Sampling(20, 200, 0.01)
 SHAPE = (1, 4, 4)
@@ -146,10 +151,52 @@ def test_radii_a_hundredth_off_are_found(trained: Run, dataset: Dataset, factor:
     assert any(match in what for what in _told(run, found.csv, stretched))
 
 
+def _is_laplace(run: Run) -> bool:
+    modules = () if run.network is None else run.network.modules()
+    return any(isinstance(module, NoiseLayer) and module.law is Law.LAPLACE for module in modules)
+
+
 def test_what_is_not_tight_is_not_called_so(trained: Run, dataset: Dataset) -> None:
-    if trained.network is None or not any(
-        isinstance(module, NoiseLayer) and module.law is Law.LAPLACE for module in trained.network.modules()
-    ):
+    if not _is_laplace(trained):
         pytest.skip("Gaussian noise")
     with pytest.raises(ConfigError, match="this bound is not tight here"):
         _certified(trained, dataset, Method(norm="linf", bound="tight"))
+
+
+def test_what_earlier_records_call_tight_is_read_and_verified_as_what_it_was(
+    trained: Run, dataset: Dataset, tmp_path: Path
+) -> None:
+    """Pure epsilon under its former name, without the keys that were added, and with the promise of that time."""
+    if not _is_laplace(trained):
+        pytest.skip("Gaussian noise")
+    run = _certified(trained, dataset, Method(norm="linf", bound="pure-epsilon"))
+    shutil.copytree(run.root, tmp_path / "run")
+    name, path = "linf-pure-epsilon", tmp_path / "run" / "certificates" / "linf-pure-epsilon" / "certificates.json"
+    settings = json.loads(path.read_text())
+    settings["method"]["bound"] = "tight"
+    del settings["noise"]["in_l2"]
+    path.write_text(json.dumps(settings))
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    del record["guarantees"]["robustness"][name]["values"]["bound"]
+    record["files"][f"certificates/{name}/certificates.json"]["sha256"] = sha256(path.read_bytes()).hexdigest()
+    (tmp_path / "run" / "run.json").write_text(json.dumps(record))
+    found = verify_run(tmp_path / "run", network=run.network)
+    assert found.ok, found.problems
+    former = find_certification(tmp_path / "run", name=name)
+    assert former is not None
+    assert (former.settings.method.bound, former.settings.noise.in_l2) == ("tight", None)
+    reopened = Run.open(tmp_path / "run", run.network)
+    plan = AttackPlan(norm="linf", sizes=(0.01,), attacks=("fgsm",), protocols=("paper",), steps=2, draws=2)
+    tp.attack(reopened, dataset, plan=plan, sampling=SAMPLING, certificates=name, limit=2, device="cpu", key=Key.from_seed(4))
+    found = verify_run(tmp_path / "run", network=run.network)
+    assert found.ok, found.problems
+
+
+@pytest.mark.parametrize("dimension", [1, 3, 64, 784])
+def test_both_programs_find_the_same_sizes(dimension: int) -> None:
+    generator = np.random.default_rng(dimension)
+    low = generator.uniform(0.5, 0.9999, 25)
+    high = np.concatenate([1 - low[:15], (1 - low[15:]) * generator.uniform(0, 1, 10)])
+    certified, verified = EqualShifts(dimension).reach(low, high), equal_shifts_reach(dimension, low, high)
+    np.testing.assert_allclose(certified, verified, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(GaussianShift().reach(low, high), gaussian_reach(low, high), rtol=0, atol=1e-10)

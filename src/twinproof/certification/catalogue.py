@@ -63,6 +63,7 @@ def refuse_loose(method: Method, law: Law, place: str) -> None:
 
 def find_bound(name: str, law: Law, place: str | None = None) -> RobustnessBound:
     """The bound of that name for noise of that law, and at that ``place`` where one is given; the error lists what there is."""
+    name = best_bound(law) if name == BEST else name
     found = _BY_NAME.get((name, law)) or _from_outside(f"{name}.{law}")
     if found is None or not _speaks_of(found, place):
         noise = f"{law} noise" if found is None else f"{law} noise at the place {place!r}"
