@@ -24,8 +24,8 @@ from twinproof.certification.method import Sampling
 from twinproof.certification.run import certify
 from twinproof.data.record import Dataset
 from twinproof.files import write_json
+from twinproof.guarantee import round_down
 from twinproof.keys import Key
-from twinproof.rounding import round_down
 from twinproof.runs.layout import update_run_json
 from twinproof.runs.records import format_certificates, read_certificates
 from twinproof.runs.run import Run, load_run_data

@@ -29,7 +29,7 @@ from twinproof.compute.devices import describe_device, resolve_device
 from twinproof.evaluation.attack_record import NOBODY, AttackLine
 from twinproof.evaluation.certified import CertifiedLine, Crossing, chance_of, held_against
 from twinproof.files import write_json
-from twinproof.rounding import round_down
+from twinproof.guarantee import round_down
 from twinproof.runs.layout import software_versions, utc_now
 from twinproof.runs.records import ABSTAIN, Certificate
 

@@ -28,8 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from twinproof.compute.devices import describe_device, resolve_device
-from twinproof.compute.seeds import seed_generator
+from twinproof.compute.devices import describe_device, resolve_device, seed_generator
 from twinproof.data.load import load
 from twinproof.data.record import DataConfig, Dataset
 from twinproof.files import write_json

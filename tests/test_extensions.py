@@ -23,10 +23,9 @@ from twinproof.extensions import Group, Plugin, find, names, permitted, plugin_o
 from twinproof.guarantee import Status
 from twinproof.layers.noise import Law
 from twinproof.recipes.dpsgd import DPSGD
-from twinproof.recipes.recipe import Recipe
+from twinproof.recipes.recipe import Recipe, Variant, find_variant, variants_of
 from twinproof.recipes.registry import all_recipes, find_recipe, privacy_status, recipe_names
 from twinproof.recipes.train import train
-from twinproof.recipes.variant import Variant, find_variant, variants_of
 from twinproof.runs.run import Run, load_run_data
 from twinproof.training.per_example import fast as registry
 from twinproof.training.per_example.fast import handler_of, handles, rule_plugins
@@ -37,7 +36,7 @@ from dataclasses import replace
 from twinproof.certification.bounds import TightGaussian
 from twinproof.guarantee import Status
 from twinproof.recipes.dpsgd import DPSGD
-from twinproof.recipes.variant import Variant
+from twinproof.recipes.recipe import Variant
 from twinproof.attacks.search import pgd
 
 class Tenfold(TightGaussian):

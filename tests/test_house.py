@@ -18,7 +18,6 @@ ROOMS = (
         "checks",
         "guarantee",
         "extensions",
-        "rounding",
         "files",
         "keys",
         "progress",

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from twinproof.rounding import format_down, format_up, round_down, round_up
+from twinproof.guarantee import format_down, format_up, round_down, round_up
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 places = st.integers(min_value=0, max_value=12)

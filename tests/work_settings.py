@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import is_dataclass, replace
 from typing import Any, TypeVar
 
-from twinproof.certification.method import Method, Sampling
-from twinproof.certification.record import CertificateSettings, NoiseRecord
+from twinproof.certification.method import CertificateSettings, Method, NoiseRecord, Sampling
 from twinproof.runs.records import Made, NetworkRecord
 
 Settings = TypeVar("Settings")

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import twinproof as tp
-from twinproof.certification.record import find_certification
+from twinproof.certification.method import find_certification
 from twinproof.data.record import Dataset
 from twinproof.errors import RunError
 from twinproof.progress import Silent

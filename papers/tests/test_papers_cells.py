@@ -268,7 +268,7 @@ def test_memory_is_given_back_whatever_happens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, measurement: type[UnderAttack]
 ) -> None:
     freed: list[int] = []
-    monkeypatch.setattr("twinproof.training.passes.free_device_memory", lambda: freed.append(1))
+    monkeypatch.setattr(making, "free_device_memory", lambda: freed.append(1))
     cell = Cell("regular", 0, TRAINING_measure, measurement(limit=10, certified=False))
     outcome = making._attempt(cell, CellStore(tmp_path), Options(seeds=1, device="cpu"))
     assert isinstance(outcome, Failure) is (measurement is Failing)

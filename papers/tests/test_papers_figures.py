@@ -13,8 +13,7 @@ import torch
 from crowded_text import too_long
 from synthetic_cells import measured
 from twinproof.certification.confidence import Evidence, after_tau
-from twinproof.certification.method import Method
-from twinproof.certification.record import find_certification
+from twinproof.certification.method import Method, find_certification
 from twinproof.certification.run import smoothed_for_run
 from twinproof.certification.two_noise_bounds import composition_radius, single_pass_radius
 from twinproof.certification.two_noises import TwoNoisesSite

@@ -20,7 +20,6 @@ from twinproof.compute.ranks import Ranks, Share, gone
 from twinproof.data.record import Dataset
 from twinproof.errors import RunError, SystemFault
 from twinproof.runs.run import Run
-from twinproof.training import passes as device_memory
 from twinproof_papers import making
 from twinproof_papers.cell import Basis, Cell, CellStore, Failure, Measured, Outcome, made_in
 from twinproof_papers.experiment import Options
@@ -72,7 +71,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return measured
 
     monkeypatch.setattr(making, "measure", fake)
-    monkeypatch.setattr(device_memory, "free_device_memory", lambda: None)  # a fifth of a second for each cell
+    monkeypatch.setattr(making, "free_device_memory", lambda: None)  # a fifth of a second for each cell
     return names
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.special import betaincinv, ndtri
 
-from twinproof.certification.record import CertificateSettings
+from twinproof.certification.method import CertificateSettings
 from twinproof.errors import CheckFailed
 from twinproof.layers.noise_placement import BOTH_PLACES
 from twinproof_papers.under_attack import COMPOSITION, HGM, PIXELDP, PUBLISHED, TIGHT, Rereading, bounds_for, recorded_rule

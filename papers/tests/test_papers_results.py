@@ -15,8 +15,7 @@ import pytest
 from synthetic_smoothing import certified, falling, measured_in_full
 
 import twinproof as tp
-from twinproof.certification.method import Method
-from twinproof.certification.record import find_certification
+from twinproof.certification.method import Method, find_certification
 from twinproof.data.load import load
 from twinproof.errors import DataError
 from twinproof.keys import Key

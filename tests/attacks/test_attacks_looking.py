@@ -181,12 +181,12 @@ def test_class_count() -> None:
 @pytest.mark.parametrize(
     ("make", "match"),
     [
-        (lambda m: Smoothed(m, 0.0), "smoothing noise"),
-        (lambda m: Smoothed(m, math.nan), "smoothing noise"),
+        (lambda m: Smoothed(m, 0.0), "sigma cannot"),
+        (lambda m: Smoothed(m, math.nan), "sigma cannot"),
         (lambda m: Smoothed(m, 0.1, 0), "draws cannot be used"),
         (lambda m: Expectation(m, -1), "draws cannot be used"),
         (lambda m: Expectation(m, judged_on=0), "judged_on cannot be used"),
-        (lambda m: Expectation(m, mean="median"), "unknown mean"),  # type: ignore[arg-type]
+        (lambda m: Expectation(m, mean="median"), "mean cannot"),  # type: ignore[arg-type]
         (lambda m: Smoothed(m, 0.1, most_rows=0), "most_rows cannot be used"),
     ],
 )

@@ -323,7 +323,7 @@ class Nan(nn.Module):
         ({"inputs": torch.full((3, FEATURES), NAN)}, DataError, "outside their range"),
         ({"inputs": torch.zeros(3, FEATURES, dtype=torch.uint8)}, DataError, "no floats"),
         ({"inputs": torch.zeros(3)}, DataError, "no batch"),
-        ({"batch": 0}, ConfigError, "batch size"),
+        ({"batch": 0}, ConfigError, "batch cannot"),
     ],
 )
 def test_bad_input_is_one_clear_error(change: dict[str, object], error: type[Exception], match: str) -> None:

@@ -20,9 +20,8 @@ from twinproof.auditing import audit as audit_module
 from twinproof.auditing.certificate_attacks import CertificateAttacker
 from twinproof.auditing.certificate_search import AttackBudget
 from twinproof.auditing.certificate_verdict import FLIPPED, HELD, CertificateAudit, audits_of
-from twinproof.certification.method import Method, Sampling
+from twinproof.certification.method import Method, Sampling, read_certificate_settings
 from twinproof.certification.promise import certified_promise
-from twinproof.certification.record import read_certificate_settings
 from twinproof.certification.smoothed import smooth
 from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError, RunError
@@ -278,45 +277,9 @@ def test_new_certificates_need_a_new_audit(root: Path, digits: Dataset) -> None:
     assert "certificates_sha256" in refused.value.wanted
 
 
-def _no_certificates(root: Path) -> None:
-    (root / "certificates/l2/certificates.json").unlink()
-
-
-def _unfinished(root: Path) -> None:
-    small.rewrite_settings(root, state="sampling")
-
-
-def _no_lines(root: Path) -> None:
-    small.rewrite_lines(root, lambda row: None)
-
-
-def _unknown_norm(root: Path) -> None:
-    small.rewrite_settings(root, norm="l7")
-
-
 def _tampered(root: Path) -> None:
     path = root / "certificates/l2/certificates.csv"
     path.write_text(path.read_text().replace(",0.", ",0.9"))
-
-
-def _other_weights(root: Path) -> None:
-    small.rewrite_settings(root, model_sha256="ab" * 32)
-
-
-def _other_levels(root: Path) -> None:
-    small.rewrite_settings(root, levels=255)
-
-
-def _disorder(root: Path) -> None:
-    small.rewrite_lines(root, lambda row: {**row, "index": str(int(row["index"]) + 1)})
-
-
-def _endless(root: Path) -> None:
-    small.rewrite_lines(root, lambda row: {**row, "radius": "inf"})
-
-
-def _unknown_class(root: Path) -> None:
-    small.rewrite_lines(root, lambda row: {**row, "prediction": "10"})
 
 
 def _broken_audit(root: Path, text: str = '{"format": 3, "certificates": {"norm": "l2"}}') -> None:
@@ -325,25 +288,21 @@ def _broken_audit(root: Path, text: str = '{"format": 3, "certificates": {"norm"
     update_run_json(root, files=("audits/l2.json",))
 
 
-def _strange_audit(root: Path) -> None:
-    _broken_audit(root, "[]")
-
-
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (_no_certificates, "no certificates to attack"),
-        (_unfinished, "no certificates to attack"),
-        (_no_lines, "not a single certificate"),
-        (_unknown_norm, "certificates.json is broken"),
+        (lambda root: (root / small.SETTINGS).unlink(), "no certificates to attack"),
+        (lambda root: small.rewrite_settings(root, state="sampling"), "no certificates to attack"),
+        (lambda root: small.rewrite_lines(root, lambda row: None), "not a single certificate"),
+        (lambda root: small.rewrite_settings(root, norm="l7"), "certificates.json is broken"),
         (_tampered, "not the ones that this run recorded"),
-        (_other_weights, "about other weights"),
-        (_other_levels, "about other inputs"),
-        (_disorder, "makes no sense"),
-        (_endless, "certificates.csv is broken"),
-        (_unknown_class, "makes no sense"),
+        (lambda root: small.rewrite_settings(root, model_sha256="ab" * 32), "about other weights"),
+        (lambda root: small.rewrite_settings(root, levels=255), "about other inputs"),
+        (lambda root: small.rewrite_lines(root, lambda row: {**row, "index": str(int(row["index"]) + 1)}), "makes no sense"),
+        (lambda root: small.rewrite_lines(root, lambda row: {**row, "radius": "inf"}), "certificates.csv is broken"),
+        (lambda root: small.rewrite_lines(root, lambda row: {**row, "prediction": "10"}), "makes no sense"),
         (_broken_audit, "l2.json is broken"),
-        (_strange_audit, "l2.json is broken"),
+        (lambda root: _broken_audit(root, "[]"), "l2.json is broken"),
     ],
 )
 def test_what_cannot_be_attacked_is_one_clear_error(root: Path, digits: Dataset, spoil: Any, words: str) -> None:

@@ -17,8 +17,7 @@ from torch import nn
 import twinproof as tp
 from twinproof.auditing.verify import verify_run
 from twinproof.certification.laplace_shifts import EqualShifts, GaussianShift
-from twinproof.certification.method import Method, Sampling
-from twinproof.certification.record import find_certification
+from twinproof.certification.method import Method, Sampling, find_certification
 from twinproof.data import Dataset, from_arrays
 from twinproof.errors import ConfigError
 from twinproof.evaluation.protocols import AttackPlan

@@ -20,9 +20,8 @@ from twinproof.auditing.certificate_verdict import Verdict
 from twinproof.auditing.verify import verify_run
 from twinproof.certification.catalogue import _BOUNDS, find_bound
 from twinproof.certification.confidence import CONFIDENCE_NAMES, RunnerUp, find_confidence
-from twinproof.certification.method import Method, Statistic
+from twinproof.certification.method import CertificateSettings, Method, Statistic
 from twinproof.certification.promise import certified_promise
-from twinproof.certification.record import CertificateSettings
 from twinproof.cli.main import run
 from twinproof.data.record import Dataset
 from twinproof.errors import RunError
@@ -33,9 +32,9 @@ from twinproof.layers.noise_placement import BOTH_PLACES, RedistributionKind
 from twinproof.privacy.accounting import Spending
 from twinproof.privacy.linear_maps import Norm
 from twinproof.recipes.config import TrainConfig, parse_train_config
-from twinproof.recipes.guarantees import OWN_NETWORK_ASSUMPTIONS, not_yet_certified, privacy_guarantee
+from twinproof.recipes.finish import OWN_NETWORK_ASSUMPTIONS, not_yet_certified, privacy_guarantee
+from twinproof.recipes.recipe import variants_of
 from twinproof.recipes.registry import RECIPES
-from twinproof.recipes.variant import variants_of
 from twinproof.runs.records import AUDITS, Look
 from twinproof.runs.work import Place as Work
 from twinproof_papers.published.stobatch import TrainersConfig

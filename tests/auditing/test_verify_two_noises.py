@@ -17,8 +17,7 @@ import twinproof as tp
 from twinproof.attacks.objective import without_noise
 from twinproof.auditing.verify import verify_run
 from twinproof.certification import run as certify_module
-from twinproof.certification.method import Method, Sampling
-from twinproof.certification.record import find_certification
+from twinproof.certification.method import Method, Sampling, find_certification
 from twinproof.certification.smoothed import SmoothedClassifier, smooth
 from twinproof.certification.two_noise_bounds import outgoing_sums, rates
 from twinproof.data import Dataset, from_arrays

@@ -10,8 +10,7 @@ import pytest
 
 import twinproof as tp
 from twinproof.auditing.verify import verify_run
-from twinproof.certification.method import Method, Sampling
-from twinproof.certification.record import NoiseRecord
+from twinproof.certification.method import Method, NoiseRecord, Sampling
 from twinproof.data.load import load
 from twinproof.evaluation.protocols import AttackPlan
 from twinproof.guarantee import Status

@@ -23,12 +23,13 @@ from twinproof.auditing.ask_network import Place
 from twinproof.auditing.redraw_noise import Draws
 from twinproof.auditing.verify import verify_run
 from twinproof.errors import ConfigError, RunError
+from twinproof.guarantee import format_down
 from twinproof.layers.networks import build_network
-from twinproof.rounding import format_down
 from twinproof_verify import Originals
 from twinproof_verify.bounds import Counts, clopper_pearson
-from twinproof_verify.certificates import FORMER_CERTIFICATES, CertificateSettings, nested, rules_of
+from twinproof_verify.certificates import CertificateSettings, rules_of
 from twinproof_verify.inspection import ATTACK_VOTES, NO_MODULE, NO_TEST_SET, VOTES
+from twinproof_verify.models import translated
 
 Cells = list[list[str]]
 
@@ -80,7 +81,7 @@ def settings_of(root: Path) -> dict[str, Any]:
 
 def set_votes(root: Path, votes: Callable[[int, int], int]) -> None:
     """Other votes, by old ones and draws, with the radii and predictions that follow from them."""
-    rule = rules_of(CertificateSettings.model_validate(nested(settings_of(root), FORMER_CERTIFICATES)))[0]
+    rule = rules_of(CertificateSettings.model_validate(translated("certificates", settings_of(root))))[0]
 
     def change(rows: Cells) -> None:
         for row in rows:
@@ -185,7 +186,7 @@ def double_sigma(root: Path) -> None:
         settings["tau"] = settings["dimension"] * (17 * settings["sigma"] * 16 / settings["grid"] * 2**-64 + 2**-49) + 2**-36
 
     forge_settings(change)(root)
-    rule = rules_of(CertificateSettings.model_validate(nested(settings_of(root), FORMER_CERTIFICATES)))[0]
+    rule = rules_of(CertificateSettings.model_validate(translated("certificates", settings_of(root))))[0]
     most = float(rule.answers(rule.unanimous()).radius[0])
     forge_settings(lambda settings: settings.update(largest_radius=float(format_down(most))))(root)
     set_votes(root, lambda votes, draws: votes)

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from twinproof.certification import fast_layers as dense_convolution
-from twinproof.certification import fast_layers as sliced_pool
+from twinproof.certification import fast_layers
 from twinproof.certification.fast_layers import (
     ActivationPool,
     DenseConvolution,
@@ -57,21 +56,21 @@ def test_equals_the_convolution(layer: nn.Conv2d, shape: tuple[int, ...], channe
 
 
 def test_planted_wrong_order_of_the_inputs_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = dense_convolution._band_weight
-    monkeypatch.setattr(dense_convolution, "_band_weight", lambda *given: right(*given).flip(0))
+    right = fast_layers._band_weight
+    monkeypatch.setattr(fast_layers, "_band_weight", lambda *given: right(*given).flip(0))
     assert error(*CONVOLUTIONS[1], channels_last=True) > 1e-2
 
 
 def test_planted_shared_weight_of_cut_lines_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """At the border a kernel is cut: its lines' weight is not that of the lines inside."""
-    right = dense_convolution._bands
+    right = fast_layers._bands
 
-    def shifted(layer: nn.Conv2d, lines: int) -> list[dense_convolution._Band]:
+    def shifted(layer: nn.Conv2d, lines: int) -> list[fast_layers._Band]:
         first, *others = right(layer, lines)
         return [replace(first, first=first.first + 1), *others]
 
     assert len(right(*_layer_and_lines())) == 3
-    monkeypatch.setattr(dense_convolution, "_bands", shifted)
+    monkeypatch.setattr(fast_layers, "_bands", shifted)
     assert error(*CONVOLUTIONS[0], channels_last=False) > 1e-2
 
 
@@ -214,7 +213,7 @@ def test_planted_forgotten_columns_are_caught(monkeypatch: pytest.MonkeyPatch) -
     def rows_only(maximum: Callable[[Tensor, Tensor], Tensor], slices: list[Tensor]) -> Tensor:
         return slices[0] if slices[0].shape[2] == 4 else reduce(maximum, slices)
 
-    monkeypatch.setattr(sliced_pool, "reduce", rows_only)
+    monkeypatch.setattr(fast_layers, "reduce", rows_only)
     x = maps_sliced(5, 5)
     assert not same(SlicedMaxPool(nn.MaxPool2d(2, stride=1))(x), F.max_pool2d(x, 2, 1))
 

@@ -36,10 +36,10 @@ from twinproof.certification.method import PLAIN, Method, Sampling
 from twinproof.certification.noise_site import WhitenedLayer, layer_norm
 from twinproof.certification.smoothed import SmoothedClassifier, smooth
 from twinproof.certification.votes import VoteCounter
+from twinproof.guarantee import round_down, round_up
 from twinproof.keys import Key
 from twinproof.layers.noise import Law, NoiseLayer, Place, UniformSpread
 from twinproof.layers.noise_placement import add_noise
-from twinproof.rounding import round_down, round_up
 from twinproof.runs.records import ABSTAIN, Certificate
 
 TOTAL = 10_000

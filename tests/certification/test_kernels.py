@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from twinproof.certification.noise_tables import NoiseTable, generator_at, noise_table, padded, words_from
+from twinproof.certification.grid_noise import NoiseTable, generator_at, noise_table, padded, words_from
 from twinproof.layers.noise import Law
 
 pytest.importorskip("triton")

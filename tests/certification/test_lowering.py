@@ -10,9 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from twinproof.certification import fast_layers as map_layers
-from twinproof.certification import fast_layers as sliced_pool
-from twinproof.certification import lowering
+from twinproof.certification import fast_layers, lowering
 from twinproof.certification.grid_noise import input_noise
 from twinproof.certification.lowering import (
     AS_GIVEN,
@@ -29,6 +27,7 @@ from twinproof.errors import ConfigError
 from twinproof.keys import Key
 from twinproof.layers.networks import NETWORKS, build_network
 
+on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU that torch can use")
 CPU = torch.device("cpu")
 IMAGES = (1, 28, 28)
 
@@ -167,12 +166,14 @@ def test_the_users_model_and_settings_are_not_touched() -> None:
     assert float(made(batch()).abs().max()) > 0, "the form shares weights with the model"
 
 
-def test_the_same_form_gives_the_same_bits() -> None:
-    model = network()
-    first = lowered(model, IMAGES, CPU, 300)
-    again = lowered(model, IMAGES, CPU, 7, form=first.form)
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=on_gpu)])
+def test_the_same_form_gives_the_same_bits(device: str) -> None:
+    model, inputs = network().eval().to(device), batch(rows=300).to(device)
+    first = lowered(model, IMAGES, inputs.device, 300)
+    again = lowered(model, IMAGES, inputs.device, 7, form=first.form)
     assert again.form == first.form
-    assert torch.equal(first(batch(rows=300)), again(batch(rows=300)))
+    with torch.inference_mode():
+        assert torch.equal(first(inputs), again(inputs))
 
 
 def test_pieces_are_put_together_in_order() -> None:
@@ -205,9 +206,9 @@ def _without_columns(layer: nn.Module, x: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("kind", "wrong"),
     [
-        (map_layers.LinearOfMaps, _forgetful_flatten),
-        (map_layers.NumpyTanh, _cubic),
-        (sliced_pool.SlicedMaxPool, _without_columns),
+        (lowering.LinearOfMaps, _forgetful_flatten),
+        (lowering.NumpyTanh, _cubic),
+        (fast_layers.SlicedMaxPool, _without_columns),
     ],
 )
 def test_planted_wrong_layers_are_not_used(
@@ -292,7 +293,6 @@ def test_the_faster_form_is_taken_where_it_is_worth_it(share: float, form: str, 
     assert lowered(network(), IMAGES, CPU, 50).form == form
 
 
-on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU that torch can use")
 GPU = torch.device("cuda")
 NOISE, KEY = input_noise(0.5, 255), Key.from_seed(3)
 
@@ -337,14 +337,6 @@ def test_the_house_network_with_dense_convolutions_keeps_its_scores() -> None:
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=False), torch.inference_mode():
         wanted, got = model(inputs), lowered(model, IMAGES, GPU, 3000, form=DENSE)(inputs)
     assert float((got - wanted).abs().max()) < 1e-4 * float(wanted.abs().max())
-
-
-@on_gpu
-def test_the_same_form_gives_the_same_bits_gpu() -> None:
-    model, inputs = network().eval().cuda(), batch(rows=3000).cuda()
-    with torch.inference_mode():
-        first, again = (lowered(model, IMAGES, GPU, 3000, form=DENSE)(inputs) for _ in range(2))
-    assert torch.equal(first, again)
 
 
 def cut(device: torch.device, form: str | None = None) -> SharedNetwork:

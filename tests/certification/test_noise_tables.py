@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
-from decimal import Decimal, getcontext
+from decimal import Decimal, getcontext, localcontext
 from functools import lru_cache
 
 import numpy as np
 import pytest
-from noise_table_oracle import WORD, cell_error, distance_to, exact_cells
 from numpy.typing import NDArray
 from scipy.stats import chi2
 
-from twinproof.certification.grid_noise import write_noise
-from twinproof.certification.noise_tables import (
+from twinproof.certification.grid_noise import (
     BLOCK_WORDS,
     CUTS,
     NoiseTable,
@@ -25,6 +24,7 @@ from twinproof.certification.noise_tables import (
     table_distance,
     word_at,
     words_from,
+    write_noise,
 )
 from twinproof.keys import Key
 from twinproof.layers.noise import Law
@@ -305,3 +305,32 @@ def test_draws_and_coordinates_do_not_know_each_other() -> None:
     assert _largest_correlation(values) < limit
     values[1::2, ::50] = values[::2, ::50]  # planted: one coordinate in fifty is used for two draws
     assert _largest_correlation(values) > limit
+
+
+WORD = 1 << 64
+
+
+def exact_cells(tail: Callable[[Decimal], Decimal], steps: float, reach: int) -> tuple[Decimal, ...]:
+    """The probabilities of the cells 1, 2, ... up to ``reach``, and of all beyond; ``tail`` is the probability beyond x > 0."""
+    with localcontext() as context:
+        context.prec = 60
+        tails = [tail((k - Decimal("0.5")) / Decimal(steps)) for k in range(1, reach + 1)]
+        return (*(near - far for near, far in itertools.pairwise(tails)), tails[-1])
+
+
+def distance_to(table: NoiseTable, half: tuple[Decimal, ...]) -> float:
+    """The total variation distance between the law of the table and the symmetric one with these cells on each side."""
+    bounds = [0, *(int(bound) for bound in table.boundaries), WORD]
+    got = [Decimal(above - below) / WORD for below, above in itertools.pairwise(bounds)]
+    wanted = [*reversed(half), 1 - 2 * sum(half), *half]
+    assert len(got) == len(wanted)
+    return float(sum(abs(one - other) for one, other in zip(got, wanted, strict=True)) / 2)
+
+
+def cell_error(table: NoiseTable, tail: Callable[[Decimal], Decimal], steps: float, k: int) -> tuple[float, float]:
+    """The probability of cell k, and how far the table is off it."""
+    got = int(table.boundaries[table.reach - k]) - int(table.boundaries[table.reach - k - 1])
+    with localcontext() as context:
+        context.prec = 60
+        near, far = (tail((k + half) / Decimal(steps)) for half in (Decimal("-0.5"), Decimal("0.5")))
+        return float(near - far), abs(float(Decimal(got) / WORD - (near - far)))

@@ -18,12 +18,11 @@ from own_modules.harmful import HARMFUL as HARMFUL_IN_TRAINING
 from own_modules.harmful_certifying import CHANGES, FEATURES, HARMFUL, MIXES, SHARES, Base, Harmful
 from own_modules.harmless import PROVEN, SHAPE, plain_sequence
 from own_modules.harmless_certifying import HARMLESS
-from twinproof.certification import base_classifier as base_classifier_module
-from twinproof.certification import row_trial
-from twinproof.certification.base_classifier import base_classifier
+from twinproof.certification import row_trial, votes
 from twinproof.certification.method import Method, Sampling
 from twinproof.certification.row_trial import Draws, RowTrial, Watched, first_difference
 from twinproof.certification.smoothed import smooth
+from twinproof.certification.votes import base_classifier
 from twinproof.errors import ModelError
 from twinproof.guarantee import Status
 from twinproof.keys import Key
@@ -110,7 +109,7 @@ def test_planted_trial_of_few_rows_alone_misses_what_large_batches_do(monkeypatc
 
 
 def test_planted_trial_of_scores_without_state_misses_a_small_drift(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (row_trial, base_classifier_module):
+    for module in (row_trial, votes):
         monkeypatch.setattr(module, "refuse_other", lambda before, now, got: None)
     _certify(HARMFUL["a bias that moves"].make())
 

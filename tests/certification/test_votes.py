@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from twinproof.certification import votes as noisy_rows
-from twinproof.certification.grid_noise import GridNoise, input_noise, layer_noise, write_noise
+from twinproof.certification.grid_noise import GridNoise, Stream, input_noise, layer_noise, write_noise
 from twinproof.certification.method import Sampling
 from twinproof.certification.noise_site import InputSite
-from twinproof.certification.noise_tables import Stream
 from twinproof.certification.smoothed import SmoothedClassifier, smooth
 from twinproof.certification.votes import NoisyRows, RowStatistic, Scores, VoteCounter, Votes, row_statistic
 from twinproof.keys import Key

@@ -13,10 +13,10 @@ import pytest
 import twinproof as tp
 from disk_faults import VANISHED, DiskFault, fill, small_disk
 from twinproof.auditing.verify import verify_run
+from twinproof.cli import demo as demo_verb
 from twinproof.cli.main import run
 from twinproof.errors import SystemFault
 from twinproof.keys import Key
-from twinproof.recipes import demo as demo_settings
 
 KEYS = ["what", "where", "got", "wanted", "fix"]
 WORDS = {"full": "the disk is full", "read-only": "read-only", "denied": "permission denied", VANISHED: "has vanished"}
@@ -176,7 +176,7 @@ def test_a_disk_that_is_truly_full(name: str, call: Any, certified: Path, whole:
 
 def test_the_demo_starts_in_a_new_folder(call: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = {"data": {"source": "digits"}, "recipe": "regular", "model": "mlp", "steps": 3}
-    monkeypatch.setattr(demo_settings, "DEMO_SETTINGS", {**small, "epsilon": None})
+    monkeypatch.setattr(demo_verb, "DEMO_SETTINGS", {**small, "epsilon": None})
     with DiskFault(tmp_path, "full", moment=12):
         answer = call("demo", "--out", tmp_path / "demo", "--json")
     assert answer.code == 3

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from twinproof.compute.threads import each_batch
+from twinproof.compute.devices import each_batch
 
 CPU = torch.device("cpu")
 
@@ -94,6 +94,6 @@ def test_planted_threads_for_a_network_with_a_memory_are_caught(monkeypatch: pyt
         return torch.stack([racing(torch.tensor(start)) for start in starts]).sum(dim=0)
 
     assert each_batch(work, range(2), racing, CPU).tolist() == [1]
-    monkeypatch.setattr("twinproof.compute.threads.is_stateless", lambda model: True)
+    monkeypatch.setattr("twinproof.compute.devices.is_stateless", lambda model: True)
     racing.meeting = threading.Barrier(2, timeout=60)  # a busy machine may be slow to start the second thread
     assert each_batch(work, range(2), racing, CPU).tolist() != [1]

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from twinproof.compute import seeds as torch_seeding
-from twinproof.compute.seeds import own_generators, seed_default_generators, seed_generator
+from twinproof.compute import devices as torch_seeding
+from twinproof.compute.devices import own_generators, seed_default_generators, seed_generator
 from twinproof.keys import Key
 
 KEY, CPU = Key.from_seed(1), torch.device("cpu")

@@ -162,10 +162,7 @@ def test_classes_come_from_the_test_part_or_a_declaration(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     ("pixels", "got"),
-    [
-        (np.zeros((5, 7, 3), dtype=np.uint8), "6x5 RGB and 7x5 RGB"),
-        (np.zeros((5, 6), dtype=np.uint8), "6x5 RGB and 6x5 grey"),
-    ],
+    [(np.zeros((5, 7, 3), dtype=np.uint8), "6x5 RGB and 7x5 RGB"), (np.zeros((5, 6), dtype=np.uint8), "6x5 RGB and 6x5 grey")],
 )
 def test_mixed_images_name_two_files(tmp_path: Path, pixels: Any, got: str) -> None:
     two_parts(tmp_path)

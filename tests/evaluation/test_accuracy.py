@@ -88,7 +88,7 @@ def test_a_noisy_network_answers_in_the_mean_over_its_noise_and_the_same_each_ti
     [
         (one_hot([0]), torch.tensor([0, 1]), 4, "inputs and labels differ"),
         (one_hot([0])[:0], torch.tensor([], dtype=torch.int64), 4, "nothing to evaluate"),
-        (one_hot([0]), torch.tensor([0]), 0, "batch size"),
+        (one_hot([0]), torch.tensor([0]), 0, "batch_size cannot"),
     ],
 )
 def test_refuses(inputs: torch.Tensor, labels: torch.Tensor, batch_size: int, message: str) -> None:

@@ -77,8 +77,8 @@ def test_a_higher_confidence_gives_a_wider_interval() -> None:
         (0, 0, 0.95, "needs observations"),
         (-1, 3, 0.95, "does not fit the total"),
         (4, 3, 0.95, "does not fit the total"),
-        (1, 3, 1.0, "confidence is not usable"),
-        (1, 3, float("nan"), "confidence is not usable"),
+        (1, 3, 1.0, "confidence cannot"),
+        (1, 3, float("nan"), "confidence cannot"),
     ],
 )
 def test_binomial_interval_refuses(successes: int, total: int, confidence: float, message: str) -> None:
@@ -165,8 +165,8 @@ def test_mean_interval_of_few_numbers_stays_in_range(values: list[float]) -> Non
         ([0.5, 1.5], 1.0, "value 1"),
         ([-0.1], 1.0, "outside the range"),
         ([float("nan")], 1.0, "outside the range"),
-        ([0.0], 0.0, "upper end"),
-        ([0.0], math.inf, "upper end"),
+        ([0.0], 0.0, "upper cannot"),
+        ([0.0], math.inf, "upper cannot"),
     ],
 )
 def test_mean_interval_refuses(values: list[float], upper: float, message: str) -> None:

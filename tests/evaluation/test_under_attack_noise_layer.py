@@ -15,8 +15,7 @@ import twinproof as tp
 from twinproof.attacks.objective import Objective, OwnNoise, Plain
 from twinproof.attacks.run import run_attack
 from twinproof.attacks.search import Attack, Keep
-from twinproof.certification.method import Method, Sampling
-from twinproof.certification.record import certifications
+from twinproof.certification.method import Method, Sampling, certifications
 from twinproof.certification.run import smoothed_for_run
 from twinproof.data.record import Dataset
 from twinproof.errors import RunError

@@ -105,7 +105,7 @@ def test_entries_name_every_attack_once() -> None:
         ({"steps": 0}, "steps cannot be used"),
         ({"draws": 0}, "draws cannot be used"),
         ({"paper_steps": 0}, "paper_steps cannot be used"),
-        ({"step_size": -1.0}, "a step needs a length"),
+        ({"step_size": -1.0}, "step_size cannot"),
         ({"attacks": ("fgsm",), "restarts": 2}, "restarts would be wasted"),
         ({"aim": "wherever"}, "unknown aim"),
         ({"aim": "class:-1"}, "unknown aim"),

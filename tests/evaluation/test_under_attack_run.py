@@ -16,10 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import load_file
 from scipy.stats import beta
 from torch import Tensor, nn
 
 import twinproof as tp
+from interruption import StopAfter
 from twinproof.attacks.objective import Expectation, Objective, Plain, Smoothed
 from twinproof.attacks.run import run_attack
 from twinproof.attacks.search import Attack, Keep
@@ -32,7 +34,6 @@ from twinproof.evaluation.attack_record import read_attacks
 from twinproof.evaluation.protocols import AttackPlan
 from twinproof.evaluation.under_attack import AttackedRun
 from twinproof.keys import Key
-from twinproof.progress import Silent
 from twinproof.recipes.train import train
 from twinproof.runs.layout import update_run_json
 from twinproof.runs.records import format_certificates, read_certificates
@@ -88,8 +89,6 @@ def _rows(root: Path) -> list[dict[str, str]]:
 
 
 def _inputs(root: Path) -> dict[str, np.ndarray[Any, Any]]:
-    from safetensors.numpy import load_file
-
     return dict(load_file(root / "attacks/l2/attacks.safetensors"))
 
 
@@ -196,31 +195,13 @@ def test_the_papers_fgsm_is_the_papers(root: Path, dataset: Dataset) -> None:
     assert "difference" not in result
 
 
-class StopAfter(Silent):
-    """Interrupts the work after some batches of a stage."""
-
-    def __init__(self, stage: str, batches: int) -> None:
-        self.stage, self.left, self.now = stage, batches, ""
-
-    def start(self, stage: str, total: int, done: int = 0) -> None:
-        """Remembers the stage."""
-        self.now = stage
-
-    def advance(self, units: int = 1) -> None:
-        """Counts what was really done."""
-        if self.now == self.stage and units:
-            self.left -= 1
-            if self.left == 0:
-                raise KeyboardInterrupt
-
-
 @pytest.mark.parametrize(("stage", "batches"), [("attacking", 1), ("attacking", 9), ("judging", 1), ("judging", 20)])
 def test_interrupted_attacks_go_on_to_the_same_bytes(
     root: Path, dataset: Dataset, attacked: Path, stage: str, batches: int
 ) -> None:
     before = _content(root)
     with pytest.raises(KeyboardInterrupt):
-        _attack(root, dataset, progress=StopAfter(stage, batches))
+        _attack(root, dataset, progress=StopAfter(batches, stage))
     outside = {name: content for name, content in _content(root).items() if not name.startswith("private/work/")}
     assert outside == before, "an unfinished attack changes nothing that could be released"
     assert tp.verify(root).ok
@@ -311,7 +292,7 @@ def test_overwriting_keeps_the_old_record_until_the_new_one_is_whole(attacked: P
     root = Path(shutil.copytree(attacked, tmp_path / "run"))
     old = (root / "attacks/l2/attacks.csv").read_bytes()
     with pytest.raises(KeyboardInterrupt):
-        _attack(root, dataset, limit=5, overwrite=True, progress=StopAfter("judging", 2))
+        _attack(root, dataset, limit=5, overwrite=True, progress=StopAfter(2, "judging"))
     assert (root / "attacks/l2/attacks.csv").read_bytes() == old
     assert tp.verify(root).ok
     made = _attack(root, dataset, limit=5)

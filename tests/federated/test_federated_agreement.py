@@ -65,11 +65,7 @@ def test_the_digest_covers_the_parties() -> None:
         (DECLARED, {"recipe": "regular", "noise_multiplier": None}, "only under a plan"),
         (DECLARED, {"recipe": "pixeldp"}, "only under a plan"),
         (DECLARED, {"recipe": "stobatch", "variant": "published", "model": None}, "only under a plan"),
-        (
-            DECLARED,
-            {"recipe": "securesgd", "noise_layer": {"redistribution": "training"}},
-            "shares of the layer's noise",
-        ),
+        (DECLARED, {"recipe": "securesgd", "noise_layer": {"redistribution": "training"}}, "shares of the layer's noise"),
         (
             DECLARED,
             {"recipe": "securesgd", "noise_layer": {"redistribution": "public", "public_data": "mnist"}},

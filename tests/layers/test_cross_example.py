@@ -6,7 +6,8 @@ import pytest
 from torch import nn
 
 from twinproof.errors import ModelError
-from twinproof.layers.cross_example import OFFENCES, evaluation_mode, refuse_cross_example_layers
+from twinproof.layers.cross_example import OFFENCES, refuse_cross_example_layers
+from twinproof.layers.module_state import evaluation_mode
 
 OFFENDERS: list[tuple[nn.Module, str, str]] = [
     (nn.BatchNorm1d(3), "mean and variance of the whole batch", "GroupNorm"),

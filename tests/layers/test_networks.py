@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from twinproof.certification.base_classifier import base_classifier
 from twinproof.certification.lowering import AS_GIVEN, CHANNELS_LAST
+from twinproof.certification.votes import base_classifier
 from twinproof.compute.devices import Captured
 from twinproof.errors import ConfigError, ModelError
 from twinproof.layers.cross_example import refuse_cross_example_layers

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from recipe_fixtures import noisy_start, parts_of, resolved
 from recipe_fixtures import on_one_thread as on_one_thread
 from recipe_fixtures import source as source
 from safetensors.torch import load_file
@@ -19,24 +20,20 @@ from small_runs import ledger_lines, run_json, tiny
 from torch import Tensor, nn
 
 from twinproof.auditing.verify import verify_run
-from twinproof.data.load import load
-from twinproof.data.record import Dataset, Split
+from twinproof.data.record import Split
 from twinproof.errors import ModelError, RunError
-from twinproof.guarantee import Status
+from twinproof.guarantee import Status, round_up
 from twinproof.keys import Key
-from twinproof.layers.networks import build_network
 from twinproof.layers.noise import NoiseLayer, silenced
-from twinproof.layers.noise_placement import split_at_noise, with_noise
+from twinproof.layers.noise_placement import split_at_noise
 from twinproof.privacy.accounting import GaussianEvent, PoissonGaussianEvent, epsilon_pld
 from twinproof.recipes import redistribution
 from twinproof.recipes import train as train_module
-from twinproof.recipes.config import ResolvedConfig, parse_train_config
 from twinproof.recipes.network import Own, run_network
 from twinproof.recipes.redistribution import exact_mean, private_mean, relevances, scales_against, scales_from
 from twinproof.recipes.registry import RECIPES
-from twinproof.recipes.resolve import redistribution_plan, resolve
+from twinproof.recipes.resolve import redistribution_plan
 from twinproof.recipes.train import train
-from twinproof.rounding import round_up
 from twinproof.runs.run import Run
 from twinproof.training.passes import DeviceRecords
 from twinproof.training.stobatch import taylor_cross_entropy
@@ -51,21 +48,6 @@ def _settings(source: Path, **changes: Any) -> dict[str, Any]:
     if "epsilon" in changes:
         del settings["noise_multiplier"]
     return settings
-
-
-def _resolved(settings: dict[str, Any]) -> tuple[ResolvedConfig, Dataset]:
-    config = parse_train_config(settings)
-    dataset = load(config.data)
-    return resolve(config, dataset), dataset
-
-
-def _initial(config: ResolvedConfig, dataset: Dataset) -> nn.Sequential:
-    assert config.noise_layer is not None
-    assert config.seed is not None
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(Key.from_seed(config.seed).seed("initial weights"))
-        network = build_network("mlp", dataset.shape, len(dataset.classes))
-    return with_noise(network, dataset.shape, config.noise_layer.form, config.sigma)
 
 
 def _by_hand(network: nn.Sequential, split: Split, levels: int, beta: float) -> Tensor:
@@ -84,19 +66,17 @@ def _by_hand(network: nn.Sequential, split: Split, levels: int, beta: float) -> 
 @pytest.mark.parametrize("alone", [True, False])
 @pytest.mark.parametrize("beta", [1.0, 2.0])
 def test_the_relevance_of_each_record_is_the_one_written_by_hand(source: Path, beta: float, alone: bool) -> None:
-    config, dataset = _resolved(_settings(source))
-    network = _initial(config, dataset).eval()
-    split = split_at_noise(network)
-    assert split is not None
+    config, dataset = resolved(_settings(source))
+    network = noisy_start(config, dataset)
+    split = parts_of(network)
     records = DeviceRecords(dataset.train, dataset.levels, CPU)
     found = torch.cat(list(relevances(split, records, beta, alone=alone)))
     assert torch.allclose(found, _by_hand(network, dataset.train, dataset.levels, beta), rtol=1e-4, atol=1e-7)
 
 
 def test_no_record_changes_what_another_adds(source: Path) -> None:
-    config, dataset = _resolved(_settings(source))
-    split = split_at_noise(_initial(config, dataset).eval())
-    assert split is not None
+    config, dataset = resolved(_settings(source))
+    split = parts_of(noisy_start(config, dataset))
     inputs, labels = dataset.train.inputs.copy(), dataset.train.labels.copy()
     inputs[1:], labels[1:] = dataset.levels - inputs[1:], (labels[1:] + 1) % 3
     found = [
@@ -108,13 +88,12 @@ def test_no_record_changes_what_another_adds(source: Path) -> None:
 
 
 def test_a_record_without_relevance_adds_nothing(source: Path) -> None:
-    config, dataset = _resolved(_settings(source))
-    network = _initial(config, dataset).eval()
+    config, dataset = resolved(_settings(source))
+    network = noisy_start(config, dataset)
     with torch.no_grad():
         for value in network[4].parameters():
             value.zero_()
-    split = split_at_noise(network)
-    assert split is not None
+    split = parts_of(network)
     found = torch.cat(list(relevances(split, DeviceRecords(dataset.train, dataset.levels, CPU), 2.0, alone=True)))
     assert not found.any()
 
@@ -163,16 +142,11 @@ def test_shares_are_floored_and_normalised() -> None:
     assert float(scales.double().square().mean()) == pytest.approx(1, abs=1e-6)
 
 
-@pytest.mark.parametrize("nothing", [[0.0, 0.0], [-1.0, -2.0], [float("nan"), 1.0], [float("inf"), 1.0]])
-def test_shares_are_equal_where_nothing_can_be_told(nothing: list[float]) -> None:
-    assert scales_against(torch.tensor(nothing, dtype=torch.float64), 0.1).tolist() == [1.0, 1.0]
-
-
 def test_scales_in_the_weights_follow_public_records(source: Path, tmp_path: Path) -> None:
     settings = _settings(source, steps=1, learning_rate=0, noise={"redistribution": "public"})
     run = train(settings, tmp_path / "run")
-    config, dataset = _resolved(settings)
-    mean = _by_hand(_initial(config, dataset), dataset.test, dataset.levels, 1.0).mean(dim=0)
+    config, dataset = resolved(settings)
+    mean = _by_hand(noisy_start(config, dataset), dataset.test, dataset.levels, 1.0).mean(dim=0)
     inverse = 1 / (mean / mean.mean()).clamp_min(0.25)
     wanted = (inverse / inverse.square().mean().sqrt()).float()
     assert torch.allclose(load_file(run.layout.model)["noise.spread.scales"], wanted, rtol=1e-4)
@@ -235,9 +209,7 @@ def _is_laplace(layer: NoiseLayer, draw: Any) -> bool:
 
 def test_the_noise_has_laplaces_law_and_the_written_scales(source: Path, tmp_path: Path) -> None:
     run = train(_settings(source), tmp_path / "run")
-    split = split_at_noise(run.model())
-    assert split is not None
-    layer = split.noise
+    layer = parts_of(run.model()).noise
     assert float(layer.spread.least().max() / layer.spread.least().min()) > 1.5
     assert _is_laplace(layer, layer)
     assert not _is_laplace(layer, lambda x: 1.04 * layer(x)), "noise 4 % too large is seen"
@@ -287,7 +259,7 @@ WORTH = [("mlp", 0.85, -0.4, 0.4), ("small-cnn", 0.5, 0.45, 0.8)]
 def test_what_relevance_at_random_weights_is_worth(model: str, private: float, least: float, most: float) -> None:
     """Rank correlations on digits: of the private estimate with the exact one, and of that with a trained network's."""
     settings = {"data": {"source": "digits"}, "recipe": "adlm", "delta": 1e-4, "noise_multiplier": 2.0, "model": model}
-    config, dataset = _resolved(settings)
+    config, dataset = resolved(settings)
     torch.manual_seed(1)
     network = run_network(config, Own(), dataset).eval()
     split, plan, records = (

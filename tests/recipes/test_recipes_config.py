@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from recipe_fixtures import resolved
 from recipe_fixtures import source as source
 from small_runs import RECORDS, tiny
 
@@ -66,15 +67,7 @@ def test_all_problems_are_told_at_once() -> None:
     }
     with pytest.raises(ConfigError) as caught:
         parse_train_config(wrong)
-    keys = {
-        "data.source",
-        "data.public_fraction",
-        "data.ranges",
-        "clip_norm",
-        "batch_size",
-        "momentum",
-        "performance.device",
-    }
+    keys = {"data.source", "data.public_fraction", "data.ranges", "clip_norm", "batch_size", "momentum", "performance.device"}
     assert set(caught.value.where.split(", ")) == keys
     assert all(f"{key}: " in caught.value.wanted for key in keys)
     assert "7 settings" in caught.value.what
@@ -203,8 +196,7 @@ def test_settings_made_by_hand_are_checked_too() -> None:
 
 
 def _resolved(source: Path, **changes: Any) -> ResolvedConfig:
-    config = parse_train_config(tiny(source, **changes))
-    return resolve(config, load(config.data))
+    return resolved(tiny(source, **changes))[0]
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,7 @@ from twinproof.data.load import load
 from twinproof.data.record import DataConfig, Dataset
 from twinproof.recipes.config import ResolvedConfig, parse_train_config
 from twinproof.recipes.dpcert import consistency, stability
-from twinproof.recipes.gradients import per_example_path
-from twinproof.recipes.network import Own, run_network
+from twinproof.recipes.network import Own, per_example_path, run_network
 from twinproof.recipes.registry import RECIPES
 from twinproof.recipes.resolve import resolve
 from twinproof.training.copies import AdversarialCopies

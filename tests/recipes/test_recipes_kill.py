@@ -22,16 +22,7 @@ from typing import Any
 import pytest
 from recipe_fixtures import on_one_thread as on_one_thread
 from safetensors import safe_open
-from small_runs import (
-    STAYS_PRIVATE,
-    announced_steps,
-    ledger_lines,
-    model_bytes,
-    released,
-    run_json,
-    tiny,
-    write_blobs,
-)
+from small_runs import STAYS_PRIVATE, announced_steps, ledger_lines, model_bytes, released, run_json, tiny, write_blobs
 
 from quiet_fork import fork
 from twinproof.auditing.verify import verify_run

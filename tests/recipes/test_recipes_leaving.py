@@ -20,7 +20,7 @@ from small_runs import RECORDS, blobs, ledger_lines, released, run_json, tiny, w
 from small_runs import write_blobs as write
 
 from twinproof.data.record import Dataset
-from twinproof.recipes import run_data as stored_data
+from twinproof.recipes import config as stored_data
 from twinproof.recipes import train as train_module
 from twinproof.recipes.config import ResolvedConfig
 from twinproof.recipes.finish import Reporter

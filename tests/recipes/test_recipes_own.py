@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from recipe_fixtures import interrupt
 from torch import Tensor, nn
 
 import twinproof as tp
@@ -18,13 +19,12 @@ from twinproof.cli.summaries import training_answer
 from twinproof.data import Dataset, from_arrays
 from twinproof.errors import ConfigError, ModelError, RunError
 from twinproof.guarantee import Status
-from twinproof.recipes.guarantees import OWN_NETWORK_ASSUMPTIONS
-from twinproof.recipes.own_network import note_own_network, own_network_assumptions
+from twinproof.recipes.finish import OWN_NETWORK_ASSUMPTIONS, note_own_network, own_network_assumptions
 from twinproof.recipes.train import train
 from twinproof.runs.layout import read_run_json
 from twinproof.runs.run import Run
 
-SETTINGS: dict[str, Any] = {"recipe": "dpsgd", "noise_multiplier": 2.0, "delta": 1e-3, "steps": 4, "batch_size": 20}
+SETTINGS: dict[str, Any] = {"recipe": "dpsgd", "noise_multiplier": 20.0, "delta": 1e-3, "steps": 4, "batch_size": 20}
 
 
 @pytest.fixture(scope="module")
@@ -104,22 +104,9 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_written(
 
 
 def test_resuming_needs_the_same_things_again(dataset: Dataset, tmp_path: Path) -> None:
-    class Stop(Exception):
-        """Ends training in the middle."""
-
-    class Stopping:
-        def start(self, stage: str, total: int, done: int = 0) -> None: ...
-
-        def say(self, text: str) -> None: ...
-
-        def advance(self, units: int = 1) -> None:
-            raise Stop
-
     network = Gated()
     settings = {**SETTINGS, "seed": 1}
-    with pytest.raises(Stop):
-        train(settings, tmp_path / "run", dataset=dataset, network=network, progress=Stopping())
-    assert read_run_json(tmp_path / "run")["state"] == "training"
+    interrupt(settings, tmp_path / "run", steps=1, dataset=dataset, network=network)
     with pytest.raises(ConfigError, match="network of your own"):
         train(None, tmp_path / "run", resume=True, dataset=dataset)
     resumed = train(None, tmp_path / "run", resume=True, dataset=dataset, network=network)

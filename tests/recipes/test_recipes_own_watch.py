@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from recipe_fixtures import interrupt
 from torch import Tensor, nn
 
 from own_modules.harmful import Base, CallCounter
@@ -21,8 +22,7 @@ from twinproof.guarantee import Status
 from twinproof.keys import Key
 from twinproof.recipes import own_network
 from twinproof.recipes.config import parse_train_config
-from twinproof.recipes.gradients import pass_records, path_of_kind
-from twinproof.recipes.network import Own
+from twinproof.recipes.network import Own, pass_records, path_of_kind
 from twinproof.recipes.own_network import try_network
 from twinproof.recipes.resolve import resolve
 from twinproof.recipes.train import train
@@ -96,19 +96,7 @@ def test_without_the_watch_it_would_be_called_proven(dataset: Dataset, tmp_path:
 
 
 def test_a_session_that_goes_on_keeps_the_assumption(dataset: Dataset, tmp_path: Path) -> None:
-    class Stop(Exception):
-        """Ends training in the middle."""
-
-    class Stopping:
-        def start(self, stage: str, total: int, done: int = 0) -> None: ...
-
-        def say(self, text: str) -> None: ...
-
-        def advance(self, units: int = 1) -> None:
-            raise Stop
-
-    with pytest.raises(Stop):
-        train(SETTINGS, tmp_path / "run", dataset=dataset, network=CallCounter(), progress=Stopping())
+    interrupt(SETTINGS, tmp_path / "run", steps=1, dataset=dataset, network=CallCounter())
     assert read_run_json(tmp_path / "run")["own_network"] == {"assumptions": ["kept-state"]}
     run = train(None, tmp_path / "run", resume=True, dataset=dataset, network=CallCounter())
     assert run.guarantee.status is Status.ASSUMED

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 import torch
+from recipe_fixtures import interrupt
 from recipe_fixtures import on_one_thread as on_one_thread
 from recipe_fixtures import source as source
-from small_runs import StopAfter, Stopped, model_bytes, run_json, tiny
+from small_runs import model_bytes, run_json, tiny
 
 from rank_processes import quick_to_part, run_ranks
 from twinproof.errors import RunError
@@ -43,8 +44,7 @@ def settings(source: Path) -> dict[str, Any]:
 
 
 def interrupted(settings: dict[str, Any], root: Path) -> Path:
-    with pytest.raises(Stopped):
-        train(settings, root, progress=StopAfter(3))
+    interrupt(settings, root, steps=4)
     return root
 
 

@@ -20,7 +20,7 @@ from twinproof.data.load import load
 from twinproof.guarantee import Status
 from twinproof.privacy.accounting import Spending
 from twinproof.recipes.config import TrainConfig, parse_train_config
-from twinproof.recipes.guarantees import privacy_guarantee
+from twinproof.recipes.finish import privacy_guarantee
 from twinproof.recipes.resolve import plan_of, resolve
 from twinproof.recipes.train import train
 from twinproof.training.passes import DeviceRecords, Pass, Performance

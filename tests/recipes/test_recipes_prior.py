@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from recipe_fixtures import interrupt
+from recipe_fixtures import fresh_network, interrupt
 from recipe_fixtures import on_one_thread as on_one_thread
 from safetensors.torch import load_file
 from small_runs import ledger_lines, model_bytes, run_json, tiny
@@ -21,17 +21,15 @@ from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError, RunError
 from twinproof.files import sha256_file
 from twinproof.guarantee import Status
-from twinproof.keys import Key
 from twinproof.layers import networks
 from twinproof.layers.networks import PRIOR_WIDTH, Prior, build_network, start_from_prior
 from twinproof.recipes import network as noise_network
 from twinproof.recipes import train as train_module
-from twinproof.recipes.config import ResolvedConfig, TrainConfig, parse_train_config
+from twinproof.recipes.config import ResolvedConfig, TrainConfig, parse_train_config, public_config
 from twinproof.recipes.network import Own, run_network
 from twinproof.recipes.registry import RECIPES
 from twinproof.recipes.resolve import resolve
 from twinproof.recipes.resumption import describe_prior, refuse_other_prior
-from twinproof.recipes.run_data import public_config
 from twinproof.recipes.train import train
 from twinproof.runs.layout import update_run_json
 from twinproof.runs.run import Run
@@ -100,17 +98,12 @@ def test_network_and_prior_are_decided_and_written_down(
 
 
 def test_the_house_recipe_alone_starts_from_it_unasked() -> None:
-    assert [recipe.name for recipe in RECIPES.values() if recipe.starts_from_prior] == ["twinproof"]
+    assert [recipe.name for recipe in RECIPES.values() if recipe.start.from_prior] == ["twinproof"]
 
 
 @pytest.mark.parametrize(
     ("shape", "changes"),
-    [
-        (LARGE, {"width": 1}),
-        (LARGE, {"model": "scatter-cnn"}),
-        ((3, 20, 20), {}),
-        ((1, SIDE, SIDE), {"model": None}),
-    ],
+    [(LARGE, {"width": 1}), (LARGE, {"model": "scatter-cnn"}), ((3, 20, 20), {}), ((1, SIDE, SIDE), {"model": None})],
     ids=str,
 )
 def test_asked_for_where_there_is_none_it_is_one_clear_error(
@@ -180,9 +173,7 @@ def test_with_steps_that_do_something_the_records_are_looked_at(tmp_path: Path) 
 
 def test_the_weights_before_the_first_step_are_the_files_and_the_keys(tmp_path: Path) -> None:
     _still(_images(1), tmp_path / "run", sigma=0.36)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(Key.from_seed(SEED).seed("initial weights"))
-        wanted = build_network("gelu-cnn", (1, SIDE, SIDE), 3, width=PRIOR_WIDTH)
+    wanted = fresh_network(SEED, (1, SIDE, SIDE), "gelu-cnn", width=PRIOR_WIDTH)
     fresh = wanted.state_dict()["10.weight"].clone()
     start_from_prior(wanted, 0.5)
     found = load_file(tmp_path / "run" / "model.safetensors")

@@ -12,15 +12,7 @@ import pytest
 import torch
 from recipe_fixtures import on_one_thread as on_one_thread
 from safetensors.torch import load
-from small_runs import (
-    announced_steps,
-    ledger_lines,
-    model_bytes,
-    run_json,
-    tiny,
-    with_other_record,
-    write_blobs,
-)
+from small_runs import announced_steps, ledger_lines, model_bytes, run_json, tiny, with_other_record, write_blobs
 from torch import Tensor, nn
 
 from rank_processes import Ended, die, quick_to_part, run_ranks

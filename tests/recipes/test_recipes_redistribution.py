@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from recipe_fixtures import noisy_start, parts_of, resolved
 from recipe_fixtures import on_one_thread as on_one_thread
 from recipe_fixtures import source as source
 from safetensors.torch import load_file
@@ -18,22 +19,18 @@ from small_runs import RECORDS, blobs, ledger_lines, released, run_json, tiny, w
 from torch import Tensor
 
 from twinproof.auditing.verify import verify_run
-from twinproof.data.load import load
-from twinproof.data.record import Dataset, Split
+from twinproof.data.record import Split
 from twinproof.errors import DataError, RunError
-from twinproof.guarantee import Status
+from twinproof.guarantee import Status, round_up
 from twinproof.keys import Key
-from twinproof.layers.networks import build_network
-from twinproof.layers.noise_placement import split_at_noise, with_noise
+from twinproof.layers.noise_placement import with_noise
 from twinproof.privacy.accounting import GaussianEvent, PoissonGaussianEvent, epsilon_pld
 from twinproof.privacy.ledger import Ledger
 from twinproof.privacy.plan import Plan
 from twinproof.recipes import redistribution, resolve
 from twinproof.recipes import train as train_module
-from twinproof.recipes.config import ResolvedConfig, parse_train_config
-from twinproof.recipes.redistribution import clipped_steps, influences, private_mean, redistribute, scales_from
+from twinproof.recipes.redistribution import clipped_steps, influences, private_mean, redistribute, scales_against, scales_from
 from twinproof.recipes.train import train
-from twinproof.rounding import round_up
 from twinproof.runs.run import Run
 from twinproof.training.loop import mean_cross_entropy
 from twinproof.training.passes import DeviceRecords
@@ -45,21 +42,6 @@ PLAN = Plan(sample_rate=1.0, noise_multiplier=5.0, clip_norm=0.3, divisor=90.0, 
 def _settings(source: Path, kind: str, **changes: Any) -> dict[str, Any]:
     noise = {"redistribution": kind, "mechanism": "heterogeneous", **changes.pop("noise", {})}
     return tiny(source, recipe=changes.pop("recipe", "securesgd"), noise_layer=noise, **changes)
-
-
-def _resolved(settings: dict[str, Any]) -> tuple[ResolvedConfig, Dataset]:
-    config = parse_train_config(settings)
-    dataset = load(config.data)
-    return resolve.resolve(config, dataset), dataset
-
-
-def _initial(config: ResolvedConfig, dataset: Dataset) -> torch.nn.Sequential:
-    assert config.noise_layer is not None
-    assert config.seed is not None
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(Key.from_seed(config.seed).seed("initial weights"))
-        network = build_network("mlp", dataset.shape, len(dataset.classes))
-    return with_noise(network, dataset.shape, config.noise_layer.form, config.sigma)
 
 
 def _by_hand(network: torch.nn.Sequential, inputs: NDArray[Any], labels: NDArray[Any], levels: int, beta: float) -> Tensor:
@@ -76,10 +58,9 @@ def _by_hand(network: torch.nn.Sequential, inputs: NDArray[Any], labels: NDArray
 @pytest.mark.parametrize("alone", [True, False])
 @pytest.mark.parametrize("beta", [1.0, 2.5])
 def test_the_influence_of_each_record_is_the_one_written_by_hand(source: Path, beta: float, alone: bool) -> None:
-    config, dataset = _resolved(_settings(source, "training"))
-    network = _initial(config, dataset).eval()
-    split = split_at_noise(network)
-    assert split is not None
+    config, dataset = resolved(_settings(source, "training"))
+    network = noisy_start(config, dataset)
+    split = parts_of(network)
     records = DeviceRecords(dataset.train, dataset.levels, CPU)
     found = torch.cat(list(influences(split, records, mean_cross_entropy, beta, alone=alone)))
     wanted = _by_hand(network, dataset.train.inputs, dataset.train.labels, dataset.levels, beta)
@@ -95,12 +76,11 @@ class _Centred(torch.nn.Module):
 
 def _moved_by_a_neighbour(source: Path, *, alone: bool) -> bool:
     """Whether record 0's part in r changes when another record is exchanged."""
-    config, dataset = _resolved(_settings(source, "training"))
+    config, dataset = resolved(_settings(source, "training"))
     assert config.noise_layer is not None
     layers = [torch.nn.Linear(4, 8), torch.nn.Tanh(), _Centred(), torch.nn.Linear(8, 3)]
     network = with_noise(torch.nn.Sequential(*layers), dataset.shape, config.noise_layer.form, config.sigma).eval()
-    split = split_at_noise(network)
-    assert split is not None
+    split = parts_of(network)
     inputs = dataset.train.inputs.copy()
     inputs[7] = dataset.levels - inputs[7]
     found = [
@@ -137,9 +117,9 @@ FROM_RECORDS = [("hgm-pixeldp", "training"), ("hgm-pixeldp", "public"), ("secure
 def test_r_in_the_weights_is_equation_seven(source: Path, tmp_path: Path, recipe: str, kind: str) -> None:
     settings = _settings(source, kind, recipe=recipe, steps=1, learning_rate=0, noise={"floor": 0.2, "beta": 2.0})
     run = train(settings, tmp_path / "run")
-    config, dataset = _resolved(settings)
+    config, dataset = resolved(settings)
     split = dataset.train if kind == "training" else dataset.test
-    mean = _by_hand(_initial(config, dataset), split.inputs, split.labels, dataset.levels, 2.0).mean(dim=0)
+    mean = _by_hand(noisy_start(config, dataset), split.inputs, split.labels, dataset.levels, 2.0).mean(dim=0)
     lifted = mean.clamp_min(0.2 * mean.mean())
     wanted = (len(mean) * lifted / lifted.sum()).sqrt().float()
     assert torch.allclose(load_file(run.layout.model)["noise.spread.scales"], wanted, rtol=1e-4)
@@ -154,8 +134,9 @@ def test_shares_are_floored_and_normalised() -> None:
 
 
 @pytest.mark.parametrize("nothing", [[0.0, 0.0], [-1.0, -2.0], [float("nan"), 1.0], [float("inf"), 1.0]])
-def test_shares_are_equal_where_nothing_can_be_told(nothing: list[float]) -> None:
-    assert scales_from(torch.tensor(nothing, dtype=torch.float64), 0.1).tolist() == [1.0, 1.0]
+@pytest.mark.parametrize("rule", [scales_from, scales_against])
+def test_shares_are_equal_where_nothing_can_be_told(rule: Any, nothing: list[float]) -> None:
+    assert rule(torch.tensor(nothing, dtype=torch.float64), 0.1).tolist() == [1.0, 1.0]
 
 
 def _unclipped(vectors: Tensor, plan: Plan) -> Tensor:
@@ -272,7 +253,7 @@ def test_the_price_of_r_is_part_of_a_target_epsilon(
     monkeypatch.setattr(resolve, "calibrate_noise_multiplier", calibrated)
     settings = _settings(source, kind, variant=variant, epsilon=1.0, noise={"r_noise_multiplier": 8.0})
     del settings["noise_multiplier"]
-    assert _resolved(settings)[0].noise_multiplier == 4.0
+    assert resolved(settings)[0].noise_multiplier == 4.0
     assert asked == [price]
 
 
@@ -304,12 +285,12 @@ def test_records_are_not_read_before_the_ledger_counts_them(
 
 
 def test_an_estimate_for_another_price_is_refused(source: Path, tmp_path: Path) -> None:
-    config, dataset = _resolved(_settings(source, "training"))
+    config, dataset = resolved(_settings(source, "training"))
     ledger = Ledger.create(tmp_path / "ledger.jsonl", config_sha256="0" * 64, delta=1e-4)
     ledger.append("gaussian", {"noise_multiplier": 19.0, "purpose": "redistribution"})
     ledger.append("gaussian", {"noise_multiplier": 20.0, "purpose": "feature ranges"})
     with pytest.raises(RunError, match="does not count the private estimate"):
-        redistribute(config, _initial(config, dataset), dataset, None, Key.from_seed(1), ledger)
+        redistribute(config, noisy_start(config, dataset), dataset, None, Key.from_seed(1), ledger)
 
 
 def _differing(tmp_path: Path, **changes: Any) -> list[str]:
@@ -422,7 +403,7 @@ def test_public_features_are_scaled_like_the_runs_own(source: Path, tmp_path: Pa
     public = str(write_blobs(tmp_path / "public", doubled))
     settings = _settings(source, "public", noise={"public_data": public})
     settings["data"]["ranges"] = {"*": [0.0, 2.0]}
-    config, dataset = _resolved(settings)
+    config, dataset = resolved(settings)
     found = redistribution.public_records(config, dataset, None)
     assert found is not None
     assert found.levels == dataset.levels

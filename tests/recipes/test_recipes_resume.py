@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import stat
 from collections.abc import Callable
@@ -10,17 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from recipe_fixtures import interrupt
 from recipe_fixtures import on_one_thread as on_one_thread
 from small_runs import (
     RECORDS,
     STAYS_PRIVATE,
-    StopAfter,
-    Stopped,
     announced_steps,
+    blobs,
     ledger_lines,
     model_bytes,
     released,
-    run_json,
     tiny,
     with_other_record,
     write_blobs,
@@ -42,10 +40,8 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan_module, "LEDGER_BLOCK", 2)
 
 
-def interrupted(settings: dict[str, Any], root: Path, *, steps: int = 5) -> Path:
-    with pytest.raises(Stopped):
-        train(settings, root, progress=StopAfter(steps))
-    assert run_json(root)["state"] == "training"
+def interrupted(settings: dict[str, Any], root: Path) -> Path:
+    interrupt(settings, root, steps=6)
     return root
 
 
@@ -79,6 +75,8 @@ OTHER: list[dict[str, Any]] = [
     {"recipe": "dpcert-gaussian"},
     {"delta": 1e-5},
     {"performance": {"physical_batch": 3}},
+    {"averaging": 0.5},
+    {"schedule": "cosine"},
 ]
 
 
@@ -90,29 +88,18 @@ def test_other_settings_are_refused(settings: dict[str, Any], root: Path, change
     assert _tree(root) == before
 
 
-def test_edited_settings_in_run_json_are_refused(root: Path) -> None:
-    record = run_json(root)
-    record["config"]["noise_multiplier"] = 30.0
-    (root / "run.json").write_text(json.dumps(record))
-    with pytest.raises(RunError, match="ledger was not opened for the settings"):
-        train(None, root, resume=True)
+REVERSED = {name: value[::-1] for name, value in blobs().items()}
 
 
-@pytest.mark.parametrize("arrays", [with_other_record(0), with_other_record(RECORDS - 1)], ids=["first", "last"])
+@pytest.mark.parametrize(
+    "arrays", [with_other_record(0), with_other_record(RECORDS - 1), REVERSED], ids=["first", "last", "order"]
+)
 def test_the_same_noise_is_never_put_on_other_records(root: Path, tmp_path: Path, arrays: Any) -> None:
     write_blobs(tmp_path / "data", arrays)
     steps = announced_steps(root)
     with pytest.raises(RunError, match="training records are not the ones"):
         train(None, root, resume=True)
     assert announced_steps(root) == steps
-
-
-def test_reordered_records_are_other_records(root: Path, tmp_path: Path) -> None:
-    arrays = with_other_record(0)
-    arrays = {name: value[::-1] for name, value in arrays.items()}
-    write_blobs(tmp_path / "data", arrays)
-    with pytest.raises(RunError, match="training records are not the ones"):
-        train(None, root, resume=True)
 
 
 def test_a_planted_fingerprint_of_the_labels_alone_would_let_other_records_in(
@@ -128,19 +115,6 @@ def test_a_planted_fingerprint_of_the_labels_alone_would_let_other_records_in(
     assert train(None, fresh, resume=True).record["state"] == "complete"
 
 
-def test_a_missing_key_is_refused(root: Path) -> None:
-    (root / "private" / "key").unlink()
-    with pytest.raises(RunError, match=r"noise key(.|\n)*start a new run"):
-        train(None, root, resume=True)
-
-
-@pytest.mark.parametrize("content", ["", "not hexadecimal", "00ff"])
-def test_a_broken_key_is_refused(root: Path, content: str) -> None:
-    (root / "private" / "key").write_text(content)
-    with pytest.raises(RunError, match="noise key"):
-        train(None, root, resume=True)
-
-
 def _rehashed(lines: list[dict[str, Any]]) -> bytes:
     """A ledger with an unbroken chain over these lines, as a careful forger would write it."""
     content, previous = b"", "0" * 64
@@ -150,11 +124,47 @@ def _rehashed(lines: list[dict[str, Any]]) -> bytes:
     return content
 
 
-def test_an_edited_ledger_is_refused(root: Path) -> None:
-    text = (root / "ledger.jsonl").read_text()
-    assert '"noise_multiplier":20.0' in text
-    (root / "ledger.jsonl").write_text(text.replace('"noise_multiplier":20.0', '"noise_multiplier":90.0'))
-    with pytest.raises(RunError, match="chain is broken"):
+def edited(name: str, old: str, new: str) -> Callable[[Path], object]:
+    """Something else in the place of ``old`` in the file ``name``."""
+
+    def damage(root: Path) -> None:
+        text = (root / name).read_text()
+        assert old in text
+        (root / name).write_text(text.replace(old, new))
+
+    return damage
+
+
+def written(name: str, content: bytes) -> Callable[[Path], object]:
+    return lambda root: (root / name).write_bytes(content)
+
+
+def shortened(keep: int) -> Callable[[Path], object]:
+    return lambda root: (root / "ledger.jsonl").write_bytes(_rehashed(ledger_lines(root)[:keep]))
+
+
+KEY, LEDGER, CHECKPOINT = "private/key", "ledger.jsonl", "private/checkpoint.safetensors"
+DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "edited settings": (
+        edited("run.json", '"noise_multiplier": 20.0', '"noise_multiplier": 30.0'),
+        "ledger was not opened for the settings",
+    ),
+    "no key": (lambda root: (root / KEY).unlink(), r"noise key(.|\n)*start a new run"),
+    **{f"the key {content!r}": (written(KEY, content), "noise key") for content in (b"", b"not hexadecimal", b"00ff")},
+    "an edited ledger": (edited(LEDGER, '"noise_multiplier":20.0', '"noise_multiplier":90.0'), "chain is broken"),
+    "no ledger": (lambda root: (root / LEDGER).unlink(), "ledger is missing"),
+    **{f"a ledger of {keep} lines": (shortened(keep), "ledger") for keep in (0, 1)},
+    **{
+        f"the checkpoint {content!r}": (written(CHECKPOINT, content), "checkpoint cannot be read")
+        for content in (b"", b"garbage", bytes(64))
+    },
+}
+
+
+@pytest.mark.parametrize(("damage", "message"), DAMAGE.values(), ids=DAMAGE)
+def test_a_damaged_run_is_refused(root: Path, damage: Callable[[Path], object], message: str) -> None:
+    damage(root)
+    with pytest.raises(RunError, match=message):
         train(None, root, resume=True)
 
 
@@ -162,23 +172,10 @@ def test_an_edited_ledger_is_refused(root: Path) -> None:
 def test_a_shortened_ledger_with_a_sound_chain_is_refused(settings: dict[str, Any], tmp_path: Path, steps: int) -> None:
     """It would announce too few steps; after the last step nothing would ever announce them again."""
     settings = settings | {"steps": 6, "performance": {"device": "cpu", "checkpoint_every": 1}}
-    root = interrupted(settings, tmp_path / "run", steps=5)
+    root = interrupted(settings, tmp_path / "run")
     lines = ledger_lines(root)
     (root / "ledger.jsonl").write_bytes(_rehashed(lines[: len(lines) - (steps - 4)]))
     with pytest.raises(RunError, match="older than the checkpoint"):
-        train(None, root, resume=True)
-
-
-@pytest.mark.parametrize("keep", [0, 1])
-def test_a_ledger_without_steps_is_refused(root: Path, keep: int) -> None:
-    (root / "ledger.jsonl").write_bytes(_rehashed(ledger_lines(root)[:keep]))
-    with pytest.raises(RunError, match="ledger"):
-        train(None, root, resume=True)
-
-
-def test_a_missing_ledger_is_refused(root: Path) -> None:
-    (root / "ledger.jsonl").unlink()
-    with pytest.raises(RunError, match="ledger is missing"):
         train(None, root, resume=True)
 
 
@@ -188,16 +185,8 @@ def test_a_foreign_checkpoint_is_refused(settings: dict[str, Any], tmp_path: Pat
     plain = settings | ({"seed": None} if change == {"seed": None} else {})
     root = interrupted(plain, tmp_path / "run")
     other = interrupted(plain | change, tmp_path / "other")
-    name = "private/checkpoint.safetensors"
-    shutil.copyfile(other / name, root / name)
+    shutil.copyfile(other / CHECKPOINT, root / CHECKPOINT)
     with pytest.raises(RunError, match="checkpoint belongs to another run"):
-        train(None, root, resume=True)
-
-
-@pytest.mark.parametrize("content", [b"", b"garbage", bytes(64)])
-def test_a_broken_checkpoint_is_refused(root: Path, content: bytes) -> None:
-    (root / "private" / "checkpoint.safetensors").write_bytes(content)
-    with pytest.raises(RunError, match="checkpoint cannot be read"):
         train(None, root, resume=True)
 
 
@@ -325,10 +314,10 @@ def test_a_run_resumes_from_another_folder(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_run_that_another_process_works_on_is_not_touched(root: Path) -> None:
-    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    before = _tree(root)
     with exclusive(root), pytest.raises(RunError, match="another process is working"):
         train(None, root, resume=True)
-    assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
+    assert _tree(root) == before
 
 
 def test_steps_taken_again_are_diagnosed_once(root: Path) -> None:

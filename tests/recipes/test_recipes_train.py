@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from recipe_fixtures import fresh_network
 from recipe_fixtures import on_one_thread as on_one_thread
 from recipe_fixtures import source as source
 from safetensors.torch import load_file
@@ -20,18 +22,14 @@ from torch import Tensor
 from twinproof.auditing.verify import verify_run
 from twinproof.data.load import load
 from twinproof.errors import RunError
-from twinproof.guarantee import Status
+from twinproof.guarantee import Status, round_up
 from twinproof.keys import Key
-from twinproof.layers.networks import build_network
 from twinproof.privacy.accounting import PoissonGaussianEvent, epsilon_pld
 from twinproof.privacy.step_randomness import poisson_sample
 from twinproof.recipes.config import parse_train_config
 from twinproof.recipes.registry import RECIPES
-from twinproof.recipes.resolve import resolve
 from twinproof.recipes.train import train
-from twinproof.rounding import round_up
 from twinproof.training.loop import mean_cross_entropy
-from twinproof.training.passes import GaussianCopies, Repeats
 
 # Enough to learn the digits well where nothing destroys it; the same for every noise.
 LEARNING: dict[str, Any] = {
@@ -49,29 +47,34 @@ LEARNING: dict[str, Any] = {
 CHANCE_AT_MOST, LEARNED_AT_LEAST = 0.3, 0.8
 
 
-@pytest.mark.parametrize("recipe", ["dpsgd", "regular"])
-def test_the_first_step_of_a_run_is_the_one_written_by_hand(source: Path, tmp_path: Path, recipe: str) -> None:
-    settings = tiny(source, recipe=recipe, steps=1, noise_multiplier=0.5, learning_rate=0.7, clip_norm=0.3)
+PSAC = {"recipe": "psac", "clip_r": 0.05}
+FIRST_STEPS: list[tuple[dict[str, Any], Callable[[float], float]]] = [
+    ({"recipe": "dpsgd"}, lambda n: min(1.0, 0.3 / n)),
+    ({"recipe": "regular"}, lambda n: 1.0),
+    (PSAC | {"clip_rule": "psac-paper"}, lambda n: 0.3 / (n + 0.05 / (n + 0.05))),
+    (PSAC | {"clip_rule": "psac-code"}, lambda n: 0.3 / (n + 0.05 / n + 0.05)),
+]
+
+
+@pytest.mark.parametrize(("changes", "scale"), FIRST_STEPS)
+def test_the_first_step_of_a_run_is_the_one_written_by_hand(
+    source: Path, tmp_path: Path, changes: dict[str, Any], scale: Callable[[float], float]
+) -> None:
+    settings = tiny(source, steps=1, noise_multiplier=0.5, learning_rate=0.7, clip_norm=0.3, **changes)
     key, dataset = Key.from_seed(3), load(parse_train_config(settings).data)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(key.seed("initial weights"))
-        model = build_network("mlp", dataset.shape, 3)
+    model = fresh_network(3, dataset.shape)
+    start = torch.cat([value.detach().double().flatten() for value in model.parameters()])
+    noise = torch.from_numpy(key.normals("noise", 0, count=len(start))) * 0.5 * 0.3
+    total = torch.zeros_like(start) if changes["recipe"] == "regular" else noise
     inputs = torch.from_numpy(dataset.train.inputs.astype(np.float32)) / dataset.levels
-    total = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in model.named_parameters()}
     for index in poisson_sample(key, 0, records=RECORDS, sample_rate=20 / RECORDS):
         label = torch.tensor([dataset.train.labels[index]])
         loss = torch.nn.functional.cross_entropy(model(inputs[index][None]), label)
-        gradient = torch.autograd.grad(loss, list(model.parameters()))
-        norm = float(torch.cat([value.flatten().double() for value in gradient]).norm())
-        scale = min(1.0, 0.3 / norm) if recipe == "dpsgd" else 1.0
-        total = {name: value + scale * part.double() for (name, value), part in zip(total.items(), gradient, strict=True)}
-    count = sum(value.numel() for value in model.parameters())
-    noise = torch.from_numpy(key.normals("noise", 0, count=count)) * (0.5 * 0.3 if recipe == "dpsgd" else 0.0)
-    shares = torch.split(noise, [value.numel() for value in model.parameters()])
-    trained = load_file(train(settings, tmp_path / "run").layout.model)
-    for (name, value), share in zip(model.named_parameters(), shares, strict=True):
-        wanted = value.detach().double() - 0.7 * (total[name] + share.view_as(value)) / 20
-        assert torch.allclose(trained[name].double(), wanted, rtol=0, atol=1e-6), name
+        gradient = torch.cat([part.double().flatten() for part in torch.autograd.grad(loss, list(model.parameters()))])
+        total = total + scale(float(gradient.norm())) * gradient
+    stored = load_file(train(settings, tmp_path / "run").layout.model)
+    trained = torch.cat([stored[name].double().flatten() for name, _ in model.named_parameters()])
+    assert torch.allclose(trained, start - 0.7 * total / 20, rtol=0, atol=1e-6)
 
 
 def test_empty_draws_walk_by_noise_and_momentum_alone(source: Path, tmp_path: Path) -> None:
@@ -81,21 +84,12 @@ def test_empty_draws_walk_by_noise_and_momentum_alone(source: Path, tmp_path: Pa
     lines = [json.loads(line) for line in (run.layout.private / "diagnostics.jsonl").read_text().splitlines()]
     assert [line["drawn"] for line in lines] == [0, 0]
     key = Key.from_seed(3)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(key.seed("initial weights"))
-        start = torch.cat([value.detach().double().flatten() for value in build_network("mlp", (4,), 3).parameters()])
+    start = torch.cat([value.detach().double().flatten() for value in fresh_network(3, (4,)).parameters()])
     first, second = (torch.from_numpy(key.normals("noise", step, count=len(start))) * 20 * 0.3 / 20 for step in (0, 1))
     weights = load_file(run.layout.model)
     names = ("1.weight", "1.bias", "3.weight", "3.bias")
     trained = torch.cat([weights[name].double().flatten() for name in names])
     assert torch.allclose(trained, start - 0.7 * (1.8 * first + second), rtol=0, atol=1e-5)
-
-
-def test_the_copies_have_the_noise_and_number_of_the_settings(source: Path) -> None:
-    settings = parse_train_config(tiny(source, recipe="dpcert-gaussian", copies=5, sigma=0.4))
-    config = resolve(settings, load(settings.data))
-    assert RECIPES["dpcert-gaussian"].augmentation(config) == GaussianCopies(5, 0.4)
-    assert all(RECIPES[name].augmentation(config) == Repeats() for name in ("dpsgd", "regular"))
 
 
 def test_no_noisy_copies_is_dp_sgd_bit_for_bit(source: Path, tmp_path: Path) -> None:
@@ -136,8 +130,7 @@ def test_regular_training_learns_and_promises_nothing(tmp_path: Path) -> None:
     assert verify_run(run.root).ok
 
 
-@pytest.mark.parametrize("recipe", ["dpsgd", "dpcert-gaussian"])
-@pytest.mark.parametrize("noise", [{"noise_multiplier": 10.0}, {"epsilon": 0.2}], ids=str)
+@pytest.mark.parametrize(("recipe", "noise"), [("dpsgd", {"noise_multiplier": 10.0}), ("dpcert-gaussian", {"epsilon": 0.2})])
 def test_a_private_run_is_proven_with_the_ledgers_epsilon(
     source: Path, tmp_path: Path, recipe: str, noise: dict[str, float]
 ) -> None:

@@ -26,7 +26,7 @@ from twinproof.auditing.certificate_verdict import (
     Flip,
     verdict_of,
 )
-from twinproof.certification.record import CertificateSettings
+from twinproof.certification.method import CertificateSettings
 from twinproof.data.record import Dataset, InputKind, Scaling, Split
 from twinproof.evaluation.attack_record import AttackLine, AttackSettings, format_lines, read_attacks
 from twinproof.evaluation.attack_results import attack_results

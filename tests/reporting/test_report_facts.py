@@ -26,7 +26,7 @@ from report_runs import (
     write_run,
 )
 
-from twinproof.certification.record import find_certification
+from twinproof.certification.method import find_certification
 from twinproof.errors import RunError
 from twinproof.evaluation.certified import certified_accuracy, radius_at_accuracy, summarize
 from twinproof.guarantee import Status

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinproof.certification.record import certifications, find_certification, read_certificate_settings
+from twinproof.certification.method import certifications, find_certification, read_certificate_settings
 from twinproof.errors import ConfigError, RunError
-from twinproof.rounding import round_down
+from twinproof.guarantee import round_down
 from twinproof.runs.reading import NUMBER, WHOLE, parse_table
 from twinproof.runs.records import (
     ABSTAIN,

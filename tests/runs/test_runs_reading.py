@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from twinproof.auditing.certificate_verdict import audits_of
-from twinproof.certification.record import certifications
+from twinproof.certification.method import certifications
 from twinproof.errors import RunError
 from twinproof.evaluation.attack_record import attacks_of
 from twinproof.files import read_bounded, strict_json
@@ -226,15 +226,7 @@ def test_a_reader_that_indexes_is_caught(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("cell", "words"),
-    [
-        ("x", "votes"),
-        ("1_0", "votes"),
-        (" 1", "votes"),
-        ("١", "votes"),
-        ("9" * 30, "votes"),
-        ("1,2", "9 cells"),
-        ("", "votes"),
-    ],
+    [("x", "votes"), ("1_0", "votes"), (" 1", "votes"), ("١", "votes"), ("9" * 30, "votes"), ("1,2", "9 cells"), ("", "votes")],
 )
 def test_a_cell_is_named(tmp_path: Path, cell: str, words: str) -> None:
     (tmp_path / "certificates.csv").write_text(f"{','.join(HEADER)}\n0,1,1,{cell},1,0.5,1,9\n")

@@ -30,18 +30,13 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_format_is_written_first_of_all(root: Path) -> None:
-    assert read_run_json(root)["format"] == 3
-    assert not (root / "run.json.part").exists()
-
-
 def test_update_keeps_other_entries(root: Path) -> None:
     before = read_run_json(root)
+    assert before["format"] == 3
+    assert not (root / "run.json.part").exists()
     after = update_run_json(root, files=["metrics.jsonl"], state="complete", accuracy=ACCURACY)
     assert after == read_run_json(root)
-    assert after["config"] == before["config"]
-    assert after["state"] == "complete"
-    assert after["accuracy"] == ACCURACY
+    assert (after["config"], after["state"], after["accuracy"]) == (before["config"], "complete", ACCURACY)
     assert after["files"]["ledger.jsonl"] == before["files"]["ledger.jsonl"]
     assert after["files"]["metrics.jsonl"] == {"sha256": sha256_file(root / "metrics.jsonl")}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -100,40 +101,35 @@ def test_the_network_is_the_one_that_was_saved(tmp_path: Path) -> None:
     assert not model.training
 
 
-def test_changed_weights_are_refused(tmp_path: Path) -> None:
+def _bound(content: bytes) -> Callable[[Path], object]:
+    """Other content, with a digest that fits it."""
+
+    def damage(root: Path) -> None:
+        (root / WEIGHTS).write_bytes(content)
+        update_run_json(root, files=[WEIGHTS])
+
+    return damage
+
+
+WEIGHTS = "model.safetensors"
+DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "changed": (
+        lambda root: (root / WEIGHTS).write_bytes((root / WEIGHTS).read_bytes()[:-1] + b"\7"),
+        "not the ones this run made(.|\n)*verify",
+    ),
+    "missing": (lambda root: (root / WEIGHTS).unlink(), "weights of this run are missing"),
+    "not bound by run.json": (lambda root: _make(root, files={}), "not the ones this run made"),
+    **{f"{content[:12]!r}": (_bound(content), "do not fit the network") for content in (b"", b"no weights", b"\xff" * 100)},
+    "of another network": (
+        lambda root: update_run_json(root, data={**read_run_json(root)["data"], "classes": ["a", "b"]}),
+        "do not fit the network",
+    ),
+}
+
+
+@pytest.mark.parametrize(("damage", "message"), DAMAGE.values(), ids=DAMAGE)
+def test_other_weights_are_refused(tmp_path: Path, damage: Callable[[Path], object], message: str) -> None:
     _make(tmp_path)
-    path = tmp_path / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:-1] + b"\7")
-    with pytest.raises(RunError, match="not the ones this run made") as refused:
-        Run.open(tmp_path).model()
-    assert "verify" in refused.value.fix
-
-
-def test_missing_weights_are_refused(tmp_path: Path) -> None:
-    _make(tmp_path)
-    (tmp_path / "model.safetensors").unlink()
-    with pytest.raises(RunError, match="weights of this run are missing"):
-        Run.open(tmp_path).model()
-
-
-def test_weights_that_run_json_does_not_bind_are_refused(tmp_path: Path) -> None:
-    _make(tmp_path, files={})
-    with pytest.raises(RunError, match="not the ones this run made"):
-        Run.open(tmp_path).model()
-
-
-@pytest.mark.parametrize("content", [b"", b"no weights", b"\xff" * 100])
-def test_a_file_that_holds_no_weights_is_refused(tmp_path: Path, content: bytes) -> None:
-    _make(tmp_path)
-    (tmp_path / "model.safetensors").write_bytes(content)
-    update_run_json(tmp_path, files=["model.safetensors"])
-    with pytest.raises(RunError, match="do not fit the network"):
-        Run.open(tmp_path).model()
-
-
-def test_weights_of_another_network_are_refused(tmp_path: Path) -> None:
-    _make(tmp_path)
-    data = {**read_run_json(tmp_path)["data"], "classes": ["a", "b"]}
-    update_run_json(tmp_path, data=data)
-    with pytest.raises(RunError, match="do not fit the network"):
+    damage(tmp_path)
+    with pytest.raises(RunError, match=message):
         Run.open(tmp_path).model()

@@ -18,7 +18,7 @@ import pytest
 
 from interruption import StopAfter
 from rank_processes import quick_to_part, run_ranks
-from twinproof.certification.record import CertificateSettings, read_certificate_settings
+from twinproof.certification.method import CertificateSettings, read_certificate_settings
 from twinproof.compute.ranks import Ranks
 from twinproof.data.record import Split
 from twinproof.errors import ConfigError, RunError

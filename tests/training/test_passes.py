@@ -156,13 +156,6 @@ def test_noisy_copies_can_stand_in_the_records_place() -> None:
         GaussianCopies(0, SIGMA, original=False)
 
 
-def test_the_original_alone_draws_nothing() -> None:
-    inputs, generator = torch.rand(3, 4), torch.Generator().manual_seed(1)
-    before = generator.get_state()
-    assert torch.equal(Repeats()(inputs, generator), inputs[:, None])
-    assert torch.equal(generator.get_state(), before)
-
-
 def test_noise_belongs_to_its_step_and_pass() -> None:
     records = DeviceRecords(training_split(), LEVELS, CPU)
     batching = Batching(records, GaussianCopies(2, SIGMA), 8, KEY)

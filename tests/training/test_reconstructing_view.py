@@ -16,11 +16,7 @@ from twinproof.layers.noise_constraint import Adjoint
 from twinproof.layers.noise_placement import with_two_noises
 from twinproof.training.per_example.choose import choose_path
 from twinproof.training.per_example.fast import FastPath
-from twinproof.training.stobatch import (
-    ReconstructingView,
-    taylor_cross_entropy,
-    taylor_reconstruction_rows,
-)
+from twinproof.training.stobatch import ReconstructingView, taylor_cross_entropy, taylor_reconstruction_rows
 
 SHAPES: list[tuple[str, tuple[int, ...]]] = [("mlp", (7,)), ("mlp", (1, 4, 4)), ("stobatch-cnn", (1, 8, 8))]
 SHAPES += [("stobatch-cnn", (3, 5, 9)), ("gelu-cnn", (1, 9, 9))]

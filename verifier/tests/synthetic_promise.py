@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from synthetic_run import bind, chain, sha256
-from twinproof_verify.certificates import FORMER_CERTIFICATES, nested
+from twinproof_verify.models import translated
 from twinproof_verify.sentences import privacy_promise, robustness_promise
 
 MADE = ("device", "versions", "created", "seconds")
@@ -42,7 +42,7 @@ def in_format_2(root: Path) -> None:
     if run["privacy"] is None:
         run.pop("own_network")
     settings = json.loads((root / "certificates.json").read_text()) if (root / "certificates.json").is_file() else {}
-    certificates = nested(settings, FORMER_CERTIFICATES) if settings else {}
+    certificates = translated("certificates", settings) if settings else {}
     for kind, promise in (("privacy", privacy_promise(run)), ("robustness", robustness_promise(run, certificates))):
         run["guarantees"][kind] = {"kind": kind, **cast(dict[str, Any], promise)}
     (root / "run.json").write_text(json.dumps(run))

@@ -18,6 +18,12 @@ from twinproof_verify import verify as verify_run
 PLD, RDP = epsilons(sum(BLOCKS))
 
 
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    write_run(tmp_path / "run")
+    return tmp_path / "run"
+
+
 @pytest.mark.parametrize("certified", [True, False])
 @pytest.mark.parametrize("private", [True, False])
 def test_an_honest_run_passes(tmp_path: Path, private: bool, certified: bool) -> None:
@@ -33,28 +39,22 @@ def test_an_honest_run_passes(tmp_path: Path, private: bool, certified: bool) ->
     assert json.loads(json.dumps(result.as_dict()))["ok"] is True
 
 
-def test_a_run_that_says_how_long_training_took_still_passes(tmp_path: Path) -> None:
+def test_a_run_that_says_how_long_training_took_still_passes(root: Path) -> None:
     """Earlier versions wrote it; what they wrote must be sound."""
-    root = tmp_path / "run"
-    write_run(root)
     forge_run(lambda run: run.update(finished="2026-01-01T00:01:00Z", seconds=60.0))(root)
     assert verify_run(root).ok
     forge_run(lambda run: run.update(finished="later", seconds=-1.0))(root)
     assert sorted(problem.what.split()[0] for problem in verify_run(root).problems) == ["finished", "seconds"]
 
 
-def test_a_released_run_has_no_private_folder_and_still_passes(tmp_path: Path) -> None:
-    root = tmp_path / "run"
-    write_run(root)
+def test_a_released_run_has_no_private_folder_and_still_passes(root: Path) -> None:
     (root / "private" / "fingerprint.json").unlink()
     (root / "private").rmdir()
     assert verify_run(root).ok
 
 
 @pytest.mark.parametrize("lie", LIES, ids=lambda lie: lie.name.replace(" ", "-"))
-def test_a_lie_is_caught_where_it_was_told(tmp_path: Path, lie: Lie) -> None:
-    root = tmp_path / "run"
-    write_run(root)
+def test_a_lie_is_caught_where_it_was_told(root: Path, lie: Lie) -> None:
     lie.apply(root)
     result = verify_run(root)
     told = [problem for problem in result.problems if problem.file == lie.file and lie.what in problem.what]
@@ -85,9 +85,7 @@ def test_a_recipe_without_privacy_promises_none(tmp_path: Path, apply: Apply, fi
     assert any(problem.file == file and what in problem.what for problem in verify_run(root).problems)
 
 
-def test_a_seeded_run_may_say_none(tmp_path: Path) -> None:
-    root = tmp_path / "run"
-    write_run(root)
+def test_a_seeded_run_may_say_none(root: Path) -> None:
     forge_run(lambda run: run["config"].update(seed=7))(root)
     forge_run(lambda run: run["guarantees"]["privacy"].update(status="none"))(root)
     config = json.loads((root / "run.json").read_text())["config"]
@@ -96,27 +94,21 @@ def test_a_seeded_run_may_say_none(tmp_path: Path) -> None:
     assert verify_run(root).problems == ()
 
 
-def test_every_lie_is_reported_not_only_the_first(tmp_path: Path) -> None:
-    root = tmp_path / "run"
-    write_run(root)
+def test_every_lie_is_reported_not_only_the_first(root: Path) -> None:
     forge_cell(0, 5, "9.000000")(root)
     forge_run(lambda run: run["privacy"].update(delta=0.1))(root)
     (root / "private").chmod(0o755)
     assert {"certificates.csv", "run.json", "private"} <= {problem.file for problem in verify_run(root).problems}
 
 
-def test_a_flood_of_wrong_lines_is_counted_not_listed(tmp_path: Path) -> None:
-    root = tmp_path / "run"
-    write_run(root)
+def test_a_flood_of_wrong_lines_is_counted_not_listed(root: Path) -> None:
     forge_lines("certificates.csv", lambda lines: lines.__setitem__(slice(1, None), ["x\n"] * 500))(root)
     problems = [problem for problem in verify_run(root).problems if problem.file == "certificates.csv"]
     assert len(problems) < 30
     assert any("480 more lines" in problem.what for problem in problems)
 
 
-def test_a_pipe_in_place_of_a_file_does_not_block(tmp_path: Path) -> None:
-    root = tmp_path / "run"
-    write_run(root)
+def test_a_pipe_in_place_of_a_file_does_not_block(root: Path) -> None:
     (root / "ledger.jsonl").unlink()
     os.mkfifo(root / "ledger.jsonl")
     assert any(problem.file == "ledger.jsonl" for problem in verify_run(root).problems)
@@ -129,9 +121,7 @@ def test_what_is_no_run_directory_is_refused(tmp_path: Path, make: Callable[[Pat
         verify_run(tmp_path / "run")
 
 
-def test_an_infinite_epsilon_is_reported_in_valid_json(tmp_path: Path) -> None:
-    root = tmp_path / "run"
-    write_run(root)
+def test_an_infinite_epsilon_is_reported_in_valid_json(root: Path) -> None:
     forge_ledger(lambda story: story[2][1].update(noise_multiplier=0.2, sample_rate=1.0, steps=1000))(root)
     result = verify_run(root)
     assert result.epsilon == math.inf

@@ -14,15 +14,13 @@ from synthetic_run import certificate_settings
 from twinproof_verify.bounds import Counts, Rule
 from twinproof_verify.certificate_lines import HEADER, Lines, line_problems, read_lines
 from twinproof_verify.certificates import (
-    FORMER_CERTIFICATES,
     CertificateSettings,
     look_problems,
-    nested,
     read_settings,
     rules_of,
     smallest_tau,
 )
-from twinproof_verify.models import read
+from twinproof_verify.models import read, translated
 from twinproof_verify.run_json import PublicData
 
 FILE = "certificates.csv"
@@ -114,7 +112,7 @@ SEQUENTIAL: dict[str, Any] = {
 
 def found(lines: Lines, settings: dict[str, Any]) -> list[str]:
     """What the verifier says of lines under settings."""
-    read, problems = read_settings("certificates.json", nested(settings, FORMER_CERTIFICATES), ANY)
+    read, problems = read_settings("certificates.json", translated("certificates", settings), ANY)
     assert read is not None, problems
     return [problem.what for problem in line_problems(lines, rules_of(read), settings["inputs"], ANY)]
 
@@ -145,7 +143,7 @@ def test_more_votes_than_the_draws_of_the_look() -> None:
 
 
 def test_sound_looks_have_no_problem() -> None:
-    assert list(look_problems("f", CertificateSettings.model_validate(nested(SEQUENTIAL, FORMER_CERTIFICATES)))) == []
+    assert list(look_problems("f", CertificateSettings.model_validate(translated("certificates", SEQUENTIAL)))) == []
 
 
 @pytest.mark.parametrize(
@@ -165,7 +163,7 @@ def test_sound_looks_have_no_problem() -> None:
     ],
 )
 def test_looks_that_void_the_union_bound_are_problems(changes: dict[str, Any], what: str) -> None:
-    settings, problems = read(CertificateSettings, nested({**SEQUENTIAL, **changes}, FORMER_CERTIFICATES), "f")
+    settings, problems = read(CertificateSettings, translated("certificates", {**SEQUENTIAL, **changes}), "f")
     problems += [] if settings is None else look_problems("f", settings)
     assert len(problems) == 1
     assert re.search(what, problems[0].what), problems

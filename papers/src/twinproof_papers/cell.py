@@ -83,7 +83,7 @@ def may_start_from_prior(config: TrainConfig) -> bool:
     if config.prior is not None:
         return config.prior is Prior.FIGURES
     has_some = config.model in (None, PRIOR_NETWORK) and config.width == PRIOR_WIDTH
-    return find_recipe(config.recipe).starts_from_prior and has_some
+    return find_recipe(config.recipe).start.from_prior and has_some
 
 
 _FORMER_SHARE = 0.2
@@ -125,12 +125,10 @@ class Cell:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the settings."""
         return hashlib.sha256(canonical_json(self.settings).encode()).hexdigest()
 
     @property
     def name(self) -> str:
-        """The name of its folder: readable first, then the digest that makes it unique."""
         known = {name: self.training.get(name) for name in ("epsilon", "sigma")}
         middle = "".join(f"-{name}-{value:g}" for name, value in known.items() if value is not None)
         return f"{self.method}{middle}-{self.repetition}-{self.digest[:12]}"
@@ -153,7 +151,6 @@ class Measured:
     made: dict[str, Any]
 
     def as_dict(self) -> dict[str, Any]:
-        """The entry of a results file."""
         return {"name": self.cell.name, **self.cell.settings, "numbers": self.numbers, "made": self.made}
 
 
@@ -257,7 +254,6 @@ class Call:
         self._start = time.monotonic()
 
     def made(self, cell: Cell) -> None:
-        """Notes that ``cell`` is ready."""
         line = canonical_json({**self._known, "cell": cell.name, "after": round(time.monotonic() - self._start, 1)})
         self._path.parent.mkdir(parents=True, exist_ok=True)
         append_line(self._path, line)

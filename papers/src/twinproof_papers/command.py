@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from twinproof.cli.output import DataRoot, Device, Json
+from twinproof.cli.output import DataRoot, Device, Json, print_json
 from twinproof.cli.ranks import bars_of, launched_ranks
 from twinproof.errors import ConfigError
-
-if TYPE_CHECKING:
-    from twinproof_papers.reproduce import Reproduced
+from twinproof_papers.catalogue import all_experiments
+from twinproof_papers.experiment import Options
+from twinproof_papers.reproduce import PAGE, PICTURE, Reproduced
+from twinproof_papers.reproduce import reproduce as make
+from twinproof_papers.results_file import FILE
 
 
 def reproduce(
@@ -53,9 +55,6 @@ def reproduce(
             raise ConfigError(
                 "nothing to reproduce was named", where="NAME", got="no name", wanted="a table or figure", fix="see --list"
             )
-        from twinproof_papers.experiment import Options
-        from twinproof_papers.reproduce import reproduce as make
-
         options = Options(seeds, limit, epochs, quick, device or "auto", data_root, processes, rows)
         with bars_of(ranks) as bars:
             made = make(name, out, options, overwrite=overwrite, progress=bars, ranks=ranks)
@@ -64,9 +63,6 @@ def reproduce(
 
 
 def _tell_list(data_root: Path | None, *, as_json: bool) -> None:
-    from twinproof.cli.output import print_json
-    from twinproof_papers.catalogue import all_experiments
-
     entries = [experiment.as_dict(data_root) for experiment in all_experiments().values()]
     if as_json:
         print_json({"experiments": entries})
@@ -82,10 +78,6 @@ def _tell_list(data_root: Path | None, *, as_json: bool) -> None:
 
 
 def _tell_made(made: Reproduced, *, as_json: bool) -> None:
-    from twinproof.cli.output import print_json
-    from twinproof_papers.reproduce import PAGE, PICTURE
-    from twinproof_papers.results_file import FILE
-
     files = {key: str(made.folder / file) for key, file in (("results", FILE), ("figure", PICTURE), ("table", PAGE))}
     if as_json:
         short = ("name", "item", "command", "made_in", "comparison", "tests", "notes")

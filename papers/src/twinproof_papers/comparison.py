@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from decimal import ROUND_FLOOR, Decimal
 from typing import Any
 
-from twinproof.rounding import format_down
+from twinproof.guarantee import format_down
 from twinproof_papers import gather
 from twinproof_papers.cell import Measured
 from twinproof_papers.experiment import Experiment, Published
@@ -47,7 +47,6 @@ class Row:
         return None if self.ours is None else self.ours.mean - self.published.value
 
     def as_dict(self) -> dict[str, Any]:
-        """The entry of a results file."""
         return {**asdict(self), "difference": self.difference}
 
 
@@ -109,7 +108,6 @@ def map_tests(tests: Sequence[TTest]) -> list[tuple[str, ...]]:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of a Markdown table."""
     return [
         "| " + " | ".join(header) + " |",
         "|" + " --- |" * len(header),

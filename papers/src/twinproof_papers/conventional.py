@@ -192,7 +192,6 @@ class ConventionalAgainstSize:
     epsilon: float
 
     def cells(self, options: Options) -> list[Cell]:
-        """Every method at the budget."""
         budget = _QUICK_EPSILON if options.quick else self.epsilon
         return [cell for method in self.lineup.lines for cell in cells_of(method, self.setup, options, epsilon=budget)]
 

@@ -14,6 +14,10 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import matplotlib as mpl
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
+
 from twinproof.files import write_atomic
 from twinproof_papers.findings import Line, Panel
 
@@ -38,8 +42,6 @@ _DOTS = 110
 
 def write_picture(make: Callable[[], Figure], path: Path) -> None:
     """Draws and saves in one step; the kind of file follows from the name (``.svg`` or ``.png``)."""
-    import matplotlib as mpl
-
     with mpl.rc_context(dict(_SETTINGS)):
         path.parent.mkdir(parents=True, exist_ok=True)
         content, kind = BytesIO(), path.suffix.removeprefix(".")
@@ -60,14 +62,12 @@ def _name_above(sheet: Figure, axes: Sequence[Axes]) -> None:
 
 
 def _name_below(axes: Sequence[Axes], below: Sequence[Axes]) -> None:
-    """The names of each column in the place ``below`` it."""
     for column, place in enumerate(below):
         named = _named(axes[column :: len(below)])
         place.legend(named.values(), named.keys(), loc="upper left", ncols=1, **_LOOK)
 
 
 def _name_beside(axes: Sequence[Axes], panels: Sequence[Panel], spare: Sequence[Axes]) -> None:
-    """In a free place, or where its line is first."""
     named: dict[str, Any] = {}
     for place, panel in zip(axes, panels, strict=True):
         new = {label: handle for label, handle in _named([place]).items() if label not in named}
@@ -107,7 +107,6 @@ def _columns(names: Sequence[str], inches: float) -> int:
 
 
 def _labels(axes: Axes) -> list[str]:
-    """The names in a legend that was drawn before."""
     legend = axes.get_legend()
     return [] if legend is None else [text.get_text() for text in legend.get_texts()]
 
@@ -136,8 +135,6 @@ def draw_panels(panels: Sequence[Panel], caption: str, *, columns: int, names: s
     ``names`` of lines stand ``beside`` (behind the last panel, certificates first, or in their first panel), ``above`` all
     panels where those share most of their lines and leave no place free, or ``below`` each column where columns share none.
     """
-    from matplotlib.figure import Figure
-
     heights = [_PANEL[1]] * math.ceil(len(panels) / columns)
     if names == "below":
         heights.append(_NAME * (1 + max(len(panel.lines) + bool(panel.printed) for panel in panels)))
@@ -176,8 +173,6 @@ def _draw(axes: Axes, panel: Panel, reds: Mapping[int, str]) -> None:
     axes.set_ylabel(panel.y_label, fontsize=7.5)
     axes.set_ylim(*y_range(panel))
     if panel.logarithmic:
-        from matplotlib.ticker import NullLocator
-
         places = sorted({place for line in panel.lines for place in line.places})
         axes.set_xscale("log")
         axes.set_xticks(places, [f"{place:g}" for place in places])

@@ -81,7 +81,6 @@ class Experiment:
         return Availability(False, f"{absent}: {fix}")
 
     def as_dict(self, data_root: Path | None = None) -> dict[str, Any]:
-        """The entry of ``reproduce --list --json``."""
         available = self.availability(data_root)
         return {
             "name": self.name,
@@ -97,7 +96,6 @@ class Experiment:
 
 
 def numbered(paper: Paper, prefix: str, item: str, number: int, shows: str, **more: Any) -> Experiment:
-    """A paper's numbered figure or table."""
     kind = "fig" if item == "Figure" else item.lower()
     return Experiment(f"{prefix}-{kind}{number}", paper, f"{item} {number}", shows, **more)
 
@@ -148,5 +146,4 @@ def in_paper_scale(size: float) -> float:
 
 
 def in_input_units(size: float) -> float:
-    """A size as the papers print it, in input units ([0, 1])."""
     return float(format(size / PAPER_SCALE, ".12g"))

@@ -96,7 +96,6 @@ def paired_test(first: str, second: str, left: Sequence[float], right: Sequence[
 
 
 def _same(values: Sequence[float]) -> bool:
-    """Whether the values differ by rounding at most."""
     return max(values) - min(values) <= 1e-9 * max(abs(value) for value in values)
 
 
@@ -134,7 +133,6 @@ class Line:
         return [over_repetitions(sample) for sample in self.samples]
 
     def as_dict(self) -> dict[str, Any]:
-        """The entry of a results file."""
         rows = zip(self.places, self.samples, self.estimates, strict=True)
         points = [{"x": place, "values": list(sample), **asdict(estimate)} for place, sample, estimate in rows]
         return {"label": self.label, "kind": self.kind, "points": points}
@@ -180,7 +178,6 @@ class Panel:
         return max(1.15 * last, _LEAST_SHARE * whole) if self.cropped and 1.15 * last < whole else None
 
     def as_dict(self) -> dict[str, Any]:
-        """The entry of a results file."""
         named = {"title": self.title, "x_label": self.x_label, "y_label": self.y_label}
         return {**named, "lines": [line.as_dict() for line in self.lines]}
 

@@ -27,14 +27,12 @@ def repetitions(done: Sequence[Measured], method: str, epsilon: float | None = N
 
 
 def values(done: Sequence[Measured], method: str, read: Reading, epsilon: float | None = None) -> tuple[float, ...]:
-    """One number for each repetition."""
     return tuple(read(one) for one in repetitions(done, method, epsilon))
 
 
 def samples(
     done: Sequence[Measured], method: str, readings: Sequence[Reading], budgets: Sequence[float | None] = (None,)
 ) -> Samples:
-    """What was measured of a method, for each budget and reading."""
     return tuple(values(done, method, read, epsilon) for epsilon in budgets for read in readings)
 
 
@@ -45,32 +43,26 @@ def budgets_of(done: Sequence[Measured]) -> tuple[float, ...]:
 
 
 def attacks_of(done: Sequence[Measured]) -> tuple[str, ...]:
-    """The attacks that all cells met."""
     return _plan(done[0]).attacks
 
 
 def sizes_of(done: Sequence[Measured]) -> tuple[float, ...]:
-    """The sizes of the attacks, in the papers' scale."""
     return tuple(in_paper_scale(size) for size in _plan(done[0]).sizes)
 
 
 def line_places(done: Sequence[Measured]) -> tuple[float, ...]:
-    """Where the certified line is known, in the papers' scale."""
     return tuple(in_paper_scale(size) for size in _plan(done[0]).line)
 
 
 def conventional(attack: str, size: float) -> Reading:
-    """Accuracy under one attack."""
     return lambda one: 100 * float(one.numbers["conventional"][attack][_place(_plan(one).sizes, size)])
 
 
 def adaptive(size: float) -> Reading:
-    """Accuracy under the attack in expectation over the noise."""
     return lambda one: 100 * float(one.numbers["adaptive"][f"{in_input_units(size):.12g}"])
 
 
 def has_adaptive(done: Sequence[Measured], size: float) -> bool:
-    """Whether every cell met that attack at this size."""
     return all(in_input_units(size) in _plan(one).adaptive_sizes for one in done)
 
 
@@ -101,12 +93,10 @@ def certified_at_images(done: Sequence[Measured], method: str, bound: str, look:
 
 
 def clean(one: Measured) -> float:
-    """Accuracy without attack, of the model as it answers."""
     return 100 * float(one.numbers["clean"])
 
 
 def mean_of(readings: Sequence[Reading]) -> Reading:
-    """The mean of several numbers of one cell."""
     return lambda one: fmean(read(one) for read in readings)
 
 

@@ -22,6 +22,7 @@ from twinproof.progress import Progress, Silent
 from twinproof.recipes.train import train
 from twinproof.runs.layout import software_versions, utc_now
 from twinproof.runs.run import Run
+from twinproof.training.passes import free_device_memory
 from twinproof_papers.cell import RUN_AGAIN, Call, Cell, CellStore, Failure, Measured, Outcome, is_trained
 from twinproof_papers.experiment import Options
 
@@ -86,7 +87,6 @@ def run_again_words(cell: Cell) -> str:
 
 
 def trained(cell: Cell, folder: Path, dataset: Dataset, *, device: str) -> Run:
-    """The run of ``cell``: from the disk, gone on with, or new."""
     settings = {name: value for name, value in cell.training.items() if name != "data"}
     folder.parent.mkdir(parents=True, exist_ok=True)
     # Nobody watches a cell: one report, at the end.
@@ -177,8 +177,6 @@ def _outcomes(cells: list[Cell], store: CellStore, options: Options, ranks: Rank
 
 
 def _attempt(cell: Cell, store: CellStore, options: Options) -> Outcome:
-    from twinproof.training.passes import free_device_memory
-
     outcome: Outcome
     try:
         dataset = _dataset(str(cell.training["data"]["source"]), options.data_root)

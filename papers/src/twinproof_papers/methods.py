@@ -13,8 +13,8 @@ from typing import Any
 
 from twinproof.errors import CheckFailed
 from twinproof.guarantee import Status
+from twinproof.recipes.recipe import PUBLISHED, SOUND
 from twinproof.recipes.registry import find_recipe
-from twinproof.recipes.variant import PUBLISHED
 from twinproof_papers.cell import Cell, Measured
 from twinproof_papers.experiment import Options
 from twinproof_papers.under_attack import UnderAttack
@@ -99,17 +99,15 @@ class MethodOfPaper:
 
     @property
     def kind(self) -> str:
-        """The look of its lines: that of what does not hold, or that of any other method."""
         return "paper" if self.published else "plain"
 
     @property
     def decided(self) -> frozenset[str]:
-        """Settings that are left to the recipe."""
         if not self.own:
             return frozenset()
         recipe = find_recipe(self.recipe)
-        variant = recipe.variant(PUBLISHED) if self.published else None
-        return frozenset({*recipe.defaults, *({} if variant is None else variant.defaults), *self.settings})
+        variant = recipe.variant(PUBLISHED if self.published else SOUND)
+        return frozenset({*recipe.defaults, *variant.defaults, *self.settings})
 
 
 # Attacks on every record in every step: a first look takes fewer of them, and fewer copies.
@@ -188,7 +186,6 @@ def _measurement(method: MethodOfPaper, setup: Setup, options: Options) -> Under
 
 
 def promised(method: MethodOfPaper) -> Status:
-    """The status of privacy that a method's label claims."""
     if method.published:
         return Status.REFUTED
     return Status.PROVEN if method.private else Status.NONE

@@ -152,7 +152,6 @@ def reproduce(
 
 
 def figure_of(reproduction: Reproduction, findings: Findings, caption: str) -> Figure:
-    """The picture of what was found."""
     if isinstance(reproduction, Drawn):
         return reproduction.figure(findings, caption)
     return draw_panels(findings.panels, caption, columns=findings.columns, names=findings.names)

@@ -135,7 +135,6 @@ def read_cells(path: Path) -> list[Record]:
 
 
 def devices(done: Sequence[Measured]) -> str:
-    """The machines that the cells were made on."""
     return ", ".join(sorted({str(one.made["device"]) for one in done}))
 
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullLocator
 
 from twinproof.privacy.mechanisms import LARGEST_EPSILON, calibrate, gaussian_delta
 from twinproof.privacy.redistribution import Redistribution
@@ -95,10 +97,6 @@ class SigmaCurves:
 
 
 def sigma_figure() -> Figure:
-    """Both panels."""
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import FuncFormatter, NullLocator
-
     drawn = Figure(figsize=(9.0, 3.7), layout="constrained")
     left, right = drawn.subplots(1, 2)
     for curve in curves():
@@ -120,8 +118,6 @@ def sigma_figure() -> Figure:
 
 
 def _decorate(axes: Axes, title: str) -> None:
-    from matplotlib.ticker import FuncFormatter, NullLocator
-
     axes.set_xscale("log")
     axes.set_xlim(EPSILONS[0], EPSILONS[-1])
     axes.set_xticks([0.1, 0.2, 0.5, 1, 2, 5, 10, 20])

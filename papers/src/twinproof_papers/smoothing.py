@@ -17,8 +17,7 @@ from twinproof.attacks.objective import Plain
 from twinproof.attacks.run import predicted_labels, run_attack
 from twinproof.attacks.search import Keep, fgsm
 from twinproof.attacks.threat import Threat
-from twinproof.certification.method import Sampling
-from twinproof.certification.record import find_certification
+from twinproof.certification.method import Sampling, find_certification
 from twinproof.certification.run import CertifiedRun, certify
 from twinproof.compute.devices import resolve_device
 from twinproof.data.record import Dataset
@@ -70,7 +69,6 @@ class Smoothing:
         return {"kind": KIND, **asdict(self), "sigmas": list(self.sigmas), "fgsm_sizes": list(self.fgsm_sizes)}
 
     def numbers(self, run: Run, dataset: Dataset, *, device: str) -> Numbers:
-        """Certifies ``run`` at every sigma, attacks it without noise, and counts."""
         smoothed: Numbers = {}
         for sigma, copy in certified_copies(run, self.sigmas).items():
             sampling = Sampling(self.n0, self.n, self.alpha)
@@ -83,7 +81,6 @@ class Smoothing:
         }
 
     def is_whole(self, folder: Path) -> bool:
-        """Whether the run and its copies have the certificates of every sigma."""
         if not is_trained(folder):
             return False
         run, (first, *others) = Run.open(folder), self.sigmas
@@ -91,13 +88,11 @@ class Smoothing:
         return all(_is_certified(place, run, sigma, self) for sigma, place in places.items())
 
     def words(self) -> str:
-        """Images and the settings of CERTIFY."""
         images = "all test images" if self.limit is None else f"{self.limit} test images"
         return f"{images}, n0 = {self.n0}, n = {self.n}, alpha {self.alpha:g} for each certificate (l2)"
 
 
 def sigma_name(sigma: float) -> str:
-    """A sigma as the text that keys numbers and folders."""
     return f"{sigma:.12g}"
 
 

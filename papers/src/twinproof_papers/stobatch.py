@@ -102,7 +102,6 @@ def _own_words() -> str:
 
 
 def _averaged(method: str, size: float, largest: float, attacks: Sequence[str]) -> Sequence[str]:
-    """The attacks over which the paper's number is a mean."""
     return [attack for attack in attacks if attack != _FGSM] if method == "pixeldp" and size == largest else attacks
 
 
@@ -260,7 +259,6 @@ class StoBatchMnist:
 
 
 def _table(done: Sequence[Measured]) -> Table:
-    """The one table: a row for what is printed, and one for each measure of each kind of model."""
     sizes = _certified_sizes(done)
     columns = (
         *(f"conventional epsilon {budget:g}" for budget in _BUDGETS),

@@ -23,9 +23,8 @@ from twinproof.attacks.search import pgd
 from twinproof.attacks.threat import Threat
 from twinproof.certification.catalogue import find_bound, status_of
 from twinproof.certification.confidence import Evidence
-from twinproof.certification.method import Method, Sampling
+from twinproof.certification.method import CertificateSettings, Method, Sampling
 from twinproof.certification.radius import Certified, RadiusRule
-from twinproof.certification.record import CertificateSettings
 from twinproof.certification.run import CertifiedRun, certify, smoothed_for_run
 from twinproof.compute.devices import resolve_device
 from twinproof.data.record import Dataset
@@ -85,11 +84,9 @@ class UnderAttack:
         """It has a run of its own."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
         return asdict(self) | {name: list(getattr(self, name)) for name in ("sizes", "attacks", "adaptive_sizes")}
 
     def numbers(self, run: Run, dataset: Dataset, *, device: str) -> Numbers:
-        """Certifies and attacks ``run``, and counts."""
         certified = None
         if self.certified:
             certified = certify(
@@ -112,7 +109,6 @@ class UnderAttack:
         return {**numbers, "adaptive": adaptive_accuracy(run, dataset, self, device=device)}
 
     def words(self) -> str:
-        """Images, attack steps and alpha."""
         return f"{self.limit} test images, {self.steps} attack steps, alpha {self.alpha:g} for each certificate"
 
 
@@ -186,7 +182,6 @@ def conventional(lines: Sequence[AttackLine], measurement: UnderAttack) -> float
 
 
 def _votes(lines: Sequence[Any]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Votes and recorded radii."""
     return np.array([line.votes for line in lines]), np.array([line.radius for line in lines])
 
 
@@ -248,11 +243,9 @@ class Rereading:
 
     @property
     def bounds(self) -> tuple[str, ...]:
-        """The bounds that can be read here."""
         return tuple(self.rules)
 
     def status(self, bound: str) -> Status:
-        """How far a radius of this bound may be trusted."""
         return status_of(self.rules[bound].bound)
 
     def read(self, bound: str, votes: NDArray[np.int64], draws: int, alpha: float) -> Certified:

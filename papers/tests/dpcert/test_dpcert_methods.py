@@ -12,7 +12,7 @@ from synthetic_smoothing import smoothing_of
 import twinproof as tp
 from twinproof.attacks.threat import Threat
 from twinproof.auditing.verify import verify_run
-from twinproof.certification.record import find_certification
+from twinproof.certification.method import find_certification
 from twinproof.data.load import load
 from twinproof.recipes.config import parse_train_config
 from twinproof.recipes.registry import RECIPES

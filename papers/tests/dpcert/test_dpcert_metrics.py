@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from synthetic_smoothing import IMAGES, certified, falling, metric_values_of, radii_of_images
 
-from twinproof.certification.record import find_certification
+from twinproof.certification.method import find_certification
 from twinproof_papers.cell import CellStore
 from twinproof_papers.dpcert.methods import METHODS, MNIST, cells_of, setups_of
 from twinproof_papers.dpcert.metrics import EVERY

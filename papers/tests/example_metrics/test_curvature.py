@@ -113,7 +113,7 @@ class Drawing(nn.Module):
         ({"inputs": torch.full((2, 12), float("nan"))}, DataError, "not finite"),
         ({"labels": torch.tensor([0, 4])}, DataError, "no class of the network"),
         ({"labels": torch.tensor([0])}, DataError, "labels do not fit"),
-        ({"batch_size": 0}, ConfigError, "batch size"),
+        ({"batch_size": 0}, ConfigError, "batch cannot"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(change: dict[str, object], error: type[UserError], words: str) -> None:

@@ -133,7 +133,7 @@ def test_the_first_layer_descends_the_reconstruction_as_the_paper_writes_it() ->
 
 
 def _attacked_again(model: nn.Module, inputs: Tensor, generator: torch.Generator) -> Tensor:
-    from twinproof.compute.seeds import seed_generator
+    from twinproof.compute.devices import seed_generator
 
     seed_generator(generator, KEY, "printed: attacks", 0)
     with silenced(model):

@@ -25,9 +25,9 @@ from twinproof.guarantee import Status
 from twinproof.keys import Key
 from twinproof.layers.fixed_draws import PSI, fixed_draws_of
 from twinproof.recipes.config import parse_train_config
+from twinproof.recipes.recipe import Variant
 from twinproof.recipes.registry import RECIPES
 from twinproof.recipes.train import train
-from twinproof.recipes.variant import Variant
 from twinproof.runs.run import Run
 from twinproof_papers.published import variants
 from twinproof_papers.published.stobatch import PublishedStoBatch
@@ -136,7 +136,7 @@ def test_settings_that_cannot_be_used_are_refused_before_anything_is_written(
 
 def test_verify_knows_every_recipe_whose_paper_no_plan_can_count() -> None:
     assert {
-        variant.recipe for variant in vars(variants).values() if isinstance(variant, Variant) and variant.source is not None
+        variant.recipe for variant in vars(variants).values() if isinstance(variant, Variant) and variant.steps is not None
     } == set(PRINTED)
 
 

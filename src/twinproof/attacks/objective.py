@@ -7,18 +7,18 @@ random network is the field's commonest mistake: its gradient must be that of wh
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from torch import Tensor, nn
 
-from twinproof.errors import ConfigError, ModelError
-from twinproof.layers.cross_example import evaluation_mode
+from twinproof import checks
+from twinproof.errors import ModelError
+from twinproof.layers.module_state import evaluation_mode
 from twinproof.layers.noise import NoiseLayer
 from twinproof.layers.noise_placement import split_at_noise, split_at_two_noises
 
@@ -82,32 +82,42 @@ class Plain(Objective):
 
     @property
     def looking(self) -> Draws:
-        """One draw, of nothing."""
         return Draws(1, Mean.LOSS)
 
 
 class SampledObjective(Objective):
-    """An objective whose every look is an estimate, over randomness of the network or noise at its input."""
+    """An objective whose every look is an estimate, over randomness of the network or noise at its input.
 
+    Each gradient has ``draws`` fresh draws. Candidates are compared over ``judged_on`` others, the same for all of them, that
+    no gradient has seen: a point that is good on the draws it was made from is not yet good.
+    """
+
+    draws: int
+    judged_on: int
     most_rows: int | None
+
+    def __post_init__(self) -> None:
+        checks.whole(1, draws=self.draws, judged_on=self.judged_on, most_rows=1 if self.most_rows is None else self.most_rows)
+
+    @property
+    def judging(self) -> Draws:
+        """More of them, never those of a step."""
+        return replace(self.looking, count=self.judged_on, shared=False)
 
     @property
     def sampled(self) -> bool:
-        """Always."""
         return True
 
     @property
     def rows(self) -> int | None:
-        """As the caller said."""
         return self.most_rows
 
 
 @dataclass(frozen=True)
 class Expectation(SampledObjective):
-    """A network with random layers, in expectation over them: ``draws`` fresh ones for each gradient.
+    """A network with random layers, in expectation over them.
 
-    Its layers must draw for each row by itself and from torch's global generator, as torch's own do. Candidates are compared
-    over ``judged_on`` draws, the same for all of them.
+    Its layers must draw for each row by itself and from torch's global generator, as torch's own do.
     """
 
     model: nn.Module
@@ -117,28 +127,20 @@ class Expectation(SampledObjective):
     most_rows: int | None = None
 
     def __post_init__(self) -> None:
-        _check_counts(draws=self.draws, judged_on=self.judged_on, most_rows=self.most_rows)
-        if self.mean not in tuple(Mean):
-            raise ConfigError("unknown mean over draws", where="mean", got=self.mean, wanted=", ".join(Mean))
+        super().__post_init__()
+        checks.one_of(tuple(Mean), mean=self.mean)
 
     @property
     def looking(self) -> Draws:
-        """The draws of one gradient."""
         return Draws(self.draws, Mean(self.mean))
-
-    @property
-    def judging(self) -> Draws:
-        """More of them, and the same for every candidate."""
-        return Draws(self.judged_on, Mean(self.mean))
 
 
 @dataclass(frozen=True)
 class Smoothed(SampledObjective):
     """The smoothed classifier: -log of the mean probability over N(0, sigma^2) noise on the input (SmoothAdv).
 
-    Each gradient has ``draws`` fresh ones, or with ``shared`` those that the example met at every step before (they are kept:
-    draws x batch x input numbers of memory). Candidates are compared over ``judged_on`` draws that no gradient has seen, the
-    same for all of them: a point that is good on the draws it was made from is not yet good. Predictions are votes.
+    With ``shared`` an example meets the same draws at every step (they are kept: draws x batch x input numbers of memory).
+    Predictions are votes.
     """
 
     model: nn.Module
@@ -149,19 +151,12 @@ class Smoothed(SampledObjective):
     most_rows: int | None = None
 
     def __post_init__(self) -> None:
-        _check_counts(draws=self.draws, judged_on=self.judged_on, most_rows=self.most_rows)
-        if not (self.sigma > 0 and math.isfinite(self.sigma)):
-            raise ConfigError("the smoothing noise cannot be used", where="sigma", got=self.sigma, wanted="a finite number > 0")
+        super().__post_init__()
+        checks.positive(sigma=self.sigma)
 
     @property
     def looking(self) -> Draws:
-        """The draws of one gradient."""
         return Draws(self.draws, Mean.PROBABILITY, votes=True, sigma=self.sigma, shared=self.shared)
-
-    @property
-    def judging(self) -> Draws:
-        """More of them, never those of a step."""
-        return Draws(self.judged_on, Mean.PROBABILITY, votes=True, sigma=self.sigma)
 
 
 @dataclass(frozen=True)
@@ -169,8 +164,7 @@ class OwnNoise(SampledObjective):
     """The smoothed classifier of a network with a noise layer: -log of the mean probability over that layer's own noise.
 
     ``Smoothed`` for networks that bring their noise along, wherever in them it is added and whatever its law. Every row of a
-    forward pass draws its own, from torch's global generator. Candidates are compared over ``judged_on`` draws, the same for
-    all of them, that no gradient has seen. Predictions are votes.
+    forward pass draws its own, from torch's global generator. Predictions are votes.
     """
 
     model: nn.Module
@@ -178,29 +172,15 @@ class OwnNoise(SampledObjective):
     judged_on: int = 64
     most_rows: int | None = None
 
-    def __post_init__(self) -> None:
-        _check_counts(draws=self.draws, judged_on=self.judged_on, most_rows=self.most_rows)
-
     @property
     def looking(self) -> Draws:
         """The draws of one gradient; the layer adds the noise, so that the input gets none."""
         return Draws(self.draws, Mean.PROBABILITY, votes=True)
 
-    @property
-    def judging(self) -> Draws:
-        """More of them, never those of a step."""
-        return Draws(self.judged_on, Mean.PROBABILITY, votes=True)
-
 
 def as_objective(target: nn.Module | Objective) -> Objective:
     """A bare network is attacked as it is."""
     return target if isinstance(target, Objective) else Plain(target)
-
-
-def _check_counts(**counts: int | None) -> None:
-    for name, count in counts.items():
-        if count is not None and count < 1:
-            raise ConfigError(f"{name} cannot be used", where=name, got=count, wanted="at least 1")
 
 
 def scores_of(model: nn.Module, batch: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from twinproof import checks
 from twinproof.attacks.objective import Objective, as_objective, untouched
 from twinproof.attacks.search import (
     Attack,
@@ -29,7 +30,6 @@ from twinproof.progress import Progress, Silent
 
 
 def check_inputs(inputs: Tensor, threat: Threat) -> None:
-    """Inputs are a batch of floats within the range."""
     if inputs.dtype not in (torch.float32, torch.float64):
         raise DataError("inputs are no floats", where="inputs", got=inputs.dtype, wanted="float32 or float64")
     if inputs.ndim < 2:
@@ -45,7 +45,6 @@ def check_inputs(inputs: Tensor, threat: Threat) -> None:
 
 
 def check_labels(labels: Tensor, inputs: int, classes: int) -> None:
-    """One class for each input."""
     if labels.dtype != torch.int64 or tuple(labels.shape) != (inputs,):
         raise DataError(
             "labels do not fit the inputs",
@@ -63,14 +62,6 @@ def check_labels(labels: Tensor, inputs: int, classes: int) -> None:
         )
 
 
-def refuse_missing_targets(targeted: bool, labels: Tensor | None) -> None:
-    """A targeted attack must be told where to go; the prediction is where it already is."""
-    if targeted and labels is None:
-        raise ConfigError(
-            "a targeted attack needs targets", where="labels", got="none", wanted="the class to reach, for each input"
-        )
-
-
 def refuse_nan(model: nn.Module, losses: Tensor) -> None:
     """A network that has no answer for the inputs themselves cannot be attacked, and must not be called robust for it."""
     broken = losses.isnan()
@@ -82,12 +73,6 @@ def refuse_nan(model: nn.Module, losses: Tensor) -> None:
             wanted="numbers",
             fix="check the weights and the range of the inputs",
         )
-
-
-def check_batch(batch: int) -> None:
-    """At least one input at a time."""
-    if batch < 1:
-        raise ConfigError("the batch size cannot be used", where="batch", got=batch, wanted="at least 1")
 
 
 def run_attack(
@@ -135,7 +120,7 @@ def predicted_labels(target: nn.Module | Objective, inputs: Tensor, *, key: Key,
     objective = as_objective(target)
     device = device_of(objective, inputs)
     batch = default_batch(device) if batch is None else batch
-    check_batch(batch)
+    checks.whole(1, batch=batch)
     found = [torch.empty(0, dtype=torch.int64, device=inputs.device)]
     for first in range(0, len(inputs), batch):
         rows = inputs[first : first + batch].to(device)
@@ -152,8 +137,10 @@ def checked_labels(
     objective: Objective, inputs: Tensor, labels: Tensor | None, threat: Threat, *, targeted: bool, key: Key, batch: int
 ) -> Tensor:
     """Refuses what cannot be attacked; the labels on the inputs' device, the predicted ones where none were given."""
-    check_batch(batch)
-    refuse_missing_targets(targeted, labels)
+    checks.whole(1, batch=batch)
+    if targeted and labels is None:
+        wanted = "the class to reach, for each input; the prediction is where it already is"
+        raise ConfigError("a targeted attack needs targets", where="labels", got="none", wanted=wanted)
     check_inputs(inputs, threat)
     if labels is None:
         return predicted_labels(objective, inputs, key=key, batch=batch)
@@ -196,11 +183,7 @@ def _attack_batch(
 ) -> AttackResult:
     device = inputs.device
     generator = torch.Generator(device).manual_seed(key.seed("attack", first))
-    with (
-        untouched(objective.model),
-        global_seed(key.seed("attack-layers", first), device),
-        repeatable_convolutions(device),
-    ):
+    with untouched(objective.model), global_seed(key.seed("attack-layers", first), device), repeatable_convolutions(device):
         looker = Looker(objective, inputs, generator, key.seed("attack-judge", first))
         start = looker.judge(inputs, labels)
         refuse_nan(objective.model, start.losses)

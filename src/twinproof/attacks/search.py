@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from twinproof import checks
 from twinproof.attacks.objective import Draws, Mean, Objective, scores_of, untouched
 from twinproof.attacks.threat import Threat, per_row, unit_l1, violations
 from twinproof.compute.devices import Captured
@@ -57,20 +58,12 @@ class Attack:
     spread: float = 0.01
 
     def __post_init__(self) -> None:
-        for name in ("steps", "restarts"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} cannot be used", where=name, got=getattr(self, name), wanted="at least 1")
-        lengths = [("relative_step", self.relative_step), ("step_size", 1.0 if self.step_size is None else self.step_size)]
-        for name, length in lengths:
-            if not 0 < length <= LONGEST_STEP:
-                raise ConfigError(
-                    "a step needs a length", where=name, got=length, wanted=f"a number above 0, at most {LONGEST_STEP:g}"
-                )
-        for name, share in (("momentum", self.momentum or 0.0), ("spread", self.spread)):
-            if not 0 <= share <= 1:
-                raise ConfigError(f"{name} is no share", where=name, got=share, wanted="0..1")
-        if self.keep not in tuple(Keep):
-            raise ConfigError("unknown way to keep points", where="keep", got=self.keep, wanted=", ".join(Keep))
+        checks.whole(1, steps=self.steps, restarts=self.restarts)
+        step_size = 1.0 if self.step_size is None else self.step_size
+        checks.positive(relative_step=self.relative_step, step_size=step_size)
+        checks.between(0, LONGEST_STEP, relative_step=self.relative_step, step_size=step_size)
+        checks.between(0, 1, momentum=self.momentum or 0.0, spread=self.spread)
+        checks.one_of(tuple(Keep), keep=self.keep)
         if self.restarts > 1 and (self.keep == Keep.LAST or not self.random_start):
             raise ConfigError(
                 "restarts would be wasted",
@@ -111,7 +104,6 @@ def ifgsm(steps: int = 10, *, step_size: float | None = None, keep: Keep = Keep.
 
 
 def mim(steps: int = 10, *, decay: float = 1.0, step_size: float | None = None, keep: Keep = Keep.BEST) -> Attack:
-    """The momentum iterative method."""
     return Attack(steps, step_size=step_size, relative_step=1 / max(steps, 1), momentum=decay, keep=keep)
 
 
@@ -180,7 +172,6 @@ def device_of(objective: Objective, inputs: Tensor) -> torch.device:
 
 
 def class_count(objective: Objective, inputs: Tensor) -> int:
-    """How many classes there are, from one row."""
     row = inputs[:1].to(device_of(objective, inputs))
     with untouched(objective.model), global_seed(0, row.device), torch.no_grad():
         return int(scores_of(objective.model, row).shape[1])
@@ -271,7 +262,6 @@ class _Sum:
     slope: Tensor | None
 
     def plus(self, other: _Sum, mean: Mean) -> _Sum:
-        """Over the draws of both."""
         tally = self.tally + other.tally
         if mean is Mean.LOSS:
             slope = None if self.slope is None or other.slope is None else self.slope + other.slope
@@ -305,7 +295,6 @@ class AttackResult:
         return len(self.inputs)
 
     def to(self, device: torch.device) -> AttackResult:
-        """The same rows on another device."""
         return AttackResult(**{name: getattr(self, name).to(device) for name in ROWS}, targeted=self.targeted)
 
     @property
@@ -324,7 +313,6 @@ def succeeds(predictions: Tensor, labels: Tensor, targeted: bool) -> Tensor:
 
 
 def joined(results: Sequence[AttackResult]) -> AttackResult:
-    """The rows of several results of one attack, in order."""
     columns = {name: torch.cat([getattr(result, name) for result in results]) for name in ROWS}
     return AttackResult(**columns, targeted=results[0].targeted)
 
@@ -366,7 +354,6 @@ class Search:
         self._advance = Captured(self._step, original.device, [generator]) if worth else self._step
 
     def run(self) -> None:
-        """All steps of one start."""
         with torch.no_grad():  # a look takes its own gradient; a graph through the steps would grow with them
             self._start()
             for _ in range(self._attack.steps):
@@ -414,7 +401,6 @@ class Best:
 
     @property
     def look(self) -> Look:
-        """What was seen at the kept points."""
         return Look(self.losses, self.predictions)
 
     def offer(self, points: Tensor, look: Look, *, always: bool = False) -> None:

@@ -80,15 +80,12 @@ class Linf(Ball):
     name, order = "linf", math.inf
 
     def project(self, delta: Tensor, size: float) -> Tensor:
-        """Each coordinate cut off at the size."""
         return delta.double().clamp(-size, size)
 
     def steepest(self, gradient: Tensor, blocked: Tensor | None = None, spread: float = 0.0) -> Tensor:
-        """The signs."""
         return gradient.sign()
 
     def random(self, like: Tensor, size: float, generator: torch.Generator) -> Tensor:
-        """Independent uniform coordinates."""
         return (torch.rand(like.shape, generator=generator, device=like.device, dtype=like.dtype) * 2 - 1) * size
 
 
@@ -98,7 +95,6 @@ class L2(Ball):
     name, order = "l2", 2.0
 
     def project(self, delta: Tensor, size: float) -> Tensor:
-        """Rows that are too long, shortened."""
         delta = delta.double()
         length = self.length(delta)
         too_long = length > size * SHRINK
@@ -106,7 +102,6 @@ class L2(Ball):
         return delta * per_row(factor, delta)
 
     def steepest(self, gradient: Tensor, blocked: Tensor | None = None, spread: float = 0.0) -> Tensor:
-        """The gradient at length 1."""
         scaled = _unit_largest(gradient)
         return scaled / _positive(torch.linalg.vector_norm(scaled.flatten(1), dim=1), scaled)
 
@@ -162,7 +157,6 @@ BALLS: dict[str, Ball] = {ball.name: ball for ball in (Linf(), L2(), L1())}
 
 
 def ball_of(norm: str) -> Ball:
-    """The ball of a norm by its name."""
     if norm not in BALLS:
         raise ConfigError("unknown norm", where="norm", got=norm, wanted=", ".join(BALLS))
     return BALLS[norm]
@@ -211,7 +205,6 @@ class Threat:
 
     @property
     def ball(self) -> Ball:
-        """The ball of the norm."""
         return ball_of(self.norm)
 
     def around(self, original: Tensor) -> Neighbourhood:

@@ -56,7 +56,6 @@ class Place:
 
     @property
     def words(self) -> str:
-        """For a person."""
         return "on the same device class and torch" if self.same else "on another device class or torch"
 
     @classmethod
@@ -121,12 +120,10 @@ def loaded_network(content: bytes, run: dict[str, Any], network: nn.Module | Non
 
 
 def words_of(error: Exception) -> str:
-    """What went wrong, in a few words."""
     return error.what if isinstance(error, TwinproofError) else f"{type(error).__name__}: {error}"
 
 
 def _type(value: torch.Tensor) -> str:
-    """The type of a tensor in the words of safetensors."""
     name = str(value.dtype).removeprefix("torch.")
     return _TYPES.get(name, name)
 
@@ -285,7 +282,6 @@ class Network:
         return (flat / self._levels).view(-1, *self._shape)
 
     def _refuse_long(self, stored: NDArray[Any], draws: int, most_seconds: float) -> None:
-        """Estimates the time from a few inputs."""
         few = self._rows(stored[:_FIRST_ROWS])
         with torch.inference_mode(), torch.random.fork_rng():
             self._model(few[:1])

@@ -27,9 +27,8 @@ from twinproof.auditing.certificate_verdict import (
     read_audit,
     verdict_of,
 )
-from twinproof.certification.method import Sampling
+from twinproof.certification.method import CertificateSettings, Certification, Sampling, find_certification
 from twinproof.certification.promise import certified_promise
-from twinproof.certification.record import CertificateSettings, Certification, find_certification
 from twinproof.certification.run import norm_of_run, smoothed_for_run
 from twinproof.certification.smoothed import SmoothedClassifier
 from twinproof.compute.devices import describe_device, resolve_device
@@ -229,11 +228,7 @@ def _refuse_to_forget(place: Place, found: AuditedCertificates) -> None:
 
 
 def _make(
-    found: AuditedCertificates,
-    dataset: Dataset,
-    smoothed: SmoothedClassifier,
-    begun: Work[AuditSettings],
-    began: float,
+    found: AuditedCertificates, dataset: Dataset, smoothed: SmoothedClassifier, begun: Work[AuditSettings], began: float
 ) -> None:
     """Attacks what was not attacked yet, and finishes."""
     claims, certified, settings = found.attackable, found.certification.settings, begun.settings

@@ -24,8 +24,8 @@ from twinproof.auditing.certificate_search import AttackBudget, Balls, Certifica
 from twinproof.auditing.certificate_verdict import FLIPPED, HELD, UNDECIDED, AttackedCertificate, Flip
 from twinproof.certification.smoothed import SmoothedClassifier
 from twinproof.evaluation.protocols import smoothed_objective
+from twinproof.guarantee import round_down
 from twinproof.keys import Key
-from twinproof.rounding import round_down
 from twinproof.runs.records import ABSTAIN, Certificate
 
 WITHIN = 0.99

@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from twinproof.certification.method import Method, Sampling
-from twinproof.certification.record import CertificateSettings
+from twinproof.certification.method import CertificateSettings, Method, Sampling
 from twinproof.certification.smoothed import SmoothedClassifier
 from twinproof.certification.votes import row_statistic
 from twinproof.keys import Key
@@ -62,15 +61,7 @@ class Judge:
     """
 
     def __init__(
-        self,
-        smoothed: SmoothedClassifier,
-        key: Key,
-        batch: int,
-        *,
-        shared_noise: bool,
-        screen: int,
-        votes: int,
-        level: float,
+        self, smoothed: SmoothedClassifier, key: Key, batch: int, *, shared_noise: bool, screen: int, votes: int, level: float
     ) -> None:
         self._smoothed, self._key, self._batch, self._calls = smoothed, key, batch, 0
         self._screen = Sampling(_SELECTION, screen, _SCREEN_ALPHA, shared_noise=shared_noise)

@@ -22,11 +22,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from twinproof import checks
 from twinproof.attacks.objective import Objective, scores_of
 from twinproof.attacks.search import Looker
 from twinproof.attacks.threat import Ball, ball_of, per_row
 from twinproof.auditing.certificate_judge import CROSSED, Judge, Screen
-from twinproof.errors import ConfigError
 
 # As in projected gradient descent elsewhere: steps that together could cross the ball two and a half times.
 _RELATIVE_STEP = 2.5
@@ -64,10 +64,7 @@ class AttackBudget:
     def __post_init__(self) -> None:
         fewest = {"steps": 1, "draws": 1, "restarts": 1, "directions": 1, "rounds": 1, "screen": 20, "votes": 100}
         for name, least in fewest.items():
-            if getattr(self, name) < least:
-                raise ConfigError(
-                    f"{name} cannot be used", where=name, got=getattr(self, name), wanted=f"a whole number from {least}"
-                )
+            checks.whole(least, **{name: getattr(self, name)})
 
 
 @dataclass(frozen=True)
@@ -86,7 +83,6 @@ class Balls:
 
     @property
     def ball(self) -> Ball:
-        """The norm's geometry."""
         return ball_of(self.norm)
 
     @property
@@ -157,7 +153,6 @@ class Ray:
     winners: Tensor
 
     def where(self, chosen: Tensor, other: Ray) -> Ray:
-        """The rows of this one that are ``chosen``, and those of the other."""
         return Ray(
             torch.where(per_row(chosen, self.directions), self.directions, other.directions),
             torch.where(chosen, self.lengths, other.lengths),

@@ -24,8 +24,8 @@ from scipy.special import betainc
 
 from twinproof.auditing.certificate_judge import FALSE_FLIPS
 from twinproof.auditing.certificate_search import AttackBudget
-from twinproof.certification.record import MADE, NETWORK
-from twinproof.rounding import round_down, round_up
+from twinproof.certification.method import MADE, NETWORK
+from twinproof.guarantee import round_down, round_up
 from twinproof.runs.layout import FORMAT, refuse_unknown_format
 from twinproof.runs.reading import CLOSED, Count, Digest, Length, Share, read_json
 from twinproof.runs.records import AUDITS, WorkSettings, evidence, json_file, same_names, unfolded
@@ -124,7 +124,6 @@ class CertificateAudit:
         return {**asdict(self.settings), "attacked": [asdict(one) for one in self.attacked], "verdict": verdict}
 
     def content(self) -> bytes:
-        """The file."""
         return json_file({"format": FORMAT, _SECTION: self.as_dict()})
 
 
@@ -150,7 +149,6 @@ _FORMER = {
 
 
 def read_audit(path: Path, name: str) -> CertificateAudit:
-    """The audit called ``name``, which lies in ``path``."""
     found = read_json(path, fix="move the file away and audit again")
     refuse_unknown_format(path, found.record.get("format"))
     section = found.typed(_AuditFile).certificates
@@ -160,7 +158,6 @@ def read_audit(path: Path, name: str) -> CertificateAudit:
 
 
 def audits_of(root: str | Path) -> dict[str, CertificateAudit]:
-    """All audits of a run, by name."""
     return {name: read_audit(path, name) for name, path in evidence(Path(root), AUDITS).items()}
 
 

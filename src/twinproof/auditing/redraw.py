@@ -69,7 +69,6 @@ class Redrawn:
     random: bool
 
     def words(self, place: Place) -> str:
-        """One line for a person."""
         where = "of a network that answers at random" if self.random else place.words
         return f"{self.lines} of them, {self.draws:,} draws {where}: {self.differing:,} votes differ"
 

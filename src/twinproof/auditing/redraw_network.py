@@ -92,7 +92,6 @@ class NoisyNetwork:
 
     @property
     def device(self) -> torch.device:
-        """Where the network lies."""
         return next((tensor.device for tensor in self.rest.state_dict().values()), torch.device("cpu"))
 
     def _at_input(self, stored: NDArray[Any]) -> Answers:

@@ -12,6 +12,7 @@ from typing import ClassVar, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import betaincinv
 
 from twinproof.certification.bounds import Floats
 from twinproof.errors import ConfigError, DataError
@@ -34,15 +35,12 @@ def clopper_pearson_lower(votes: ArrayLike, draws: int, alpha: float) -> Floats:
     P(bound > p) <= alpha for every p and every number of draws (Clopper and Pearson 1934). The bound is the alpha quantile of
     Beta(votes, draws - votes + 1), 0 without votes.
     """
-    from scipy.special import betaincinv
-
     count = np.asarray(votes, dtype=np.float64)
     bound = betaincinv(np.maximum(count, 1.0), draws - count + 1.0, alpha)
     return np.where(count > 0, bound, 0.0)
 
 
 def check_alpha(alpha: float) -> None:
-    """Refuses a failure probability outside (0, 1)."""
     if not 0 < alpha < 1:
         raise ConfigError("alpha is not a probability", where="alpha", got=alpha, wanted="0 < alpha < 1, e.g. 0.001")
 
@@ -219,11 +217,9 @@ class _SymmetricBound(Confidence):
         """How far the mean of the draws can lie from the mean score on one side, except with probability ``level``."""
 
     def lower(self, total: Whole, squares: Whole, draws: int, resolution: int, level: float) -> Floats:
-        """The mean less the margin."""
         return np.maximum(total / (draws * resolution) - self.margin(total, squares, draws, resolution, level), 0.0)
 
     def upper(self, total: Whole, squares: Whole, draws: int, resolution: int, level: float) -> Floats:
-        """The mean plus the margin."""
         return np.minimum(total / (draws * resolution) + self.margin(total, squares, draws, resolution, level), 1.0)
 
 
@@ -234,7 +230,6 @@ class Hoeffding(_SymmetricBound):
     theorem = "Hoeffding 1963, Theorem 2"
 
     def margin(self, total: Whole, squares: Whole, draws: int, resolution: int, level: float) -> float:
-        """The same for all inputs."""
         return math.sqrt(-math.log(level) / (2 * draws))
 
 

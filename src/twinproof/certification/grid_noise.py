@@ -10,36 +10,176 @@ levels, and everything else that the network does, is part of the base classifie
 Scales S that are drawn at random for every row are certified for the worst draw: the sampler adds noise of the least scales s,
 and the network adds, from its own randomness, what is missing to scales S. That part is independent of the input and of the
 sampler, so that it is post-processing.
+
+The noise's law is a table of 64-bit boundaries. A draw is then an integer operation on random bits: the same on every device,
+to the bit, and its law is known exactly, because the probability of a cell is the distance of two integers divided by 2^64.
+The generator is Philox4x64-10 (Salmon et al. 2011) as numpy has it: a block cipher on a counter. One block is 4 words of 64
+bits, taken here as 8 of 32 bits, the lower half first. Block b of a stream is the cipher of counter b + 1.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from twinproof.certification.noise_tables import (
-    BLOCK_WORDS,
-    CUTS,
-    GUIDE_BITS,
-    NoiseTable,
-    Stream,
-    generator_at,
-    noise_table,
-    padded,
-    table_distance,
-    word_at,
-    words_from,
-)
 from twinproof.errors import ConfigError
 from twinproof.keys import Key
 from twinproof.layers.noise import Law, Spread, standard_noise
+
+GUIDE_BITS = 16
+_WORD = 2.0**64
+
+
+@dataclass(frozen=True, eq=False)
+class NoiseTable:
+    """A symmetric law on -reach..reach: the value is the number of boundaries <= U, minus ``reach``.
+
+    ``boundaries`` are 2 * reach growing integers; U is a uniform 64-bit word.
+    """
+
+    reach: int
+    boundaries: NDArray[np.uint64]
+
+    @classmethod
+    def of_cells(cls, outwards: NDArray[np.float64]) -> NoiseTable:
+        """The table whose cells -reach, ..., -1 have these probabilities; their mirror images have the same, 0 has the rest.
+
+        Each probability is rounded to a multiple of 2^-64, which changes it by at most 2^-65; an empty cell at the end may
+        count 1 instead. Zero's cell takes what the others leave, so that its error is at most the sum of theirs.
+        """
+        tails = np.cumsum(np.rint(outwards * _WORD).astype(np.uint64))
+        # A fine grid's outermost cells are empty; a boundary of 0 would have its mirror image at 2^64, which is not a word.
+        below = np.maximum(tails, np.uint64(1))
+        above = np.uint64(0) - below[::-1]
+        return cls(len(outwards), np.concatenate((below, above)))
+
+    @cached_property
+    def high_words(self) -> NDArray[np.uint32]:
+        """The first 32 bits of each boundary: they decide alone unless a word's first 32 bits are equal to one of them."""
+        return (self.boundaries >> np.uint64(32)).astype(np.uint32)
+
+    @cached_property
+    def ladder(self) -> NDArray[np.int64]:
+        """``high_words`` between two ends that no word reaches: entry c is at most a word exactly if c boundaries may be."""
+        return np.concatenate(([-1], self.high_words.astype(np.int64), [1 << 32]))
+
+    @cached_property
+    def starts(self) -> NDArray[np.int64]:
+        """How many boundaries lie before the words that begin with each 16 bits; one entry more for the end."""
+        firsts = np.arange((1 << GUIDE_BITS) + 1, dtype=np.int64) << (32 - GUIDE_BITS)
+        return np.searchsorted(self.high_words.astype(np.int64), firsts, side="left").astype(np.int64)
+
+    @cached_property
+    def guide(self) -> NDArray[np.float32]:
+        """The value by the word's first 16 bits; NaN where a boundary lies among the words that begin with them."""
+        starts = np.arange(1 << GUIDE_BITS, dtype=np.uint64) << np.uint64(64 - GUIDE_BITS)
+        first = self.values(starts)
+        last = self.values(starts | np.uint64((1 << (64 - GUIDE_BITS)) - 1))
+        return np.where(first == last, first, np.nan).astype(np.float32)
+
+    def values(self, words: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """The definition: which cell each 64-bit word falls into, from -reach to reach."""
+        return np.searchsorted(self.boundaries, words, side="right").astype(np.int64) - self.reach
+
+
+CUTS: Mapping[Law, float] = {Law.GAUSSIAN: 8.5, Law.LAPLACE: 36.0}
+"""No draw goes beyond so many deviations (rounded up to a whole cell); true ones do with probability 2e-17 and 2.4e-16."""
+
+
+def table_distance(law: Law, steps: float) -> float:
+    """A bound on the total variation distance between ``noise_table(law, steps)`` and the rounded law.
+
+    Guarantees
+        It is 2^-49 plus 2^-64 for each cell. Proof: a distance is half the sum of the cells' errors. The middle cell takes what
+        the others leave, so that its error is at most the sum of theirs, and that sum is the bound. Let u = 2^-53 and c the
+        middle of a cell of width d = 1/steps, in deviations. In float64 d carries a relative error of 2u (with the product that
+        makes ``steps``) and c one of 3u.
+        Gaussian, d <= 1/64: the probability d phi(c) (1 + He2 d^2/24 + He4 d^4/1920 + He6 d^6/322560), He the Hermite
+        polynomials at c, lacks terms of d^8, whose sum over all cells is below 1e-20. The exponent c^2/2 errs by 3.5 c^2 u; the
+        exponential adds at most 3u, the constant, the products and the factor in brackets 8u. Weighted with the cells'
+        probabilities, c^2 counts as 1: 14.5u. Beyond the cut lie 0.2u.
+        Laplace, d <= 1: the probability is exactly e^-c sinh(d/2). e^-c has a relative error of 3cu; the exponential adds at
+        most 3u, the hyperbolic sine 3u and what d brings to it (its slope times d, over itself, is at most 1.1) 2.2u, the
+        product 1u. Weighted, c counts as at most 1: 12.2u. Beyond the cut lie e^-36 < 2.1u.
+        Together both are below 16u = 2^-49. Rounding a cell to a multiple of 2^-64 adds at most 2^-65, and the same for the
+        cells that are empty.
+    """
+    return 2.0**-49 + 2 * CUTS[law] * steps * 2.0**-64
+
+
+# A table of a fine grid on 65,536 levels takes tens of megabytes; a process certifies with one or two of them.
+@lru_cache(maxsize=4)
+def noise_table(law: Law, steps: float) -> NoiseTable:
+    """round(steps * xi) for standard noise xi of ``law``; ``steps`` is at least 64 for Gaussian and 1 for Laplace noise."""
+    width = 1.0 / steps
+    middles = np.arange(math.ceil(CUTS[law] * steps), 0, -1, dtype=np.float64) * width
+    if law is Law.LAPLACE:
+        return NoiseTable.of_cells(np.exp(-middles) * math.sinh(width / 2))
+    c, d = middles * middles, width * width
+    he2, he4, he6 = c - 1, (c - 6) * c + 3, ((c - 15) * c + 45) * c - 15
+    correction = d * (he2 / 24 + d * (he4 / 1920 + d * he6 / 322560))
+    density = np.exp(-c / 2) * (width / math.sqrt(2 * math.pi))
+    return NoiseTable.of_cells(density * (1 + correction))
+
+
+BLOCK_WORDS = 8
+_KEY_BYTES = 16
+_KEYS_TOGETHER = 1024
+
+
+@dataclass(frozen=True)
+class Stream:
+    """The two 128-bit cipher keys of one noise stream: the words that are drawn, and those that decide ties.
+
+    Cipher keys are different parts of outputs of SHAKE-256 (``Key.stream``): for each purpose one output holds the keys of
+    1,024 inputs after each other, those of the words and of their refinement.
+    """
+
+    words: int
+    refinement: int
+
+    @classmethod
+    def named(cls, key: Key, purpose: str, index: int) -> Stream:
+        block, place = divmod(index, _KEYS_TOGETHER)
+        first = 2 * _KEY_BYTES * place
+        both = _keys_together(key, purpose, block)[first : first + 2 * _KEY_BYTES]
+        return cls(int.from_bytes(both[:_KEY_BYTES], "little"), int.from_bytes(both[_KEY_BYTES:], "little"))
+
+
+@lru_cache(maxsize=64)
+def _keys_together(key: Key, purpose: str, block: int) -> bytes:
+    """The cipher keys of 1,024 inputs: hashing for each one alone took half of the time of deciding a target radius."""
+    return key.stream(purpose, block, length=2 * _KEY_BYTES * _KEYS_TOGETHER)
+
+
+def padded(dimension: int) -> int:
+    """Words set aside for one vector: whole blocks, so that every draw begins with a block of its own."""
+    return -(-dimension // BLOCK_WORDS) * BLOCK_WORDS
+
+
+def words_from(generator: np.random.Philox, blocks: int) -> NDArray[np.uint32]:
+    """The next ``blocks`` blocks of a generator, as 32-bit words."""
+    raw = np.asarray(generator.random_raw(blocks * BLOCK_WORDS // 2))
+    return raw.astype("<u8", copy=False).view("<u4").astype(np.uint32, copy=False)
+
+
+def generator_at(cipher_key: int, block: int) -> np.random.Philox:
+    """A generator whose next output is block ``block``: numpy counts up before it ciphers."""
+    return np.random.Philox(key=cipher_key, counter=block)
+
+
+def word_at(cipher_key: int, number: int) -> int:
+    block, place = divmod(number, BLOCK_WORDS)
+    return int(words_from(generator_at(cipher_key, block), 1)[place])
+
 
 Floats = NDArray[np.float32]
 # Numbers made at a time: enough to make numpy's calls cheap, few enough to stay in a core's cache.
@@ -259,7 +399,6 @@ class RemainingNoise(nn.Module):
         self.law, self.sigma, self.spread = law, sigma, spread
 
     def forward(self, x: Tensor) -> Tensor:
-        """(rows, *shape) with the rest of their noise."""
         scales: Tensor = self.spread(torch.ones(x.shape, dtype=torch.float32, device=x.device))
         share = (self.spread.least().view(self.spread.shape) / scales).square().clamp(max=1.0)
         drawn = standard_noise(self.law, x.shape, x.device) * scales

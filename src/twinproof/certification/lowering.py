@@ -18,17 +18,15 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from twinproof.certification.fast_layers import (
     ActivationPool,
-    ChannelsLast,
     DenseConvolution,
-    InPlaceReLU,
-    LinearOfMaps,
     NormActivation,
-    NumpyTanh,
     SlicedMaxPool,
     can_be_dense,
     is_plain_pool,
@@ -37,12 +35,10 @@ from twinproof.certification.fast_layers import (
 )
 from twinproof.certification.grid_noise import RemainingNoise, draws_noise, repeatable
 from twinproof.certification.noise_site import Unwhitened
-from twinproof.compute.devices import FLOAT32, TF32, arithmetic_of, convolutions_in_tf32, products_in_tf32
-from twinproof.compute.threads import one_thread_inside
+from twinproof.compute.devices import FLOAT32, TF32, arithmetic_of, convolutions_in_tf32, one_thread_inside, products_in_tf32
 from twinproof.errors import ConfigError
 from twinproof.keys import Key
-from twinproof.layers.cross_example import evaluation_mode
-from twinproof.layers.module_state import own_copy
+from twinproof.layers.module_state import evaluation_mode, own_copy
 
 
 def layers_in_order(model: nn.Module) -> list[nn.Module]:
@@ -71,6 +67,60 @@ def shapes_before(layers: list[nn.Module], example: Tensor) -> list[tuple[int, .
             shapes.append(tuple(example.shape[1:]))
             example = layer(example)
     return shapes
+
+
+class ChannelsLast(nn.Module):
+    """Puts maps in channels-last memory; for one channel only the strides change, which is free."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        _, channels, height, width = x.shape
+        if channels == 1 and x.is_contiguous():
+            # Torch finds both orders fulfilled and keeps the strides; its convolution then picks the slower path.
+            return x.as_strided(x.shape, (height * width, 1, width, 1))
+        return x.contiguous(memory_format=torch.channels_last)
+
+
+class NumpyTanh(nn.Module):
+    """numpy's tanh: on one core a seventh of the time of torch's, and it uses no other core."""
+
+    def __init__(self, *, in_place: bool) -> None:
+        super().__init__()
+        self.in_place = in_place
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Element by element, in the order in memory."""
+        values = x if self.in_place else torch.empty_like(x)
+        # The memory order counts for speed: numpy walks an array in its own order.
+        source, target = (np.asarray(_innermost_last(part)) for part in (x, values))
+        np.tanh(source, out=target)
+        return values
+
+
+class InPlaceReLU(nn.Module):
+    """ReLU on a tensor that may be overwritten."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.relu_()
+
+
+class LinearOfMaps(nn.Module):
+    """``nn.Flatten`` and ``nn.Linear`` after channels-last maps, with the weight's columns in their order in memory."""
+
+    def __init__(self, linear: nn.Linear, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        channels, height, width = shape
+        order = torch.arange(channels * height * width).view(channels, height * width).T.reshape(-1)
+        self.weight = nn.Parameter(linear.weight.detach()[:, order.to(linear.weight.device)].contiguous(), requires_grad=False)
+        bias: Tensor | None = linear.bias  # torch's types forget that it may be missing
+        self.bias = None if bias is None else nn.Parameter(bias.detach().clone(), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(rows, channels, height, width) to (rows, features)."""
+        return F.linear(x.permute(0, 2, 3, 1).flatten(1), self.weight, self.bias)
+
+
+def _innermost_last(x: Tensor) -> Tensor:
+    return x.permute(0, 2, 3, 1) if x.ndim == 4 else x
 
 
 # Layers that answer with a tensor of their own, which the next layer may overwrite.

@@ -1,4 +1,4 @@
-"""How certificates are made: norm, bound, statistic, draws, looks.
+"""How certificates are made (norm, bound, statistic, draws, looks), and the ``certificates.json`` that says so.
 
 Stopping as soon as a plain bound says "certified" breaks the bound: it gets many chances to fail. Here the looks are fixed
 before the first draw, each has a share of alpha, and the shares add up to alpha: by the union bound all bounds hold at once
@@ -12,11 +12,25 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
+from pathlib import Path
 
 from twinproof.certification.confidence import CONFIDENCE_NAMES, RunnerUp, check_alpha, find_confidence
-from twinproof.errors import ConfigError
+from twinproof.certification.noise_site import Movement
+from twinproof.errors import ConfigError, RunError
 from twinproof.privacy.linear_maps import Norm
-from twinproof.runs.records import Look
+from twinproof.runs.layout import COMPLETE
+from twinproof.runs.reading import Count, Length, Radius
+from twinproof.runs.records import (
+    CERTIFICATES,
+    Certificate,
+    Look,
+    WorkSettings,
+    evidence,
+    read_certificates,
+    read_settings,
+    same_names,
+)
+from twinproof.runs.run import Run
 
 
 class Statistic(StrEnum):
@@ -115,7 +129,6 @@ class Schedule:
 
     @property
     def last(self) -> Look:
-        """The look at which the draws end."""
         return self.looks[-1]
 
     @classmethod
@@ -187,3 +200,117 @@ class Sampling:
                 wanted="votes, clopper-pearson, complement",
                 fix="leave it out, or the other statistic, confidence bound or runner-up",
             )
+
+
+CSV = "certificates.csv"
+METHOD = same_names("norm", "bound", "statistic", "confidence", "runner_up")
+SAMPLING = same_names("n0", "n", "alpha", "target_radius", "shared_noise")
+NOISE = same_names("law", "place", "sigma", "grid", "levels", "dimension", "tau", "operator_norm", "operator_norm_method") | (
+    same_names("slack", "slackless_norm", "in_l2")
+)
+NETWORK = same_names("model_sha256", "form", "arithmetic", "classes")
+MADE = same_names("device", "versions", "created", "seconds")
+
+
+@dataclass(frozen=True)
+class NoiseRecord:
+    """The noise that was drawn, and how far the layer that gets it moves when the input does."""
+
+    law: str
+    place: str
+    sigma: Length
+    grid: Length
+    levels: Count
+    dimension: Count
+    tau: Length
+    operator_norm: Length
+    operator_norm_method: str
+    slack: Length
+    slackless_norm: Length | None
+    in_l2: Movement | None = None  # with the bound ``best`` of Laplace noise
+
+
+@dataclass(frozen=True, kw_only=True)
+class CertificateSettings(WorkSettings):
+    """What all certificates of one certification share."""
+
+    method: Method
+    sampling: Sampling
+    looks: tuple[Look, ...]
+    noise: NoiseRecord
+    resolution: Count
+    largest_radius: Radius
+
+    @property
+    def needs_more(self) -> bool:
+        """Whether the number of votes is not all the evidence, so that the lines have more columns."""
+        return (self.method.statistic, self.method.runner_up) != ("votes", "complement")
+
+    @property
+    def decided_radius(self) -> float:
+        """The largest radius at which certified accuracy means something: with a target, nobody drew for more.
+
+        At the target itself it is decided; below it is a lower bound, as inputs that miss the target were given up early.
+        """
+        target = self.sampling.target_radius
+        return self.largest_radius if target is None else min(target, self.largest_radius)
+
+
+def read_certificate_settings(path: Path) -> CertificateSettings:
+    """The content of a ``certificates.json`` of any format."""
+    nested = {"method": METHOD, "sampling": SAMPLING, "noise": NOISE, "network": NETWORK, "made": MADE}
+    fix = "restore the file, or certify again with --overwrite"
+    return read_settings(path, CertificateSettings, nested, fix=fix, slackless_norm=None, in_l2=None)[0]
+
+
+@dataclass(frozen=True)
+class Certification:
+    """A certification of a run, by its name; ``path`` is its ``certificates.json``."""
+
+    name: str
+    path: Path
+    settings: CertificateSettings
+
+    @property
+    def csv(self) -> Path:
+        return self.path.with_name(CSV)
+
+    @property
+    def certificates(self) -> list[Certificate]:
+        """Its lines, read from the disk."""
+        return read_certificates(self.csv)
+
+    def is_of(self, run: Run) -> bool:
+        """Whether it is complete and about the weights that the run has now."""
+        return self.settings.state == COMPLETE and self.settings.network.model_sha256 == run.model_sha256
+
+
+def certifications(root: str | Path) -> dict[str, Certification]:
+    found = evidence(Path(root), CERTIFICATES)
+    return {name: Certification(name, path, read_certificate_settings(path)) for name, path in found.items()}
+
+
+def find_certification(root: str | Path, *, name: str | None = None, norm: str | None = None) -> Certification | None:
+    """The certification called ``name``; without one that of ``norm``, or the only one there is; None where there is none."""
+    found = certifications(root)
+    if name is not None:
+        if name not in found:
+            raise RunError(
+                "this run has no certificates of that name",
+                where=str(root),
+                got=name,
+                wanted=", ".join(found) or "a certified run",
+                fix=f"twinproof certify {root} --name {name}",
+            )
+        return found[name]
+    fitting = {key: one for key, one in found.items() if one.settings.method.norm == norm} or found
+    if len(fitting) > 1 and norm not in fitting:
+        names = ", ".join(fitting)
+        raise ConfigError(
+            "this run has several certifications",
+            where="certificates",
+            got="no name",
+            wanted=f"one of: {names}",
+            fix="name one",
+        )
+    return fitting.get(norm or "") or next(iter(fitting.values()), None)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from twinproof.certification.bounds import RobustnessBound, TightGaussian
 from twinproof.certification.catalogue import bound_plugin, find_bound, status_of
 from twinproof.certification.confidence import RunnerUp, find_confidence
-from twinproof.certification.method import PLAIN, Statistic
-from twinproof.certification.record import CertificateSettings
+from twinproof.certification.method import PLAIN, CertificateSettings, Statistic
 from twinproof.extensions import ASSUMED_REASON
 from twinproof.guarantee import Guarantee, Kind, Status
 from twinproof.layers.noise import Law, Place

@@ -24,7 +24,7 @@ from twinproof.certification.method import MOST_DRAWS, PLAIN, Method, Sampling, 
 from twinproof.certification.noise_site import Movement
 from twinproof.certification.votes import Counter, row_statistic
 from twinproof.errors import ConfigError
-from twinproof.rounding import round_down
+from twinproof.guarantee import round_down
 from twinproof.runs.records import Look
 
 Whole = NDArray[np.int64]

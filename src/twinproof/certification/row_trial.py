@@ -33,7 +33,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from twinproof.certification.lowering import runs_as_written
-from twinproof.compute.threads import is_stateless
+from twinproof.compute.devices import is_stateless
 from twinproof.errors import ModelError
 from twinproof.layers.module_state import KeptState, foreign_generators, generators_of, paths_of, tensor_digests
 
@@ -235,7 +235,6 @@ class RowTrial:
         return Asked(rows, before, checked_scores(self.network, rows.clone(), self._classes))
 
     def states(self) -> tuple[Tensor, ...]:
-        """Of all generators that the network may draw from."""
         return tuple(generator.get_state() for generator in self._generators)
 
     def examine(self, made: Asked) -> None:
@@ -382,7 +381,6 @@ class Watched(nn.Module):
         self._passes = 0
 
     def forward(self, x: Tensor) -> Tensor:
-        """The network's scores."""
         self._passes += 1
         if len(x) in self._sizes and self._passes % _EVERY:
             scores: Tensor = self.network(x)

@@ -11,10 +11,9 @@ import torch
 from torch import nn
 
 from twinproof.certification.catalogue import best_bound, bound_plugin, find_bound, refuse_loose
-from twinproof.certification.method import PLAIN, Method, Sampling
+from twinproof.certification.method import CSV, PLAIN, CertificateSettings, Method, Sampling, read_certificate_settings
 from twinproof.certification.promise import certified_promise
 from twinproof.certification.radius import largest_radius
-from twinproof.certification.record import CSV, CertificateSettings, NoiseRecord, read_certificate_settings
 from twinproof.certification.smoothed import SmoothedClassifier, smooth
 from twinproof.compute.devices import describe_device, resolve_device
 from twinproof.data.record import Dataset
@@ -188,13 +187,12 @@ class _Certifying:
             method=self.method,
             sampling=self.sampling,
             looks=self.sampling.schedule.looks,
-            noise=NoiseRecord.of(self.smoothed, shape, base.classes),
+            noise=self.smoothed.noise_record(shape, base.classes),
             resolution=rule.resolution,
             largest_radius=largest_radius(self.sampling, rule),
         )
 
     def make(self, begun: Work[CertificateSettings], began: float) -> None:
-        """Makes the certificates that are missing, and finishes."""
         step = self._inputs_per_batch()
         rows = {f"{first:09d}.json": range(first, min(first + step, self.inputs)) for first in range(0, self.inputs, step)}
         test = self.dataset.test

@@ -33,15 +33,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from twinproof.certification.base_classifier import number_of_classes, unchanged, unused_copy, watched
-from twinproof.certification.fast_layers import ActivationPool, ChannelsLast, output_shape, pair, sums
+from twinproof.certification.fast_layers import ActivationPool, output_shape, pair, sums
 from twinproof.certification.grid_noise import GridNoise, input_noise
-from twinproof.certification.lowering import Lowered, layers_in_order, lowered, runs_as_written
-from twinproof.certification.votes import VOTES, NoisyRows, RowStatistic
-from twinproof.compute.threads import each_batch
+from twinproof.certification.lowering import ChannelsLast, Lowered, layers_in_order, lowered, runs_as_written
+from twinproof.certification.votes import VOTES, NoisyRows, RowStatistic, number_of_classes, unchanged, unused_copy, watched
+from twinproof.compute.devices import each_batch
 from twinproof.errors import ModelError
 from twinproof.keys import Key
-from twinproof.layers.cross_example import evaluation_mode
+from twinproof.layers.module_state import evaluation_mode
 
 _EXACT = 2**53
 # Weights coarser than this share of the largest one would make another network of it.
@@ -230,7 +229,6 @@ class SharedNoiseCounter:
     statistic: RowStatistic = VOTES
 
     def count(self, purpose: str, indices: Sequence[int], stored: Tensor, draws: int, *, after: int = 0) -> Tensor:
-        """See ``Counter``; ``stored`` in levels, float32."""
         device, classes = stored.device, self.network.classes
         inputs = self.network.first.of_inputs(stored)
         source = self._source(purpose, stored, draws, after)

@@ -23,19 +23,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from twinproof.certification.base_classifier import (
-    BaseClassifier,
-    base_classifier,
-    number_of_classes,
-    rows_per_forward,
-    unused_copy,
-)
 from twinproof.certification.bounds import BestLaplace, RobustnessBound
 from twinproof.certification.catalogue import best_bound, find_bound
 from twinproof.certification.confidence import RunnerUp
 from twinproof.certification.grid_noise import GridNoise, input_noise
 from twinproof.certification.laplace_shifts import LARGEST_DIMENSION, EqualShifts, GaussianShift
-from twinproof.certification.method import BEST, PLAIN, Method, Sampling
+from twinproof.certification.method import BEST, PLAIN, Method, NoiseRecord, Sampling
 from twinproof.certification.noise_site import (
     AsSmoothed,
     InputSite,
@@ -50,11 +43,20 @@ from twinproof.certification.noise_site import (
 from twinproof.certification.radius import Estimate, RadiusRule, StoppingRule, estimate, largest_radius, stopping_rule
 from twinproof.certification.shared_noise import SharedNetwork, SharedNoiseCounter, shared_network
 from twinproof.certification.two_noises import two_noises_site
-from twinproof.certification.votes import Counter, VoteCounter, row_statistic
-from twinproof.compute.threads import one_thread_inside
+from twinproof.certification.votes import (
+    BaseClassifier,
+    Counter,
+    VoteCounter,
+    base_classifier,
+    number_of_classes,
+    row_statistic,
+    rows_per_forward,
+    unused_copy,
+)
+from twinproof.compute.devices import one_thread_inside
 from twinproof.errors import ConfigError, DataError, ModelError
 from twinproof.keys import Key
-from twinproof.layers.cross_example import evaluation_mode
+from twinproof.layers.module_state import evaluation_mode
 from twinproof.layers.noise_placement import split_at_noise, split_at_two_noises
 from twinproof.privacy.linear_maps import Norm
 from twinproof.runs.records import ABSTAIN, UNKNOWN, Certificate
@@ -192,6 +194,24 @@ class SmoothedClassifier:
         dimension, in_l2 = self.site.dimension(shape), (GaussianShift(), self.site.in_l2(shape, self.norm))
         equal = isinstance(self.site, InputSite) and self.norm == Norm.LINF and dimension <= LARGEST_DIMENSION
         return (in_l2, (EqualShifts(dimension), Movement(1.0, "identity"))) if equal else (in_l2,)
+
+    def noise_record(self, shape: tuple[int, ...], classes: int) -> NoiseRecord:
+        """What certificates of inputs of ``shape`` say about the noise."""
+        noise, rule = self.noise, self.radius_rule(shape, classes)
+        return NoiseRecord(
+            law=str(noise.law),
+            place=str(self.site.place),
+            sigma=noise.sigma,
+            grid=noise.grid,
+            levels=self.levels,
+            dimension=self.site.dimension(shape),
+            tau=rule.tau,
+            operator_norm=rule.operator_norm,
+            operator_norm_method=self.operator_norm(shape).method,
+            slack=rule.slack,
+            slackless_norm=rule.slackless_norm,
+            in_l2=rule.others[0][1] if rule.others else None,
+        )
 
     def certify(
         self,

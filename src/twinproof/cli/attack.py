@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from twinproof.attacks.search import attack_names
+from twinproof.certification.method import Sampling
 from twinproof.cli.output import (
     Certificates,
     DataPlace,
@@ -21,9 +23,14 @@ from twinproof.cli.output import (
 )
 from twinproof.cli.ranks import bars_of, launched_ranks
 from twinproof.errors import ConfigError
-
-if TYPE_CHECKING:
-    from twinproof.evaluation.under_attack import AttackedRun
+from twinproof.evaluation import under_attack
+from twinproof.evaluation.attack_results import headline
+from twinproof.evaluation.certified import already_refuted
+from twinproof.evaluation.protocols import AttackPlan, Protocol, size_name
+from twinproof.evaluation.under_attack import AttackedRun
+from twinproof.keys import Key
+from twinproof.runs.records import values_of
+from twinproof.runs.run import Run, load_run_data
 
 _SHOWN = (
     *("plan.norm", "plan.attacks", "plan.protocols", "inputs", "noise.sigma", "sampling.n", "sampling.alpha"),
@@ -38,11 +45,6 @@ def attacked_answer(result: AttackedRun) -> dict[str, Any]:
     ``certified_accuracy`` is the accuracy that no attack of that size can go below, unless the bound of the certificates is
     known to be false: ``already_refuted`` says so, and a ``crossing`` is then expected.
     """
-    from twinproof.evaluation.attack_results import headline
-    from twinproof.evaluation.certified import already_refuted
-    from twinproof.evaluation.protocols import size_name
-    from twinproof.runs.records import values_of
-
     settings, sizes = result.settings, result.results["sizes"]
     return {
         "name": result.name,
@@ -59,7 +61,6 @@ def attacked_answer(result: AttackedRun) -> dict[str, Any]:
 
 
 def show_attacked(result: AttackedRun) -> None:
-    """Prints both protocols beside the certified line, and what they mean."""
     settings, clean, asked = result.settings, result.results["clean"], result.settings.sampling
     plan, method = settings.plan, settings.method
     print_rows(
@@ -77,16 +78,10 @@ def show_attacked(result: AttackedRun) -> None:
 
 
 def _claim(result: AttackedRun) -> str:
-    """A note on radii whose bound is refuted."""
-    from twinproof.evaluation.certified import already_refuted
-
     return " (claimed, refuted)" if already_refuted(result.settings) else ""
 
 
 def _table(result: AttackedRun) -> tuple[list[str], list[list[str]]]:
-    """The header, and a row of accuracies for each size."""
-    from twinproof.evaluation.protocols import size_name
-
     protocols = result.settings.plan.protocols
     adaptive, papers = ("adaptive" in protocols), ("paper" in protocols)
     header = ["size", "claimed, refuted" if _claim(result) else "certified"]
@@ -107,10 +102,6 @@ def _table(result: AttackedRun) -> tuple[list[str], list[list[str]]]:
 
 
 def meaning(result: AttackedRun) -> str:
-    """One sentence about the middle size."""
-    from twinproof.evaluation.attack_results import headline
-    from twinproof.evaluation.protocols import size_name
-
     sizes = result.results["sizes"]
     one = sizes[(len(sizes) - 1) // 2]
     where = f"{result.settings.plan.norm} size {size_name(one['size'])}"
@@ -172,13 +163,6 @@ def attack(
 
     Example: twinproof attack runs/mnist --norm l2 --size 0.5 --size 1 --restarts 5 --draws 32
     """
-    from twinproof.attacks.search import attack_names
-    from twinproof.certification.method import Sampling
-    from twinproof.evaluation import under_attack
-    from twinproof.evaluation.protocols import AttackPlan, Protocol
-    from twinproof.keys import Key
-    from twinproof.runs.run import Run, load_run_data
-
     with launched_ranks(as_json=as_json) as ranks:
         opened = Run.open(run)
         plan = AttackPlan(
@@ -213,8 +197,6 @@ def attack(
 
 
 def _tell(run: Path, result: AttackedRun, *, as_json: bool) -> None:
-    from twinproof.evaluation.certified import already_refuted
-
     for warning in result.results["warnings"]:
         typer.echo(f"warning: {warning}", err=True)
     if as_json:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from twinproof.auditing.audit import audit as audit_run
+from twinproof.auditing.certificate_search import AttackBudget
+from twinproof.auditing.certificate_verdict import MARKOV, REFUTED_BELOW, CertificateAudit, Verdict, nothing_inside
+from twinproof.certification.method import certifications
 from twinproof.cli.output import (
     Certificates,
     DataPlace,
@@ -19,10 +23,11 @@ from twinproof.cli.output import (
     print_rows,
     shown,
 )
-from twinproof.rounding import format_down
-
-if TYPE_CHECKING:
-    from twinproof.auditing.certificate_verdict import CertificateAudit, Verdict
+from twinproof.evaluation.certified import already_refuted
+from twinproof.guarantee import format_down
+from twinproof.keys import Key
+from twinproof.runs.records import values_of
+from twinproof.runs.run import Run, load_run_data
 
 
 def audit(
@@ -50,14 +55,6 @@ def audit(
 
     Example: twinproof audit runs/mnist --certificates linf-hgm
     """
-    from twinproof.auditing.audit import audit as audit_run
-    from twinproof.auditing.certificate_search import AttackBudget
-    from twinproof.auditing.certificate_verdict import nothing_inside
-    from twinproof.certification.record import certifications
-    from twinproof.evaluation.certified import already_refuted
-    from twinproof.keys import Key
-    from twinproof.runs.run import Run, load_run_data
-
     opened = Run.open(run)
     with shown() as bars:
         dataset = load_run_data(opened, source=data, data_root=data_root)
@@ -88,8 +85,6 @@ def _answer(result: CertificateAudit, *, expected: bool) -> dict[str, Any]:
 
     ``already_refuted`` says that the bound of the certificates is known to be false (``expected`` is what alpha explains).
     """
-    from twinproof.runs.records import values_of
-
     record = result.as_dict()
     flipped = [one for one in record["attacked"] if one["verdict"] == "flipped"]
     settings = values_of(result.settings, "of", "norm", "within", "outward", "budget.votes", "made.device", "made.seconds")
@@ -97,9 +92,6 @@ def _answer(result: CertificateAudit, *, expected: bool) -> dict[str, Any]:
 
 
 def _show(result: CertificateAudit, *, expected: bool, empty: int) -> None:
-    """Prints the verdict."""
-    from twinproof.auditing.certificate_verdict import MARKOV, REFUTED_BELOW
-
     verdict, settings = result.verdict, result.settings
     if verdict is None:
         return
@@ -130,7 +122,6 @@ def _show(result: CertificateAudit, *, expected: bool, empty: int) -> None:
 
 
 def _chance(verdict: Verdict) -> str:
-    """The probability of so many failures among true certificates."""
     if verdict.flips == 0:
         return "none was seen"
     return f"{verdict.flips} or more by chance: probability {verdict.probability:.2g} at most"

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from twinproof import checks
 from twinproof.cli.output import Json, print_json, print_rows
 from twinproof.errors import ConfigError
-from twinproof.guarantee import guessing_words
-from twinproof.rounding import format_up, round_down, round_up
-
-if TYPE_CHECKING:
-    from twinproof.privacy.redistribution import Redistribution
+from twinproof.guarantee import format_up, guessing_words, round_down, round_up
+from twinproof.privacy.accounting import PoissonGaussianEvent, calibrate_noise_multiplier, spending
+from twinproof.privacy.mechanisms import Laplace, calibrate
+from twinproof.privacy.redistribution import Redistribution, parse_redistribution
 
 # Significant digits of an answer: sigma is as often a thousandth as a thousand.
 _SIGNIFICANT = 12
@@ -52,8 +52,6 @@ def epsilon(
 
     Example: twinproof epsilon --noise-multiplier 1.1 --sample-rate 0.0042667 --steps 2350 --delta 1e-5
     """
-    from twinproof.privacy.accounting import PoissonGaussianEvent, spending
-
     spent = spending([PoissonGaussianEvent(sample_rate, noise_multiplier, steps)], delta)
     if as_json:
         print_json({"epsilon": spent.epsilon, "epsilon_rdp": spent.epsilon_rdp, "delta": delta})
@@ -111,7 +109,6 @@ def sigma(
 
 
 def _check_options(mechanism: Mechanism, shares: Mapping[str, object], sampling: Mapping[str, object]) -> None:
-    """Refuses options that the mechanism would ignore."""
     dpsgd, heterogeneous = mechanism is Mechanism.DPSGD, mechanism in _HETEROGENEOUS
     for options, fits, owner in ((shares, heterogeneous, "a heterogeneous mechanism"), (sampling, dpsgd, "DP-SGD (dpsgd)")):
         given = [name for name, value in options.items() if value is not None]
@@ -127,8 +124,6 @@ def _check_options(mechanism: Mechanism, shares: Mapping[str, object], sampling:
 
 
 def _redistribution(r: str | None, dimension: int | None) -> Redistribution | None:
-    from twinproof.privacy.redistribution import Redistribution, parse_redistribution
-
     if r is None:
         return None if dimension is None else Redistribution.uniform(dimension)
     shares = parse_redistribution(r)
@@ -138,8 +133,6 @@ def _redistribution(r: str | None, dimension: int | None) -> Redistribution | No
 
 
 def _dpsgd(epsilon: float, delta: float, sensitivity: float, sample_rate: float | None, steps: int | None) -> dict[str, Any]:
-    from twinproof.privacy.accounting import calibrate_noise_multiplier
-
     checks.positive(sensitivity=sensitivity)
     multiplier = calibrate_noise_multiplier(epsilon, delta, sample_rate=sample_rate or 0.0, steps=steps or 0)
     return {"sigma": _up(multiplier * sensitivity)}
@@ -149,10 +142,6 @@ def _single_release(
     mechanism: Mechanism, epsilon: float, delta: float, sensitivity: float, redistribution: Redistribution | None
 ) -> dict[str, Any]:
     """The noise, rounded up, and the exact cost of the rounded noise."""
-    from dataclasses import replace
-
-    from twinproof.privacy.mechanisms import Laplace, calibrate
-
     name = Mechanism.HETEROGENEOUS if mechanism is Mechanism.HGM else mechanism
     found = calibrate(name, epsilon, delta, sensitivity, redistribution)
     shown = replace(found, scale=_up(found.scale)) if isinstance(found, Laplace) else replace(found, sigma=_up(found.sigma))
@@ -179,7 +168,6 @@ def _up(value: float, significant: int = _SIGNIFICANT) -> float:
 
 
 def _rows(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The answer as rows of a table, with the range of the deviations instead of all of them."""
     rows = [("sigma", format_up(answer["sigma"], max(9, _places(answer["sigma"], 9))))]
     if "scale" in answer:
         rows.append(("scale", f"{answer['scale']:.12g}  (sigma is sqrt(2) times the scale)"))

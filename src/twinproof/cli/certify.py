@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from twinproof.auditing.certificate_verdict import audits_of
+from twinproof.certification import run as certification
+from twinproof.certification.method import Method, Sampling, default_confidence
+from twinproof.certification.run import CertifiedRun
 from twinproof.cli.output import DataPlace, DataRoot, Device, Json, Name, Overwrite, RunPath, print_json
 from twinproof.cli.ranks import bars_of, launched_ranks
 from twinproof.cli.summaries import certified_answer, show_certified
-
-if TYPE_CHECKING:
-    from twinproof.certification.run import CertifiedRun
+from twinproof.evaluation.attack_record import attacks_of
+from twinproof.runs.run import Run, load_run_data
 
 
 def certify(
@@ -70,10 +73,6 @@ def certify(
 
     Example: twinproof certify runs/mnist --statistic scores --confidence empirical-bernstein --runner-up union
     """
-    from twinproof.certification import run as certification
-    from twinproof.certification.method import Method, Sampling, default_confidence
-    from twinproof.runs.run import Run, load_run_data
-
     with launched_ranks(as_json=as_json) as ranks:
         opened = Run.open(run)
         chosen, confidence = norm or certification.norm_of_run(opened), confidence or default_confidence(statistic)
@@ -96,9 +95,6 @@ def certify(
 
 
 def _tell(run: Path, result: CertifiedRun, *, as_json: bool, overwrite: bool) -> None:
-    from twinproof.auditing.certificate_verdict import audits_of
-    from twinproof.evaluation.attack_record import attacks_of
-
     if as_json:
         print_json({"run": str(run), **certified_answer(result)})
         return

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from twinproof.auditing.verify import verify_run
+from twinproof.certification.run import CertifiedRun, certify
 from twinproof.cli.attack import attacked_answer, show_attacked
 from twinproof.cli.output import Device, Json, print_json, shown
 from twinproof.cli.summaries import certified_answer, show_certified, show_training, show_verification, training_answer
 from twinproof.errors import ConfigError, system_faults
-
-if TYPE_CHECKING:
-    from twinproof.certification.run import CertifiedRun
-    from twinproof.evaluation.under_attack import AttackedRun
-    from twinproof.reporting.run import ReportFiles
-    from twinproof.runs.run import Run
-    from twinproof_verify import Verification
+from twinproof.evaluation.under_attack import AttackedRun, attack
+from twinproof.recipes.demo import DEMO_ATTACKED, DEMO_ATTACKS, DEMO_JUDGING, DEMO_SAMPLING, DEMO_SETTINGS
+from twinproof.recipes.train import train
+from twinproof.reporting.run import ReportFiles, write_report
+from twinproof.runs.run import Run, load_run_data
+from twinproof_verify import Originals, Verification
 
 
 @system_faults("run `twinproof demo` again: it starts in a new folder")
@@ -32,15 +33,6 @@ def demo(
 
     Example: twinproof demo
     """
-    from twinproof.auditing.verify import verify_run
-    from twinproof.certification.run import certify
-    from twinproof.evaluation.under_attack import attack
-    from twinproof.recipes.demo import DEMO_ATTACKED, DEMO_ATTACKS, DEMO_JUDGING, DEMO_SAMPLING, DEMO_SETTINGS
-    from twinproof.recipes.train import train
-    from twinproof.reporting.run import write_report
-    from twinproof.runs.run import load_run_data
-    from twinproof_verify import Originals
-
     root, device = _free_directory(out), device or "auto"
     settings: dict[str, Any] = {**DEMO_SETTINGS, "performance": {"device": device}}
     with shown() as bars:

@@ -22,6 +22,9 @@ from twinproof.cli.train import (
     given_flags,
     read_toml,
 )
+from twinproof.data.load import load
+from twinproof.federated.local import federate_shares
+from twinproof.recipes.config import parse_train_config
 
 
 def federate(
@@ -55,10 +58,6 @@ def federate(
 
     Example: twinproof federate --data digits --parties 4 --epsilon 3 --delta 1e-4 --out runs/federated
     """
-    from twinproof.data.load import load
-    from twinproof.federated.local import federate_shares
-    from twinproof.recipes.config import parse_train_config
-
     of_data = {"source": data, "test": test, "public_fraction": public_fraction}
     given = given_flags(of_data, device, recipe=recipe, epsilon=epsilon, delta=delta, sigma=sigma, seed=seed)
     settings = parse_train_config({"data": {"source": "digits"}}, read_toml(config), assignments(set_ or []), given)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import typer
 
 from twinproof.cli.output import DataRoot, Json, print_json, print_rows
-
-if TYPE_CHECKING:
-    from twinproof.recipes.recipe import Recipe
+from twinproof.data.load import describe_sources
+from twinproof.recipes.recipe import PUBLISHED, Recipe, variants_of
+from twinproof.recipes.registry import all_recipes, privacy_status
 
 
 def recipes(as_json: Json = False) -> None:
@@ -19,9 +17,6 @@ def recipes(as_json: Json = False) -> None:
 
     Example: twinproof recipes
     """
-    from twinproof.recipes.registry import all_recipes, privacy_status
-    from twinproof.recipes.variant import PUBLISHED, variants_of
-
     if as_json:
         rows = [
             {
@@ -52,8 +47,6 @@ def recipes(as_json: Json = False) -> None:
 
 def _notes(recipe: Recipe) -> str:
     """What its variants promise, where that is not what the line on privacy says."""
-    from twinproof.recipes.variant import variants_of
-
     others = {name: recipe.variant_status(name) for name in variants_of(recipe.name)[1:]}
     return "".join(f" (privacy of {name}: {status})" for name, status in others.items() if status is not recipe.privacy_status)
 
@@ -65,8 +58,6 @@ def data(data_root: DataRoot = None, as_json: Json = False) -> None:
 
     Example: twinproof data
     """
-    from twinproof.data.load import describe_sources
-
     sources = describe_sources(data_root)
     if as_json:
         print_json({"data": [source.as_dict() for source in sources]})

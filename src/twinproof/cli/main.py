@@ -2,11 +2,12 @@
 
 Exit codes: 0 success, 1 a check failed, 2 a mistake in the call, 3 the system (disk, permission, memory), 130 interrupted.
 With ``--json`` stdout holds one JSON object and nothing else.
-Verbs import what they need when they run, so that ``--help`` answers at once.
+A verb's file is loaded when it is named, so that ``--help`` answers at once.
 """
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import os
 import sys
@@ -21,19 +22,6 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import typer
 
 from twinproof import __version__
-from twinproof.cli import (
-    attack,
-    audit,
-    calculators,
-    certify,
-    demo,
-    federate,
-    listings,
-    report,
-    settings,
-    train,
-    verify,
-)
 from twinproof.cli.output import print_error
 from twinproof.cli.ranks import leave
 from twinproof.errors import TwinproofError, UserError, fault_of
@@ -44,16 +32,28 @@ _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 INTERRUPTED = 130  # what shells expect after Ctrl-C
 
-_VERBS: tuple[Callable[..., None], ...] = (
-    *(demo.demo, train.train, certify.certify, attack.attack, audit.audit, verify.verify, report.report),
-    *(federate.federate, calculators.sigma, calculators.epsilon, listings.recipes, listings.data, settings.settings),
-)
+_VERBS = {
+    "demo": ("demo", "Runs the main job on embedded data."),
+    "train": ("train", "Trains a model under a privacy plan."),
+    "certify": ("certify", "Certifies the test set of a run."),
+    "attack": ("attack", "Attacks the test set of a run."),
+    "audit": ("audit", "Tries to refute the certificates of a run."),
+    "verify": ("verify", "Checks a run against its evidence."),
+    "report": ("report", "Writes the report of a run, or compares runs."),
+    "federate": ("federate", "Trains over parties that do not pool records."),
+    "sigma": ("calculators", "Calculates the noise for a target epsilon."),
+    "epsilon": ("calculators", "Calculates the epsilon of DP-SGD."),
+    "recipes": ("listings", "Lists the recipes and their guarantees."),
+    "data": ("listings", "Lists the data sets known by name."),
+    "settings": ("settings", "Lists the settings of a training."),
+}
+"""The file of each verb, and the first line of its help."""
 _OF_PAPERS = "reproduce"
 _ANY_ARGUMENTS = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
 def application(arguments: Sequence[str]) -> typer.Typer:
-    """The verbs of this package, and those that others register; of these one is loaded only if ``arguments`` name it."""
+    """The verbs of this package, and those that others register; one is loaded only if ``arguments`` name it."""
     app = typer.Typer(
         name="twinproof",
         help="Train classifiers that are differentially private and certifiably robust at once, and check both proofs.",
@@ -62,13 +62,21 @@ def application(arguments: Sequence[str]) -> typer.Typer:
         rich_markup_mode=None,
     )
     app.callback()(_main)
-    for verb in _VERBS:
-        _add(app, verb.__name__, verb)
-    own, others = {verb.__name__ for verb in _VERBS}, names(Group.COMMANDS)
+    # Shells ask for completions in variables.
+    named = {
+        *arguments,
+        *(word for name in ("COMP_WORDS", "_TYPER_COMPLETE_ARGS") for word in os.environ.get(name, "").split()),
+    }
+    for name, (file, help_) in _VERBS.items():
+        if name in named:
+            _add(app, name, getattr(importlib.import_module(f"twinproof.cli.{file}"), name))
+        else:
+            app.command(name, help=help_)(_missing)
+    others = names(Group.COMMANDS)
     for name in dict.fromkeys([*others, _OF_PAPERS]):
-        if name in own:
+        if name in _VERBS:
             continue
-        if name in arguments and (other := find(Group.COMMANDS, name)) is not None:
+        if name in named and (other := find(Group.COMMANDS, name)) is not None:
             _add(app, name, other)
             continue
         plugin = plugin_of(Group.COMMANDS, name)
@@ -90,7 +98,7 @@ def _missing(context: typer.Context) -> None:
         f"the verb {name} is not installed" if name == _OF_PAPERS else f"the verb {name} cannot be loaded",
         where="command line",
         got=name,
-        wanted=", ".join(verb.__name__ for verb in _VERBS),
+        wanted=", ".join(_VERBS),
         fix=where_to_get(name) or "repair or remove the package that it comes from",
     )
 
@@ -110,7 +118,6 @@ def _main(
 
 
 def run(arguments: list[str] | None = None) -> None:
-    """Entry point of the console script."""
     # A warning is for the person at the terminal: one line, without the place in our code that raised it.
     warnings.showwarning = lambda message, *_: typer.echo(f"warning: {message}", err=True)
     arguments = (sys.argv[1:] if arguments is None else arguments) or ["--help"]

@@ -158,16 +158,13 @@ class Bars:
         self._task: TaskID | None = None
 
     def start(self, stage: str, total: int, done: int = 0) -> None:
-        """Opens a bar."""
         self._task = self.drawn.add_task(stage, total=total, completed=done)
 
     def advance(self, units: int = 1) -> None:
-        """Moves the open bar."""
         if self._task is not None:
             self.drawn.advance(self._task, units)
 
     def say(self, text: str) -> None:
-        """Prints a line above the bars."""
         self.drawn.print(text, highlight=False)
 
 
@@ -183,14 +180,12 @@ class Lines:
         self._stage, self._total, self._done, self._before = "", 0, 0, 0
 
     def start(self, stage: str, total: int, done: int = 0) -> None:
-        """Writes a line about the stage that begins."""
         with self._lock:
             self._stage, self._total, self._done, self._before = stage, total, done, done
             self._began = self._clock()
             self._write_line()
 
     def advance(self, units: int = 1) -> None:
-        """Counts, and writes a line if the stage ends or one is due."""
         with self._lock:
             self._done += units
             if self._done == self._total:
@@ -199,7 +194,6 @@ class Lines:
                 self.look()
 
     def say(self, text: str) -> None:
-        """Writes a line."""
         with self._lock:
             self._write(text)
 

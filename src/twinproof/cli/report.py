@@ -9,6 +9,7 @@ import typer
 
 from twinproof.cli.output import DataPlace, DataRoot, Json, print_json, print_rows
 from twinproof.errors import ConfigError
+from twinproof.reporting.run import report_run, write_comparison
 
 
 def report(
@@ -27,8 +28,6 @@ def report(
 
     Example: twinproof report runs/mnist
     """
-    from twinproof.reporting.run import report_run, write_comparison
-
     if len(runs) > 1:
         if out is None:
             raise ConfigError(

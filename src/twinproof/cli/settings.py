@@ -8,6 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from twinproof.cli.output import Json, print_json, print_rows
+from twinproof.recipes.config import full_schema
+from twinproof.recipes.registry import find_recipe
 
 _LIMITS = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
 
@@ -24,9 +26,6 @@ def settings(
 
     Example: twinproof settings stobatch
     """
-    from twinproof.recipes.config import full_schema
-    from twinproof.recipes.registry import find_recipe
-
     schema = full_schema().model_json_schema()
     rows = list(_rows(schema, schema["$defs"]))
     rows.sort(key=lambda row: row["name"].partition(".")[0] not in ("data", "recipe", "variant"))
@@ -71,7 +70,6 @@ def _resolved(kind: Mapping[str, Any], definitions: Mapping[str, Any]) -> Mappin
 
 
 def _range(kind: Mapping[str, Any]) -> str:
-    """The values that a setting may have, in words."""
     if "enum" in kind or "const" in kind:
         return ", ".join(map(str, kind.get("enum", [kind.get("const")])))
     limits = [f"{words} {kind[key]:g}" for key, words in _LIMITS.items() if key in kind]

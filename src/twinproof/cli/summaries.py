@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
+from twinproof.certification.run import CertifiedRun
 from twinproof.cli.output import print_rows
-from twinproof.guarantee import PROMISING, WEAK_EPSILON, WEAK_WORDS
-from twinproof.rounding import format_down, format_up
-
-if TYPE_CHECKING:
-    from twinproof.certification.run import CertifiedRun
-    from twinproof.runs.run import Run
-    from twinproof_verify import Verification
-
+from twinproof.evaluation.certified import default_radii, radius_name, summarize
+from twinproof.guarantee import PROMISING, WEAK_EPSILON, WEAK_WORDS, format_down, format_up
+from twinproof.runs.layout import ANSWER, refuse_missing
+from twinproof.runs.records import values_of
+from twinproof.runs.run import Run
+from twinproof_verify import Verification
 
 # How radii were made, as certificates.json names it.
 _METHOD = (
@@ -25,8 +24,6 @@ _METHOD = (
 
 def training_answer(run: Run) -> dict[str, Any]:
     """The answer of ``train --json``; epsilon and delta are null where the status is ``none`` or ``refuted``."""
-    from twinproof.runs.layout import ANSWER, refuse_missing
-
     # Beside any other status (r unpaid, a known seed) an epsilon would still be read as a promise.
     promised = run.guarantee.status in PROMISING
     refuse_missing(run.root, run.record, ANSWER)
@@ -46,9 +43,6 @@ def training_answer(run: Run) -> dict[str, Any]:
 
 
 def training_rows(run: Run) -> list[tuple[str, str]]:
-    """The result of training as rows of a table."""
-    from twinproof.runs.layout import ANSWER, refuse_missing
-
     refuse_missing(run.root, run.record, ANSWER)
     accuracy, guarantee = run.record["accuracy"], run.guarantee
     rows = [
@@ -63,7 +57,6 @@ def training_rows(run: Run) -> list[tuple[str, str]]:
 
 
 def show_training(run: Run) -> None:
-    """Prints the result of training."""
     print_rows(training_rows(run))
 
 
@@ -73,9 +66,6 @@ def certified_answer(result: CertifiedRun) -> dict[str, Any]:
     With a target radius, certified accuracy is given up to the target. At the target it is decided; below it the few draws
     give lower bounds, as for ``acr`` and ``smoothed_accuracy``, and an upper bound for ``abstained``.
     """
-    from twinproof.evaluation.certified import default_radii, summarize
-    from twinproof.runs.records import values_of
-
     settings, certificates, target = result.settings, result.certificates, result.settings.sampling.target_radius
     radii = default_radii(settings.decided_radius)
     if target is not None and target not in radii:
@@ -95,8 +85,6 @@ def certified_answer(result: CertifiedRun) -> dict[str, Any]:
 
 def show_certified(result: CertifiedRun) -> None:
     """Prints the result of certification; with a target radius what was decided, and what is only bounded."""
-    from twinproof.evaluation.certified import radius_name
-
     settings, answer = result.settings, certified_answer(result)
     target = None if settings.sampling.target_radius is None else radius_name(settings.sampling.target_radius)
     at_least, at_most = ("", "") if target is None else ("at least ", "at most ")
@@ -136,7 +124,6 @@ def _how(result: CertifiedRun) -> list[tuple[str, str]]:
 
 
 def show_verification(result: Verification) -> None:
-    """Prints checks and problems, one line each."""
     for check in result.checks:
         typer.echo(f"{'ok  ' if check.passed else 'FAIL'}  {check.name}: {check.detail}")
     for problem in result.problems:

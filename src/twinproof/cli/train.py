@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import Annotated, Any, cast
 
 import typer
 
 from twinproof.cli.output import DataRoot, Device, Json, PublicFraction, Test, print_json
 from twinproof.cli.ranks import bars_of, launched_ranks
 from twinproof.cli.summaries import show_training, training_answer
+from twinproof.data.assemble import GIVEN_AWAY
+from twinproof.data.limits import SETTINGS_BYTES, read_regular
 from twinproof.errors import ConfigError, DataError
-
-if TYPE_CHECKING:
-    from twinproof.progress import Progress
-    from twinproof.recipes.config import TrainConfig
-
+from twinproof.progress import Progress
+from twinproof.recipes.config import TrainConfig, parse_train_config
+from twinproof.recipes.train import train as train_run
 
 Epsilon = Annotated[float | None, typer.Option(help="Target epsilon; sets the noise.", show_default="3")]
 Delta = Annotated[float | None, typer.Option(help="Target delta, far below 1/records.", show_default="1e-5")]
@@ -60,9 +60,6 @@ def train(
 
     Example, several processes or GPUs: torchrun --nproc-per-node 4 -m twinproof train --data mnist --out runs/mnist
     """
-    from twinproof.recipes.config import parse_train_config
-    from twinproof.recipes.train import train as train_run
-
     of_data = {"source": data, "test": test, "public_fraction": public_fraction}
     flags = given_flags(of_data, device, recipe=recipe, epsilon=epsilon, delta=delta, sigma=sigma, seed=seed)
     with launched_ranks(as_json=as_json) as ranks:
@@ -84,7 +81,6 @@ def train(
 
 
 def given_flags(data: dict[str, Any], device: str | None, **named: Any) -> dict[str, Any]:
-    """The settings that were given as flags."""
     of_data = {key: str(value) if isinstance(value, Path) else value for key, value in data.items() if value is not None}
     performance = None if device is None else {"device": device}
     flags = {"data": of_data or None, **named, "performance": performance}
@@ -93,8 +89,6 @@ def given_flags(data: dict[str, Any], device: str | None, **named: Any) -> dict[
 
 def announce_public_records(settings: TrainConfig | None, progress: Progress) -> None:
     """Says what becomes public with a test part that the user chose."""
-    from twinproof.data.assemble import GIVEN_AWAY
-
     if settings is None or (settings.data.test is None and settings.data.public_fraction is None):
         return
     which = settings.data.test or f"about {settings.data.public_fraction:.0%} of the records in {settings.data.source}"
@@ -105,8 +99,6 @@ def read_toml(path: Path | None) -> dict[str, Any]:
     """The settings in a TOML file; empty if no file is given."""
     if path is None:
         return {}
-    from twinproof.data.limits import SETTINGS_BYTES, read_regular
-
     try:
         return tomllib.loads(read_regular(path, SETTINGS_BYTES).decode())
     except (DataError, ValueError, RecursionError) as error:  # ValueError: neither UTF-8 nor TOML, or a number of 5,000 digits

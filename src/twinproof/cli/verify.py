@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from twinproof.auditing.verify import verify_run
 from twinproof.cli.output import DataPlace, DataRoot, Json, RunPath, print_json
 from twinproof.cli.summaries import show_verification
-
-if TYPE_CHECKING:
-    from twinproof_verify import Originals
+from twinproof.data.load import SOURCES
+from twinproof.data.record import parse_data_config
+from twinproof.errors import UserError
+from twinproof.runs.run import Run, load_again, load_run_data
+from twinproof_verify import Originals
 
 
 def verify(
@@ -34,8 +37,6 @@ def verify(
 
     Example: twinproof verify runs/mnist --redraw 20
     """
-    from twinproof.auditing.verify import verify_run
-
     wanted = with_data or data is not None or redraw is not None
     result = verify_run(run, originals=_originals(run, data, data_root, wanted=wanted), redraw=redraw)
     if as_json:
@@ -48,12 +49,6 @@ def verify(
 
 def _originals(run: Path, data: str | None, data_root: Path | None, *, wanted: bool) -> Originals | None:
     """The test set. Unless it is ``wanted``, only that of a known data set, and None if it is not on this machine."""
-    from twinproof.data.load import SOURCES
-    from twinproof.data.record import parse_data_config
-    from twinproof.errors import UserError
-    from twinproof.runs.run import Run, load_again, load_run_data
-    from twinproof_verify import Originals
-
     if wanted:
         test = load_run_data(Run.open(run), source=data, data_root=data_root).test
         return Originals(test.inputs, test.labels)

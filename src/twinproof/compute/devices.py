@@ -1,24 +1,33 @@
-"""Devices: which one to use, its arithmetic, Triton kernels and CUDA graphs.
+"""Devices: which one to use, its arithmetic, a CPU's threads, Triton kernels, CUDA graphs, states of torch's generators.
 
 A private step of a small network is hundreds of kernels of a few microseconds each, and starting them one by one takes the
 host longer than running them takes the device.
 
 By default cuDNN may add up parts of a gradient in the order in which they are finished. One record's gradient would then change
 by a few bits from run to run, which looks like a gradient that depends on the other records.
+
+The states of torch's generators are decided by all bits of a key. Noise on a record's copies and in a network's layers decides,
+with the record, what gradient is clipped. Two neighbouring data sets draw it for other rows of a pass, so the clipped sum is
+bounded in law, not number by number: that noise has to be as hard to guess as the noise on the sum. ``manual_seed`` would not
+do on a CPU: of its 64 bits the Mersenne twister takes 32, and so few can be tried out.
 """
 
 from __future__ import annotations
 
 import platform
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from subprocess import SubprocessError
 
+import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from twinproof.errors import ConfigError
+from twinproof.keys import Key
 
 
 def resolve_device(name: str) -> torch.device:
@@ -91,6 +100,62 @@ def matrix_products(tf32: bool) -> Iterator[None]:
         yield
     finally:
         torch.backends.cuda.matmul.allow_tf32 = before
+
+
+# Layers of these packages keep nothing on themselves while they run, so that two threads can use one network at a time.
+_STATELESS = ("torch.nn.modules.", "twinproof.")
+
+
+def each_batch(
+    votes_of: Callable[[Sequence[int]], Tensor],
+    starts: Sequence[int],
+    model: nn.Module,
+    device: torch.device,
+    *,
+    one_by_one: bool = False,
+) -> Tensor:
+    """The sum of ``votes_of`` over all batches, on as many threads as torch would have used.
+
+    The batches are the same for any number of threads, each is worked on by one thread alone, and votes are
+    integers: the result does not depend on the number of threads. A network that may keep something on itself between two
+    layers (any code that is not torch's or ours, and any hook) runs in one thread, with torch's own threads inside;
+    ``one_by_one`` asks for that too, with one thread inside.
+    """
+    threads = torch.get_num_threads()
+    if device.type != "cpu" or not is_stateless(model):
+        return votes_of(starts)
+    with one_thread_inside():
+        if one_by_one or threads == 1 or len(starts) == 1:
+            return votes_of(starts)
+        inference = torch.is_inference_mode_enabled()
+
+        def work(own: Sequence[int]) -> Tensor:
+            # Inference mode is a thread's own; a new thread starts without it.
+            with torch.inference_mode(inference):
+                return votes_of(own)
+
+        with ThreadPoolExecutor(threads) as pool:
+            parts = list(pool.map(work, (starts[at::threads] for at in range(min(threads, len(starts))))))
+    return torch.stack(parts).sum(dim=0)
+
+
+@contextmanager
+def one_thread_inside() -> Iterator[None]:
+    """Each operation of torch runs on one thread; the number that was set is put back."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def is_stateless(model: nn.Module) -> bool:
+    """Whether all layers are torch's or ours, without hooks: they keep nothing on themselves while they run."""
+    return all(
+        type(layer).__module__.startswith(_STATELESS) and not (layer._forward_hooks or layer._forward_pre_hooks)
+        for layer in model.modules()
+    )
 
 
 @cache
@@ -180,4 +245,42 @@ def repeatable_convolutions(device: torch.device) -> Iterator[None]:
         yield
         return
     with cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=cudnn.allow_tf32):
+        yield
+
+
+# The words of the twister's state, and where they begin among the bytes that torch keeps of it.
+_WORDS, _FIRST = 624, 24
+
+
+def seed_generator(generator: torch.Generator, key: Key, purpose: str, *counters: int) -> None:
+    """Puts ``generator`` into the state that belongs to ``purpose`` and ``counters`` alone.
+
+    Guarantees
+        On a CPU the whole state, 19,937 bits, is the key's stream; on a GPU the counter generator gets a 63-bit seed of it.
+    """
+    if generator.device.type != "cpu":
+        generator.manual_seed(key.seed(purpose, *counters))
+        return
+    words = np.frombuffer(key.stream(purpose, *counters, length=4 * _WORDS), dtype="<u4")
+    state = torch.Generator().manual_seed(0).get_state()
+    state.numpy()[_FIRST : _FIRST + 8 * _WORDS] = words.astype("<u8").view(np.uint8)
+    generator.set_state(state)
+
+
+def seed_default_generators(device: torch.device, key: Key, purpose: str, *counters: int) -> None:
+    """The same for the generators that layers draw from: the host's, and that of ``device`` where it is a GPU."""
+    seed_generator(torch.default_generator, key, purpose, *counters)
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            torch.cuda.manual_seed(key.seed(purpose, *counters))
+
+
+# Layers draw from torch's own generators, of which a process has one for each device.
+_ONE_AT_A_TIME = threading.RLock()
+
+
+@contextmanager
+def own_generators(device: torch.device) -> Iterator[None]:
+    """Torch's own generators belong to this thread inside and are restored afterwards; other threads that ask for them wait."""
+    with _ONE_AT_A_TIME, torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         yield

@@ -56,13 +56,11 @@ class ProcessRanks(Ranks):
         return torch.cat(sums)
 
     def gathered(self, content: bytes) -> list[bytes]:
-        """See :class:`Ranks`."""
         sizes = [int(size) for size in self._all(torch.tensor([len(content)]))]
         parts = self._all(_bytes(content, max(sizes)))
         return [part[:size].numpy().tobytes() for part, size in zip(parts, sizes, strict=True)]
 
     def from_first(self, content: bytes | None) -> bytes:
-        """See :class:`Ranks`."""
         given = (content or b"") if self.is_first else b""
         size = torch.tensor([len(given)])
         self._done(lambda: distributed.broadcast(size, 0, async_op=True))
@@ -120,7 +118,6 @@ class ProcessRanks(Ranks):
             yield number
 
     def check_device(self, device: torch.device) -> None:
-        """See :class:`Ranks`."""
         if device.type == "cuda" and local_rank() >= torch.cuda.device_count():
             raise ConfigError(
                 "there are more ranks than GPUs on this machine",

@@ -141,10 +141,7 @@ FASHION_CLASSES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sanda
 _GZIP_MAGIC = b"\x1f\x8b"
 _UNSIGNED_BYTE = 8
 _FIX = "fetch the file again and compare its checksum"
-_FILES = {
-    "train": (("train-images", 3), ("train-labels", 1)),
-    "test": (("t10k-images", 3), ("t10k-labels", 1)),
-}
+_FILES = {"train": (("train-images", 3), ("train-labels", 1)), "test": (("t10k-images", 3), ("t10k-labels", 1))}
 
 
 def missing_idx_files(folder: Path) -> tuple[str, ...]:

@@ -176,10 +176,7 @@ def listed(names: Iterable[str], count: int, kind: str = "in all") -> str:
 
 @contextmanager
 def reading(
-    where: object,
-    wanted: str = "a file that can be read",
-    fix: str = "",
-    errors: tuple[type[Exception], ...] = DECODER_ERRORS,
+    where: object, wanted: str = "a file that can be read", fix: str = "", errors: tuple[type[Exception], ...] = DECODER_ERRORS
 ) -> Iterator[None]:
     """Turns what reading a file may raise into one DataError that names the file.
 

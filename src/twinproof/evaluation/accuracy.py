@@ -9,18 +9,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 import torch
 from scipy.special import betaincinv
 from torch.nn.functional import cross_entropy
 
-from twinproof.compute.seeds import own_generators
-from twinproof.errors import ConfigError, DataError
-from twinproof.layers.cross_example import evaluation_mode
+from twinproof import checks
+from twinproof.compute.devices import own_generators
+from twinproof.errors import DataError
+from twinproof.guarantee import round_down, round_up
+from twinproof.layers.module_state import evaluation_mode
 from twinproof.layers.noise import NoiseLayer
-from twinproof.rounding import round_down, round_up
 
 # Far above the error of the incomplete beta function and of sums in double precision, far below the last digit shown.
 _NUMERICAL_SLACK = 1e-9
@@ -37,7 +38,7 @@ class Interval:
 
     def as_dict(self) -> dict[str, float]:
         """The four numbers by name, as run.json and the reports hold them."""
-        return {"value": self.value, "low": self.low, "high": self.high, "confidence": self.confidence}
+        return asdict(self)
 
 
 def binomial_interval(successes: int, total: int, confidence: float = 0.95) -> Interval:
@@ -48,7 +49,7 @@ def binomial_interval(successes: int, total: int, confidence: float = 0.95) -> I
         probability at most (1 - confidence) / 2 (Clopper and Pearson 1934: the ends solve P(X >= k) and P(X <= k) for that
         probability); ``low`` is rounded down and ``high`` up, which only widens. ``value`` is the plain share, unrounded.
     """
-    _check_confidence(confidence)
+    checks.inside(0, 1, confidence=confidence)
     if total < 1:
         raise DataError("an interval needs observations", got=total, wanted="at least one", fix="evaluate at least one input")
     if not 0 <= successes <= total:
@@ -71,7 +72,7 @@ def mean_interval(values: Sequence[float], upper: float, confidence: float = 0.9
         bound all of them hold at once with probability 1 - delta, and then so does their intersection. ``low`` is rounded
         down and ``high`` up. ``value`` is the sample mean, unrounded.
     """
-    _check_confidence(confidence)
+    checks.inside(0, 1, confidence=confidence)
     sample = _bounded_sample(values, upper)
     mean = min(math.fsum(sample.tolist()) / len(sample), upper)
     width = upper * min(_hoeffding(len(sample), confidence), _bernstein(sample / upper, confidence))
@@ -94,19 +95,11 @@ def _bernstein(sample: np.ndarray[tuple[int], np.dtype[np.float64]], confidence:
 
 def _outward(value: float, low: float, high: float, upper: float, confidence: float) -> Interval:
     slack = _NUMERICAL_SLACK * upper
-    return Interval(
-        value=value,
-        low=round_down(max(0.0, low - slack)),
-        high=min(upper, round_up(high + slack)),
-        confidence=confidence,
-    )
+    return Interval(value, round_down(max(0.0, low - slack)), min(upper, round_up(high + slack)), confidence)
 
 
 def _bounded_sample(values: Sequence[float], upper: float) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    if not (math.isfinite(upper) and upper > 0):
-        raise ConfigError(
-            "the upper end of the values is not usable", where="upper", got=upper, wanted="a finite number above 0"
-        )
+    checks.positive(upper=upper)
     sample = np.array(list(values), dtype=np.float64)
     if len(sample) == 0:
         raise DataError("an interval needs observations", got=0, wanted="at least one", fix="evaluate at least one input")
@@ -119,11 +112,6 @@ def _bounded_sample(values: Sequence[float], upper: float) -> np.ndarray[tuple[i
             wanted=f"0..{upper}",
         )
     return sample
-
-
-def _check_confidence(confidence: float) -> None:
-    if not 0 < confidence < 1:
-        raise ConfigError("the confidence is not usable", where="confidence", got=confidence, wanted="between 0 and 1")
 
 
 # Draws of a noise layer behind one answer: their mean is settled to a per cent or two, at the cost of as many passes.
@@ -188,8 +176,7 @@ def _fixed_seed(device: torch.device) -> Iterator[None]:
 
 
 def _check(inputs: torch.Tensor, labels: torch.Tensor, batch_size: int) -> None:
-    if batch_size < 1:
-        raise ConfigError("the batch size is not usable", where="batch_size", got=batch_size, wanted="at least 1")
+    checks.whole(1, batch_size=batch_size)
     if len(inputs) != len(labels):
         raise DataError(
             "the number of inputs and labels differ", got=f"{len(inputs)} inputs, {len(labels)} labels", wanted="one label each"

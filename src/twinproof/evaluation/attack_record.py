@@ -15,11 +15,10 @@ from pydantic import BaseModel, ConfigDict
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from twinproof.certification.method import Method, Sampling
-from twinproof.certification.record import MADE, NOISE, NoiseRecord
+from twinproof.certification.method import MADE, NOISE, Method, NoiseRecord, Sampling
 from twinproof.errors import RunError
 from twinproof.evaluation.protocols import AttackPlan, Entry, size_name
-from twinproof.rounding import format_down, format_up
+from twinproof.guarantee import format_down, format_up
 from twinproof.runs.reading import NUMBER, WHOLE, WORD, Count, Length, Share, parse_table, read_table
 from twinproof.runs.records import ABSTAIN, ATTACKS, WorkSettings, evidence, read_settings, same_names
 
@@ -163,7 +162,6 @@ class Attacks:
 
     @property
     def csv(self) -> Path:
-        """The file with the lines."""
         return self.path.with_name(CSV)
 
     @property
@@ -210,7 +208,6 @@ _NOT_RECORDED: dict[str, Any] = {
 
 
 def read_attack_settings(path: Path) -> AttackSettings:
-    """The settings in an ``attacks.json`` of any format."""
     return _read(path)[0]
 
 
@@ -223,17 +220,14 @@ def _read(path: Path) -> tuple[AttackSettings, dict[str, Any]]:
 
 
 def read_attacks(path: Path, name: str) -> Attacks:
-    """The attacks called ``name``, whose settings lie in ``path``."""
     return Attacks(name, path, *_read(path))
 
 
 def attacks_of(root: str | Path) -> dict[str, Attacks]:
-    """All attacks on a run, by name."""
     return {name: read_attacks(path, name) for name, path in evidence(Path(root), ATTACKS).items()}
 
 
 def format_lines(lines: Iterable[AttackLine]) -> bytes:
-    """Header and lines as CSV."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(HEADER)

@@ -27,8 +27,8 @@ from twinproof.evaluation.accuracy import Interval, binomial_interval
 from twinproof.evaluation.attack_record import AttackLine, AttackSettings
 from twinproof.evaluation.certified import CertifiedLine, already_refuted, held_against, reach
 from twinproof.evaluation.protocols import CLEAN, Entry, Protocol, size_name
+from twinproof.guarantee import round_up
 from twinproof.keys import Key
-from twinproof.rounding import round_up
 from twinproof.runs.records import Certificate
 
 
@@ -57,7 +57,6 @@ class Scores:
     inputs: int
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
         shares = {name: getattr(self, name).as_dict() for name in ("smoothed", "network", "abstained", "certified")}
         return {**shares, "inputs": self.inputs}
 
@@ -206,7 +205,6 @@ class Judge:
     key: Key
 
     def network_classes(self, inputs: Tensor, entry: Entry) -> Tensor:
-        """The network's own class for each of ``inputs`` (floats in [0, 1])."""
         return predicted_labels(self.network, inputs, key=self._key("network", entry))
 
     def lines(
@@ -247,7 +245,6 @@ class Judge:
 
 
 def entry_key(key: Key, purpose: str, entry: Entry) -> Key:
-    """The key of one purpose of one entry."""
     return key.within(f"{purpose} {entry.name}")
 
 

@@ -27,13 +27,12 @@ from typing import Any
 from scipy.special import bdtrc
 
 from twinproof.certification.catalogue import find_bound, status_of
-from twinproof.certification.record import CertificateSettings
+from twinproof.certification.method import CertificateSettings
 from twinproof.errors import ConfigError, DataError
 from twinproof.evaluation.accuracy import Interval, binomial_interval, mean_interval
 from twinproof.evaluation.attack_record import AttackLine, AttackSettings
-from twinproof.guarantee import Status
+from twinproof.guarantee import RADIUS_DIGITS, Status, round_down
 from twinproof.layers.noise import Law
-from twinproof.rounding import RADIUS_DIGITS, round_down
 from twinproof.runs.layout import COMPLETE
 from twinproof.runs.records import ABSTAIN, Certificate
 
@@ -168,7 +167,6 @@ class CertifiedSummary:
 
     @property
     def intervals_over(self) -> str:
-        """What the intervals are about, in words."""
         return OVER_INPUTS_GIVEN_NOISE if self.shared_noise else OVER_INPUTS
 
     def as_dict(self) -> dict[str, Any]:
@@ -272,7 +270,6 @@ class Crossing:
         return self.flips > 0 and self.probability < FALSE_ALARM
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
         shares = {"certified": {**self.certified.as_dict(), "inputs": self.inputs}}
         return {**shares, "flips": self.flips, "flips_probability": self.probability, "crossing": self.crossing}
 

@@ -17,12 +17,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from twinproof import checks
 from twinproof.attacks.objective import Expectation, Objective, OwnNoise, Plain, Smoothed, without_noise
 from twinproof.attacks.search import METHODS, Attack, Keep, attack_named, attack_names
 from twinproof.attacks.threat import Threat
 from twinproof.certification.smoothed import SmoothedClassifier
 from twinproof.errors import ConfigError
-from twinproof.layers.cross_example import evaluation_mode
+from twinproof.layers.module_state import evaluation_mode
 from twinproof.layers.noise import NoiseLayer
 from twinproof.layers.noise_placement import split_at_noise, split_at_two_noises
 
@@ -88,7 +89,6 @@ class AttackedClassifiers:
         return Plain(self.bare)
 
     def network(self, draws: int) -> Objective:
-        """The network as it answers."""
         return Expectation(self.bare, draws=draws) if self.random else self.blind
 
     def voting(self, draws: int) -> Objective:
@@ -199,9 +199,7 @@ class AttackPlan:
             _refuse_unknown(name, getattr(self, name), known)
         for name in ("sizes", "attacks", "protocols"):
             _refuse_repeats(name, getattr(self, name))
-        for name in ("steps", "restarts", "draws", "paper_steps"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} cannot be used", where=name, got=getattr(self, name), wanted="at least 1")
+        checks.whole(1, steps=self.steps, restarts=self.restarts, draws=self.draws, paper_steps=self.paper_steps)
         if self.restarts > 1 and "pgd" not in self.attacks:
             raise ConfigError(
                 "restarts would be wasted",
@@ -217,10 +215,7 @@ class AttackPlan:
     @property
     def entries(self) -> tuple[Entry, ...]:
         """Every attack of the plan, in the order in which they are made."""
-        targets = {
-            Protocol.PAPER: (Target.NETWORK,),
-            Protocol.ADAPTIVE: (Target.NETWORK, Target.SMOOTHED),
-        }
+        targets = {Protocol.PAPER: (Target.NETWORK,), Protocol.ADAPTIVE: (Target.NETWORK, Target.SMOOTHED)}
         return tuple(
             Entry(protocol, str(target), attack, size)
             for size in self.sizes
@@ -252,7 +247,6 @@ class AttackPlan:
 
 
 def check_aim(aim: str | None) -> None:
-    """Refuses an aim that is no rule and no class."""
     if aim is None or aim in RULES:
         return
     kind, _, number = aim.partition(":")

@@ -17,9 +17,8 @@ from torch import Tensor
 from twinproof.attacks.run import default_batch, run_attack
 from twinproof.attacks.search import METHODS
 from twinproof.certification.catalogue import best_bound
-from twinproof.certification.method import Method, Sampling
+from twinproof.certification.method import Certification, Method, Sampling, certifications, find_certification
 from twinproof.certification.radius import largest_radius
-from twinproof.certification.record import Certification, NoiseRecord, certifications, find_certification
 from twinproof.certification.run import norm_of_run, smoothed_for_run
 from twinproof.compute.devices import describe_device, resolve_device
 from twinproof.data.record import Dataset
@@ -214,7 +213,7 @@ def _prepared(
         plan=plan,
         method=smoothed.method,
         sampling=sampling,
-        noise=NoiseRecord.of(smoothed, shape, base.classes),
+        noise=smoothed.noise_record(shape, base.classes),
         certificates=None if certified is None else certified.name,
         dimension=math.prod(shape),
         random_network=attacked.random,

@@ -18,10 +18,9 @@ from twinproof.errors import ConfigError, RunError
 from twinproof.files import canonical_json
 from twinproof.layers.noise_placement import RedistributionKind
 from twinproof.privacy.plan import Plan
-from twinproof.recipes.config import ResolvedConfig, TrainConfig, parse_train_config
+from twinproof.recipes.config import ResolvedConfig, TrainConfig, parse_train_config, public_config
 from twinproof.recipes.registry import all_recipes
 from twinproof.recipes.resolve import plan_of, resolve
-from twinproof.recipes.run_data import public_config
 from twinproof.runs.layout import read_run_json
 
 

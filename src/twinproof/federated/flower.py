@@ -21,7 +21,7 @@ from twinproof.data.record import Dataset
 from twinproof.errors import RunError, TwinproofError
 from twinproof.federated.agreement import Agreement, check_timeout
 from twinproof.federated.local import Answering
-from twinproof.federated.messages import Failure, Reply, Request, Update
+from twinproof.federated.messages import DEFAULT_TIMEOUT, Failure, Reply, Request, Update
 from twinproof.federated.train import federate
 from twinproof.progress import Progress, Silent
 
@@ -83,7 +83,6 @@ def read_name(message: Message) -> str | Failure:
 
 
 _LOGGER = logging.getLogger(__name__)  # for the owner of the machine that it runs on
-DEFAULT_TIMEOUT = 600.0
 _REFUSED = 100  # code of an answer that is a party's own error; Flower's own codes lie below
 _LOOK_AGAIN = 0.5
 
@@ -133,7 +132,6 @@ class FlowerParties:
             self._meet()
 
     def ask(self, request: Request) -> Sequence[Reply]:
-        """See ``messages.Parties``."""
         self._meet()
         asked: dict[int, str] = {}
         # A party that cannot even begin, with records that do not fit say, is heard of by the number of its node.

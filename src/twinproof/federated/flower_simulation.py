@@ -24,7 +24,8 @@ from flwr.simulation import run_simulation
 from twinproof.data.record import Dataset, Split
 from twinproof.errors import RunError
 from twinproof.federated.agreement import Agreement, public_part
-from twinproof.federated.flower import DEFAULT_TIMEOUT, client_app, server_app
+from twinproof.federated.flower import client_app, server_app
+from twinproof.federated.messages import DEFAULT_TIMEOUT
 from twinproof.federated.party import Party, repeatable_key
 from twinproof.progress import Progress
 from twinproof.runs.run import Run

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from twinproof.data.record import Dataset
 from twinproof.errors import MissingExtra, TwinproofError
 from twinproof.federated.agreement import DeclaredParty, agree, check_timeout, public_part, unequal_shares
-from twinproof.federated.messages import Failure, Reply, Request, Update
+from twinproof.federated.messages import DEFAULT_TIMEOUT, Failure, Reply, Request, Update
 from twinproof.federated.party import Party, repeatable_key
 from twinproof.federated.train import federate
 from twinproof.progress import Progress
@@ -31,7 +31,7 @@ class LocalParties:
     """Asks the parties one after the other, and waits for each at most ``timeout`` seconds (None: as long as it takes).
 
     One that is still busy with an earlier round is not asked again, and is missing. Computing beside the others it draws none
-    of their numbers: layers draw under ``compute.seeds.own_generators``.
+    of their numbers: layers draw under ``compute.devices.own_generators``.
     """
 
     def __init__(self, parties: Mapping[str, Answering], *, timeout: float | None = None) -> None:
@@ -41,7 +41,6 @@ class LocalParties:
         self._busy: dict[str, Thread] = {}
 
     def ask(self, request: Request) -> Sequence[Reply]:
-        """See ``messages.Parties``."""
         replies = [self._reply(name, party, request) for name, party in self._parties.items()]
         return [reply for reply in replies if reply is not None]
 
@@ -88,7 +87,6 @@ def federate_shares(
         for package in ("flwr", "ray"):
             if importlib.util.find_spec(package) is None:
                 raise MissingExtra("federated", package, "training over Flower")
-        from twinproof.federated.flower import DEFAULT_TIMEOUT
         from twinproof.federated.flower_simulation import simulate
 
         patience = DEFAULT_TIMEOUT if timeout is None else timeout

@@ -13,6 +13,9 @@ from torch import Tensor
 
 from twinproof.federated.agreement import Agreement
 
+DEFAULT_TIMEOUT = 600.0
+"""Seconds that a party over Flower has for a round, where nobody says."""
+
 
 @dataclass(frozen=True, eq=False)
 class Request:

@@ -11,8 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from twinproof.compute.devices import resolve_device
-from twinproof.compute.seeds import own_generators
+from twinproof.compute.devices import own_generators, resolve_device
 from twinproof.data.record import Dataset, Split, fingerprint
 from twinproof.errors import ConfigError, DataError, RunError
 from twinproof.federated.agreement import Agreement
@@ -21,8 +20,7 @@ from twinproof.files import make_folder, write_json
 from twinproof.keys import KEY_BYTES, Key
 from twinproof.privacy.plan import ClipRule, clip_weights
 from twinproof.privacy.step_randomness import step_randomness
-from twinproof.recipes.gradients import per_example_path
-from twinproof.recipes.network import Own, run_network
+from twinproof.recipes.network import Own, per_example_path, run_network
 from twinproof.runs.layout import create_private_folder, exclusive
 from twinproof.runs.reading import Count, read_json
 from twinproof.training.loop import weights_digest

@@ -20,8 +20,7 @@ from twinproof.keys import Key
 from twinproof.privacy.ledger import Ledger
 from twinproof.privacy.plan import PrivateExecution
 from twinproof.progress import Progress, Silent
-from twinproof.recipes.gradients import ChosenPath
-from twinproof.recipes.network import Own
+from twinproof.recipes.network import ChosenPath, Own
 from twinproof.recipes.redistribution import public_records
 from twinproof.recipes.resumption import load_ledger, refuse_other_prior, refuse_started
 from twinproof.recipes.train import Session, begin_run
@@ -51,7 +50,6 @@ class FederatedSession(Session):
 
     @property
     def purpose(self) -> str:
-        """See :class:`Session`."""
         return f"checkpoint of federation {self.agreement.sha256}"
 
     def source(self, model: nn.Module, ledger: Ledger, chosen: ChosenPath | None, progress: Progress) -> GradientSource:

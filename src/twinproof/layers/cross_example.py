@@ -6,8 +6,7 @@ records' gradients (batch statistics) or the model's state (running averages, ro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import FunctionType, MethodType
 
@@ -80,18 +79,6 @@ def refuse_cross_example_layers(model: nn.Module) -> None:
         wanted="layers that treat each record alone",
         fix="; ".join(f"{path}: {offence.remedy}" for path, _, offence in found),
     )
-
-
-@contextmanager
-def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Puts every module in eval mode, and afterwards (also after an error) back to the mode that it had."""
-    before = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in before:
-            module.training = training  # not train(), which would overrule modules that the owner froze
 
 
 _KNOWN_ROOTS = ("torch.nn.", "twinproof.layers.")

@@ -37,7 +37,6 @@ class FixedDraws(nn.Module):
         self.offset: Tensor
 
     def forward(self, outputs: Tensor) -> Tensor:
-        """The outputs, all moved alike."""
         return outputs + self.offset
 
     def settle(self, two: TwoNoisesSplit) -> None:
@@ -55,7 +54,6 @@ class FixedDrawsConstraint:
     """After each update: the constant of the fixed draws follows the weights; nothing else is held."""
 
     def apply(self, network: nn.Module) -> None:
-        """Settles the network's fixed draws."""
         two, draws = fixed_draws_of(network)
         draws.settle(two)
 

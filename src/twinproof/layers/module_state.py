@@ -11,8 +11,9 @@ import itertools
 import random
 import sys
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from types import CellType, CodeType, FunctionType, MappingProxyType, MethodType, ModuleType, SimpleNamespace
@@ -37,13 +38,24 @@ def bits(value: Tensor) -> Tensor:
 
 
 def same_bits(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors have the same shape, dtype and bits."""
     return one.shape == other.shape and one.dtype == other.dtype and torch.equal(bits(one), bits(other))
 
 
 def all_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Every parameter and buffer by name; one that has two names has both."""
     return dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers(remove_duplicate=False))
+
+
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Puts every module in eval mode, and afterwards (also after an error) back to the mode that it had."""
+    before = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in before:
+            module.training = training  # not train(), which would overrule modules that the owner froze
 
 
 def own_copy(network: nn.Module) -> nn.Module | None:
@@ -63,7 +75,6 @@ def paths_of(network: nn.Module) -> dict[nn.Module, str]:
 
 
 def tensor_digests(network: nn.Module) -> dict[str, str]:
-    """A digest of each parameter and buffer, by the layer's path."""
     return {
         f"{path}.{name}".lstrip("."): digest
         for module, path in paths_of(network).items()
@@ -115,7 +126,6 @@ class KeptState:
 
 
 def differences(one: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
-    """The places whose values differ."""
     return sorted(place for place in one.keys() | other.keys() if one.get(place) != other.get(place))
 
 

@@ -53,7 +53,6 @@ def _network(name: str, summary: str) -> Callable[[_Build], _Build]:
 
 @_network("mlp", "one hidden layer of 64 x width tanh units; features or small images")
 def mlp(shape: tuple[int, ...], classes: int, width: int = 1) -> nn.Sequential:
-    """Flatten, 64 x width tanh units, logits."""
     hidden = 64 * width
     return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), hidden), nn.Tanh(), nn.Linear(hidden, classes))
 

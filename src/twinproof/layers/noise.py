@@ -77,11 +77,9 @@ class UniformSpread(Spread):
         self._ones: Tensor
 
     def forward(self, noise: Tensor) -> Tensor:
-        """The noise as it is."""
         return noise
 
     def least(self) -> Tensor:
-        """Ones."""
         return self._ones.expand(self.coordinates)
 
 
@@ -101,11 +99,9 @@ class FixedSpread(Spread):
         self.scales: Tensor
 
     def forward(self, noise: Tensor) -> Tensor:
-        """Each coordinate times its scale."""
         return noise * self.scales.view(self.shape)
 
     def least(self) -> Tensor:
-        """The scales."""
         return self.scales
 
 
@@ -123,7 +119,6 @@ class LearnedSpread(Spread):
         self.log_shares = nn.Parameter(torch.zeros(self.coordinates))
 
     def forward(self, noise: Tensor) -> Tensor:
-        """Each coordinate times its scale."""
         return noise * self.scales().view(self.shape)
 
     def scales(self) -> Tensor:
@@ -136,7 +131,6 @@ class LearnedSpread(Spread):
         return self.scales().detach()
 
     def extra_repr(self) -> str:
-        """For ``print(network)``."""
         return f"coordinates={self.coordinates}, floor={self.floor}"
 
 
@@ -160,7 +154,6 @@ class RandomSpread(Spread):
         self._ones: Tensor
 
     def forward(self, noise: Tensor) -> Tensor:
-        """Each coordinate times the scale drawn for its row."""
         uniform = torch.rand(noise.shape, dtype=torch.float32, device=noise.device)
         weights = uniform * (2 * self.width) + (1 - self.width)
         means = weights.mean(dim=tuple(range(1, weights.dim())), keepdim=True)
@@ -171,7 +164,6 @@ class RandomSpread(Spread):
         return (self._ones * self._lowest).expand(self.coordinates)
 
     def extra_repr(self) -> str:
-        """For ``print(network)``."""
         return f"coordinates={self.coordinates}, width={self.width}"
 
 
@@ -256,7 +248,6 @@ class NoiseLayer(nn.Module):
                 self.deviation.fill_(value)
 
     def extra_repr(self) -> str:
-        """For ``print(network)``."""
         return f"{self.law}, shape={self.shape}"
 
 

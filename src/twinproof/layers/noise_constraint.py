@@ -280,7 +280,6 @@ class Adjoint(nn.Module):
 
     @property
     def layer(self) -> FirstLayer:
-        """The layer whose weights these are."""
         return self._layer[0]
 
     def forward(self, outputs: Tensor, like: Tensor) -> Tensor:

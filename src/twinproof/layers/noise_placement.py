@@ -41,15 +41,11 @@ class NoiseSplit:
 
     @property
     def place(self) -> Place:
-        """Where the noise is."""
         return Place.INPUT if self.before is None else Place.FIRST_LAYER
 
 
 def add_noise(
-    network: nn.Module,
-    input_shape: tuple[int, ...],
-    place: Place | str,
-    layer_factory: Callable[[tuple[int, ...]], NoiseLayer],
+    network: nn.Module, input_shape: tuple[int, ...], place: Place | str, layer_factory: Callable[[tuple[int, ...]], NoiseLayer]
 ) -> nn.Sequential:
     """A new Sequential of the same modules with one more, called ``noise``; ``layer_factory`` makes it for a given shape.
 

@@ -135,7 +135,6 @@ class Scattering(nn.Module):
         self.register_buffer("scale", torch.from_numpy(1 / noise_answers()).float().view(-1, 1, 1))
 
     def forward(self, x: Tensor) -> Tensor:
-        """The features, channel by channel."""
         rows, channels, height, width = x.shape
         images = x.reshape(rows * channels, 1, height, width)
         parts = [self._features(part) for part in torch.split(images, _IMAGES_AT_ONCE)]

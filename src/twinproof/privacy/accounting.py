@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from twinproof import checks
 from twinproof.errors import ConfigError
-from twinproof.rounding import format_up, round_up
+from twinproof.guarantee import format_up, round_up
 
 PLD_GRID = 1e-4
 # Of one mechanism; more of them would take the accountants minutes. Ninety epochs of ImageNet in batches of 256 are half of it.
@@ -103,7 +103,6 @@ def check_steps(steps: float, where: str) -> None:
 
 
 def check_delta(delta: float) -> None:
-    """Refuses a delta outside (0, 1)."""
     checks.inside(0, 1, delta=delta, fix="use for example 1e-5: far below one over the number of records")
 
 

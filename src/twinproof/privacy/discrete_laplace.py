@@ -174,7 +174,6 @@ class GridLaplace:
 
     @property
     def event(self) -> LaplaceEvent:
-        """What the accountants count."""
         return LaplaceEvent(self.noise_multiplier)
 
     @property
@@ -205,7 +204,6 @@ class AnnouncedLaplace:
         self._released = False
 
     def release(self, sums: NDArray[np.int64], key: Key) -> NDArray[np.int64]:
-        """The sums plus noise."""
         if self._released:
             where, got = f"ledger line {self._line}", "a second release"
             raise ConfigError("the noise of one release would be used twice", where=where, got=got, wanted="one release")

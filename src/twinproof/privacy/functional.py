@@ -27,13 +27,13 @@ from torch import Tensor
 
 from twinproof import checks
 from twinproof.errors import ConfigError, DataError
+from twinproof.guarantee import UPWARDS
 from twinproof.keys import Key
 from twinproof.privacy.accounting import LaplaceEvent
 from twinproof.privacy.discrete_laplace import LARGEST_SUM, GridLaplace, discrete_laplace_deviation
 from twinproof.privacy.ledger import Ledger
 from twinproof.privacy.linear_maps import Norm
 from twinproof.privacy.mechanisms import laplace_scale
-from twinproof.rounding import UPWARDS
 
 LEVEL_BITS = 15
 LEVELS = 1 << LEVEL_BITS
@@ -117,7 +117,6 @@ class OutputPolynomial:
     quadratic: Tensor
 
     def value(self, weights: Tensor) -> Tensor:
-        """The objective at ``weights`` (classes, features)."""
         return self.constant + (self.linear * weights).sum() + ((weights @ self.quadratic) * weights).sum()
 
     def monomials(self) -> Tensor:
@@ -140,7 +139,6 @@ class ReconstructionPolynomial:
     linear: Tensor
 
     def value(self, weights: Tensor) -> Tensor:
-        """The objective at ``weights`` (inputs, hidden)."""
         return self.constant + (self.linear * weights).sum()
 
 
@@ -177,7 +175,6 @@ def one_hot(labels: Tensor, classes: int) -> Tensor:
 
 
 def check_labels(labels: Tensor, records: int, classes: int) -> None:
-    """Refuses labels that do not belong to the records or to a class."""
     if labels.shape != (records,) or labels.dtype.is_floating_point:
         got = f"{labels.dtype} {tuple(labels.shape)}"
         raise DataError("labels do not fit the records", where="labels", got=got, wanted=f"{records} whole numbers")
@@ -265,7 +262,6 @@ class FunctionalPlan:
 
     @property
     def events(self) -> tuple[LaplaceEvent, LaplaceEvent]:
-        """What the accountants count."""
         return self.class_sums.event, self.products.event
 
 
@@ -421,13 +417,11 @@ class ReconstructionPlan:
 
     @property
     def coefficients(self) -> GridLaplace:
-        """The mechanism for all coefficients together."""
         sensitivity = self.inputs * self.farthest * self.hidden.largest_sum
         return GridLaplace(sensitivity, self.inputs * self.hidden.features, laplace_scale(self.epsilon))
 
     @property
     def event(self) -> LaplaceEvent:
-        """What the accountants count."""
         return self.coefficients.event
 
 

@@ -66,7 +66,6 @@ class Entry:
         return hashlib.sha256(canonical_json(asdict(self)).encode()).hexdigest()
 
     def line(self) -> bytes:
-        """The line as it stands in the file."""
         return (canonical_json({**asdict(self), "hash": self.hash}) + "\n").encode()
 
 

@@ -87,12 +87,10 @@ class LinearMap:
 
     @property
     def inputs(self) -> int:
-        """Number of columns."""
         return int(self.column_scale.size)
 
     @property
     def outputs(self) -> int:
-        """Number of rows."""
         return int(self.weights.shape[0] * self.weights.shape[1] * self.patches.shape[2])
 
     @property
@@ -122,11 +120,9 @@ class LinearMap:
         return np.asarray((self.selection.T @ spread.reshape(-1, count)) * self.column_scale[:, None])
 
     def absolute(self) -> LinearMap:
-        """The matrix of the entries' magnitudes."""
         return replace(self, weights=np.abs(self.weights))
 
     def squared(self) -> LinearMap:
-        """The matrix of the entries' squares."""
         return replace(
             self,
             weights=self.weights**2,

@@ -15,9 +15,9 @@ from scipy.special import erfcx, ndtr
 
 from twinproof import checks
 from twinproof.errors import ConfigError
+from twinproof.guarantee import UPWARDS
 from twinproof.privacy.accounting import check_delta
 from twinproof.privacy.redistribution import Redistribution
-from twinproof.rounding import UPWARDS
 
 
 class Mechanism(ABC):
@@ -269,7 +269,6 @@ class Laplace(Mechanism):
         return self.scale * math.sqrt(2) * UPWARDS
 
     def delta_at(self, epsilon: float) -> float:
-        """See :class:`Mechanism`."""
         checks.not_negative(epsilon=epsilon)
         return laplace_delta(epsilon, self.scale, self.sensitivity)
 

@@ -118,7 +118,6 @@ class Plan:
 
     @property
     def event(self) -> PoissonGaussianEvent:
-        """What the accountants count for the whole plan."""
         return PoissonGaussianEvent(self.sample_rate, self.noise_multiplier, self.steps)
 
     @property
@@ -153,14 +152,7 @@ class PrivateExecution:
     """
 
     def __init__(
-        self,
-        plan: Plan,
-        key: Key,
-        ledger: Ledger,
-        *,
-        records: int,
-        parameters: int,
-        device: torch.device | None = None,
+        self, plan: Plan, key: Key, ledger: Ledger, *, records: int, parameters: int, device: torch.device | None = None
     ) -> None:
         self.plan = plan
         self._randomness = step_randomness(

@@ -16,7 +16,7 @@ from twinproof import checks
 from twinproof.data.arrays import StoredArray
 from twinproof.data.limits import SHARES_BYTES, check_unpacked, read_regular, reading
 from twinproof.errors import ConfigError, DataError
-from twinproof.rounding import UPWARDS
+from twinproof.guarantee import UPWARDS
 
 LARGEST_DIMENSION = 10_000_000
 # Shares that were stored as float32 add up to 1 within this. The promise does not hang on it: noise and sensitivity are taken
@@ -57,7 +57,6 @@ class Redistribution:
 
     @classmethod
     def uniform(cls, dimension: int) -> Redistribution:
-        """Equal shares: the same noise on all outputs."""
         checks.whole(1, LARGEST_DIMENSION, dimension=dimension)
         return cls((1 / dimension,) * dimension)
 

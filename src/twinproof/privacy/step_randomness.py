@@ -70,7 +70,6 @@ class DeviceRandomness:
         self._noise: dict[int, Tensor] = {}
 
     def sample(self, step: int, *, announced: int) -> Tensor:
-        """See :class:`HostRandomness`."""
         if self._threshold >= 2**64:
             return torch.arange(self._records, device=self._device)
         if step not in self._drawn:
@@ -79,7 +78,6 @@ class DeviceRandomness:
         return self._drawn[step]
 
     def normals(self, step: int) -> Tensor:
-        """See :class:`HostRandomness`."""
         if step not in self._noise:
             steps = range(step, step + max(1, min(_STEPS_AT_ONCE, _NORMALS_AT_ONCE // self._parameters)))
             words = self._words("noise on the device", steps, 4 * self._parameters).view(-1, 4)
@@ -117,7 +115,6 @@ def normals_from_words(words: Tensor) -> Tensor:
 
 
 def step_randomness(key: Key, device: torch.device, *, records: int, sample_rate: float, parameters: int) -> StepRandomness:
-    """The randomness for this device."""
     if device.type == "cpu":
         return HostRandomness(key, records=records, sample_rate=sample_rate, parameters=parameters)
     return DeviceRandomness(key, device, records=records, sample_rate=sample_rate, parameters=parameters)

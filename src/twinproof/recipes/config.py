@@ -1,24 +1,26 @@
-"""The settings of a training run, from files, flags and a recipe's defaults."""
+"""The settings of a training run: from files, flags and a recipe's defaults, and as a run's files hold them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, create_model, model_serializer
 
 from twinproof.checks import parse_settings
+from twinproof.data.load import SOURCES, public_name
 from twinproof.data.record import DataConfig
-from twinproof.errors import ConfigError
+from twinproof.errors import ConfigError, RunError
 from twinproof.layers.networks import Prior
 from twinproof.layers.noise import Place
 from twinproof.layers.noise_placement import BOTH_PLACES
 from twinproof.privacy.plan import ClipRule
 from twinproof.recipes.noise_layer import LARGEST_SIGMA, NoiseLayerConfig, check_noise_layer
-from twinproof.recipes.recipe import Recipe, RegulariserConfig, check_regulariser
+from twinproof.recipes.recipe import SOUND, Recipe, RegulariserConfig, check_regulariser, find_variant, variants_with_section
 from twinproof.recipes.registry import RECIPES, find_recipe
-from twinproof.recipes.variant import SOUND, find_variant, variants_with_section
+from twinproof.runs.run import FORMER_FRACTION
 from twinproof.training.loop import Schedule
 from twinproof.training.passes import Performance
 
@@ -148,10 +150,8 @@ Config = TypeVar("Config", bound=TrainConfig)
 
 def with_section(schema: type[Config], recipe: object, variant: object) -> type[Config]:
     """The schema with the settings section of the variant, where that has one of its own."""
-    found = find_variant(str(recipe), str(variant or SOUND))
-    if found is None or found.section is None:
-        return schema
-    return _extended(schema, *found.section)
+    section = find_variant(str(recipe), str(variant or SOUND)).section
+    return schema if section is None else _extended(schema, *section)
 
 
 @cache
@@ -175,9 +175,7 @@ def parse_train_config(*layers: Mapping[str, Any]) -> TrainConfig:
         _merge(merged, layer)
     recipe = find_recipe(str(merged.get("recipe", "dpcert-gaussian")))
     defaults = _merge({"recipe": recipe.name}, recipe.defaults)
-    variant = find_variant(recipe.name, str(merged.get("variant", SOUND)))
-    if variant is not None:
-        _merge(defaults, variant.defaults)
+    _merge(defaults, recipe.variant(str(merged.get("variant", SOUND))).defaults)
     schema = with_section(TrainConfig, recipe.name, merged.get("variant"))
     for name in [name for name in merged if name not in schema.model_fields]:
         _refuse_section(recipe.name, name, merged)
@@ -235,8 +233,8 @@ def _in_full(name: str, given: object) -> str:
 
 
 def _check_copies(config: TrainConfig, recipe: Recipe) -> None:
-    if not config.originals and (recipe.fewest_copies is None or recipe.needs_originals):
-        able = [other.name for other in RECIPES.values() if other.fewest_copies is not None and not other.needs_originals]
+    if not config.originals and (recipe.noisy is None or recipe.noisy.need_originals):
+        able = [other.name for other in RECIPES.values() if other.noisy is not None and not other.noisy.need_originals]
         raise ConfigError(
             "this recipe cannot do without the original records",
             where="originals",
@@ -244,7 +242,7 @@ def _check_copies(config: TrainConfig, recipe: Recipe) -> None:
             wanted="true, or one of " + ", ".join(able),
             fix="leave originals out",
         )
-    fewest = max(recipe.fewest_copies or 0, 0 if config.originals else 1)
+    fewest = max(0 if recipe.noisy is None else recipe.noisy.fewest, 0 if config.originals else 1)
     if config.copies < fewest:
         raise ConfigError(
             "there are too few noisy copies for this recipe",
@@ -293,8 +291,7 @@ def _check_noise(config: TrainConfig, recipe: Recipe) -> None:
             wanted="0 with a noise layer, whose noise is sized for the weights of the step and not for their average",
             fix="leave averaging out",
         )
-    variant = recipe.variant(config.variant)
-    check_noise_layer(config.noise_layer, {} if variant is None else variant.deviations)
+    check_noise_layer(config.noise_layer, recipe.variant(config.variant).deviations)
 
 
 def _merge(into: dict[str, Any], layer: Mapping[str, Any]) -> dict[str, Any]:
@@ -305,3 +302,54 @@ def _merge(into: dict[str, Any], layer: Mapping[str, Any]) -> dict[str, Any]:
             # A copy all the way down: a later layer must not be merged into what the caller gave.
             into[key] = _merge({}, value) if isinstance(value, Mapping) else value
     return into
+
+
+_PUBLIC_DATA = "public_data"  # the one setting outside ``data`` that may be a path
+
+
+def _last_part(path: str | None) -> str | None:
+    return None if path is None else public_name(Path(path))
+
+
+def public_config(config: TrainConfig) -> dict[str, Any]:
+    """The settings for ``run.json``, with paths reduced to their last part."""
+    stored = config.model_dump(mode="json")
+    stored["data"]["source"] = _last_part(stored["data"]["source"])
+    stored["data"]["test"] = _last_part(stored["data"]["test"])
+    if stored["noise_layer"] is not None:
+        stored["noise_layer"][_PUBLIC_DATA] = _last_part(stored["noise_layer"][_PUBLIC_DATA])
+    return stored
+
+
+def located(config: TrainConfig) -> dict[str, Any]:
+    """The data settings for ``private/``, with whole paths, because later commands may run in another folder."""
+    settings = config.data.model_dump(mode="json")
+    for name in ("source", "test"):
+        settings[name] = _whole_path(settings[name])
+    if config.noise_layer is not None and config.noise_layer.public_data is not None:
+        settings[_PUBLIC_DATA] = _whole_path(config.noise_layer.public_data)
+    return settings
+
+
+def _whole_path(path: str | None) -> str | None:
+    if path is None or path in SOURCES or not Path(path).expanduser().exists():
+        return path
+    return str(Path(path).expanduser().absolute())
+
+
+def restore_config(stored: dict[str, Any], source: dict[str, Any] | None) -> ResolvedConfig:
+    """The settings of a run, with the path of the data from its private folder or from the caller."""
+    data = stored["data"] if source is None else source
+    restored = {**stored, "data": {name: data[name] for name in data if name not in (_PUBLIC_DATA, FORMER_FRACTION)}}
+    if source is not None and _PUBLIC_DATA in source and stored.get("noise_layer") is not None:
+        restored["noise_layer"] = {**stored["noise_layer"], _PUBLIC_DATA: source[_PUBLIC_DATA]}
+    try:
+        return parse_settings(with_section(ResolvedConfig, restored.get("recipe"), restored.get("variant")), restored)
+    except ConfigError as error:
+        raise RunError(
+            "the settings of this run cannot be used",
+            where=f"run.json, config (data: private/source.json, where there is one): {error.where}",
+            got=error.got,
+            wanted=error.wanted,
+            fix=error.fix if error.where == "variant" else "restore the files",
+        ) from error

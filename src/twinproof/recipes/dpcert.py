@@ -27,7 +27,7 @@ from torch import Tensor
 
 from twinproof.guarantee import Status
 from twinproof.recipes.dpsgd import TRAINED_ON_NOISE, gaussian_copies
-from twinproof.recipes.recipe import Recipe, RecordSettings, reading
+from twinproof.recipes.recipe import NoisyCopies, Recipe, RecordSettings, reading
 from twinproof.training.copies import Ascent
 from twinproof.training.loop import mean_cross_entropy
 from twinproof.training.passes import GaussianCopies
@@ -48,7 +48,7 @@ DPCERT_GAUSSIAN = private_smoothing(
     summary="DP-SGD on the average gradient of each record and its Gaussian copies",
     paper="DP-Gaussian of DP-CERT (Augment then Smooth, TMLR 2024)",
     defaults={"copies": 2},
-    fewest_copies=0,
+    noisy=NoisyCopies(0),
 )
 
 
@@ -74,8 +74,7 @@ DPCERT_STABILITY = private_smoothing(
     paper="DP-Stability of DP-CERT (Augment then Smooth, TMLR 2024); Li et al., NeurIPS 2019",
     defaults={"copies": 2, "regulariser": {"weight": 0.1}},
     loss_of=_stability_loss,
-    fewest_copies=1,
-    needs_originals=True,
+    noisy=NoisyCopies(1, need_originals=True),
 )
 
 
@@ -107,7 +106,7 @@ DPCERT_CONSISTENCY = private_smoothing(
     paper="DP-Gaussian with Consistency of DP-CERT (Augment then Smooth, TMLR 2024); Jeong and Shin, NeurIPS 2020",
     defaults={"copies": 2, "regulariser": {"weight": 0.5, "eta": 0.5}},
     loss_of=consistent_loss,
-    fewest_copies=2,
+    noisy=NoisyCopies(2),
 )
 
 
@@ -127,13 +126,10 @@ DPCERT_SMOOTHADV = private_smoothing(
     paper="DP-SmoothAdv of DP-CERT (Augment then Smooth, TMLR 2024); Salman et al., NeurIPS 2019",
     # The ascent needs the record itself to stay in its range; where the original is not wanted, it is dropped afterwards.
     augmentation=lambda settings: GaussianCopies(settings.copies, settings.sigma),
-    defaults={
-        "copies": 2,
-        "regulariser": {"radius": 0.25, "attack_steps": 2, "warm_up_epochs": 10, "weight": 0.0, "eta": 0.0},
-    },
+    defaults={"copies": 2, "regulariser": {"radius": 0.25, "attack_steps": 2, "warm_up_epochs": 10, "weight": 0.0, "eta": 0.0}},
     loss_of=consistent_loss,
     ascent=_ascent,
-    fewest_copies=1,
+    noisy=NoisyCopies(1),
 )
 
 
@@ -171,5 +167,5 @@ DPCERT_MACER = private_smoothing(
     paper="DP-MACER of DP-CERT (Augment then Smooth, TMLR 2024); Zhai et al., ICLR 2020",
     defaults={"copies": 2, "regulariser": {"weight": 16.0, "beta": 16.0, "macer_gamma": 8.0}},
     loss_of=_macer_loss,
-    fewest_copies=1,
+    noisy=NoisyCopies(1),
 )

@@ -6,9 +6,11 @@ is that of DP-SGD. ``clip_rule`` chooses the formula of the paper or that of DP-
 
 from __future__ import annotations
 
+from functools import partial
+
 from twinproof.guarantee import Status
 from twinproof.privacy.plan import ClipRule
-from twinproof.recipes.recipe import CopySettings, Recipe
+from twinproof.recipes.recipe import CopySettings, NoisyCopies, Recipe
 from twinproof.training.loop import mean_cross_entropy
 from twinproof.training.passes import GaussianCopies, Repeats
 
@@ -43,29 +45,26 @@ GAUSSIAN = Recipe(
     loss=mean_cross_entropy,
     augmentation=gaussian_copies,
     defaults={"learning_rate": 0.05, "copies": 1, "originals": False, "schedule": "cosine"},
-    fewest_copies=0,
+    noisy=NoisyCopies(0),
 )
 
-DPSGD = Recipe(
+_private = partial(
+    Recipe,
+    private=True,
+    privacy_status=Status.PROVEN,
+    robustness=SMALL_RADII,
+    loss=mean_cross_entropy,
+    augmentation=lambda settings: Repeats(),
+)
+DPSGD = _private(
     name="dpsgd",
     summary="DP-SGD on the records as they are",
     paper="Abadi et al., CCS 2016; baseline 'DPSGD' of DP-CERT",
-    private=True,
-    privacy_status=Status.PROVEN,
-    robustness=SMALL_RADII,
-    loss=mean_cross_entropy,
-    augmentation=lambda settings: Repeats(),
     defaults={"copies": 0},
 )
-
-PSAC = Recipe(
+PSAC = _private(
     name="psac",
     summary="DP-SGD on the records as they are, gradients scaled by per-sample adaptive clipping",
     paper="Xia et al., AAAI 2023; baseline 'PSAC' of DP-CERT",
-    private=True,
-    privacy_status=Status.PROVEN,
-    robustness=SMALL_RADII,
-    loss=mean_cross_entropy,
-    augmentation=lambda settings: Repeats(),
     defaults={"copies": 0, "clip_rule": ClipRule.PSAC_PAPER.value, "clip_r": 0.01},
 )

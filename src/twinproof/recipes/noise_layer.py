@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -121,7 +122,7 @@ def _contradiction(what: str, given: dict[str, object], wanted: str) -> ConfigEr
 
 
 def settled_noise(
-    noise: NoiseLayerConfig, shape: tuple[int, ...], deviations: Deviations | None = None
+    noise: NoiseLayerConfig, shape: tuple[int, ...], deviations: Deviations = MappingProxyType({})
 ) -> tuple[NoiseLayerConfig, float]:
     """Fills in the attack bound, and calculates sigma: the noise's deviation per unit of the layer's norm.
 
@@ -129,7 +130,6 @@ def settled_noise(
     bound, in the norm that belongs to the noise, when its input does. For Laplace noise sigma is the scale. A variant may have
     ``deviations`` of its own.
     """
-    deviations = deviations or {}
     check_noise_layer(noise, deviations)
     bound = noise.attack_bound
     if bound is None:

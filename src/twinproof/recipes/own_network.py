@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
 
+from twinproof.compute.devices import one_thread_inside
 from twinproof.compute.ranks import ALONE, Ranks
-from twinproof.compute.threads import one_thread_inside
 from twinproof.data.record import Dataset
-from twinproof.errors import ModelError, RunError
+from twinproof.errors import ModelError
 from twinproof.keys import Key
 from twinproof.layers.cross_example import is_known
 from twinproof.recipes.config import ResolvedConfig
-from twinproof.recipes.gradients import ChosenPath, PathKind, pass_records, path_of_kind, per_example_path
-from twinproof.recipes.guarantees import OWN_NETWORK_ASSUMPTIONS
-from twinproof.recipes.network import Own, initial_network
-from twinproof.runs.layout import read_run_json, write_run_json
+from twinproof.recipes.finish import note_own_network
+from twinproof.recipes.network import ChosenPath, Own, PathKind, initial_network, pass_records, path_of_kind, per_example_path
 from twinproof.training.copies import MovedCopies
 from twinproof.training.own_network.state import TensorWatch, WatchedSource
 from twinproof.training.own_network.trial import Probe, Remembered, RowTrial, make_probe, try_forward, try_state
@@ -33,43 +30,12 @@ from twinproof.training.per_example.fast import FastPath
 from twinproof.training.per_example.paths import NotMappable, PerExamplePath
 from twinproof.training.sources import GradientSource
 
-_FIELD = "own_network"
 GPU_ROUNDING, KEPT_STATE = "gpu-rounding", "kept-state"
 _CPU = torch.device("cpu")
 _SPACES = (4, 16)  # sixteen numbers of four bytes are as wide as any register of a CPU
 _MOST_ON_CPU = 256  # records of a GPU's pass that are tried on the CPU too
 _PUBLIC = 64  # public records that stand beside random ones in the trial
 _PACKAGE = "twinproof."
-
-
-def describe_own_network(codes: Iterable[str]) -> dict[str, Any]:
-    """The entry of ``run.json`` for a run that trains an owner's own network privately."""
-    return {_FIELD: {"assumptions": sorted(set(codes))}}
-
-
-def own_network_assumptions(record: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """The codes of what could not be shown about the run's own network; None for a built-in network."""
-    entry = record.get(_FIELD)
-    if entry is None:
-        return None
-    codes = entry.get("assumptions") if isinstance(entry, Mapping) else None
-    if not isinstance(codes, list) or any(code not in OWN_NETWORK_ASSUMPTIONS for code in codes):
-        raise RunError(
-            "what was found out about the network cannot be read",
-            where=f"run.json, {_FIELD}",
-            got=entry,
-            wanted=f"a list of assumptions, each one of: {', '.join(OWN_NETWORK_ASSUMPTIONS)}",
-            fix="restore run.json, or start a new run",
-        )
-    return tuple(codes)
-
-
-def note_own_network(root: Path, codes: Iterable[str]) -> None:
-    """Adds codes to those in ``run.json``: an assumption stays, also if a later session can do without."""
-    record = read_run_json(root)
-    entry = describe_own_network([*(own_network_assumptions(record) or ()), *codes])
-    if record.get(_FIELD) != entry[_FIELD]:
-        write_run_json(root, record | entry)
 
 
 @dataclass(frozen=True, eq=False)

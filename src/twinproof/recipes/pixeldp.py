@@ -21,13 +21,7 @@ LINF: Mapping[str, Any] = {"place": "first-layer", "norm": "linf", "epsilon_r": 
 
 
 def noisy_recipe(
-    name: str,
-    *,
-    summary: str,
-    paper: str,
-    private: bool,
-    robustness: str,
-    noise_layer: Mapping[str, Any],
+    name: str, *, summary: str, paper: str, private: bool, robustness: str, noise_layer: Mapping[str, Any]
 ) -> Recipe:
     """A recipe with a noise layer of these settings."""
     return Recipe(

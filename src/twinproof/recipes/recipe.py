@@ -11,17 +11,19 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
-from torch import nn
+from torch import nn, optim
 
 from twinproof.errors import ConfigError
-from twinproof.extensions import permitted
+from twinproof.extensions import PUBLISHED as PUBLISHED
+from twinproof.extensions import Group, find, names, permitted, where_to_get
 from twinproof.guarantee import Status
+from twinproof.keys import Key
 from twinproof.layers.networks import default_network
 from twinproof.layers.noise_placement import RedistributionKind
-from twinproof.recipes.variant import Variant, find_variant
 from twinproof.training.copies import Movement
 from twinproof.training.passes import Augmentation
 from twinproof.training.per_example.paths import RecordLoss
+from twinproof.training.sources import GradientSource, PlainGradients
 from twinproof.training.stobatch import ReconstructingView
 
 FIELD = "regulariser"
@@ -95,35 +97,128 @@ class Shares(StrEnum):
 
 
 class CopySettings(Protocol):
-    """The settings that decide how copies of a record are made."""
+    """The settings that decide how copies of a record are made: ``copies`` noisy ones of deviation ``sigma`` (or, in a network
+    with a noise layer, of that layer's), beside the record itself unless ``originals`` is false.
+    """
 
     @property
-    def copies(self) -> int:
-        """Noisy copies beside the original."""
+    def copies(self) -> int: ...
 
     @property
-    def sigma(self) -> float:
-        """Noise of the copies, or of the noise layer."""
+    def sigma(self) -> float: ...
 
     @property
-    def originals(self) -> bool:
-        """Whether the network sees the record itself beside its noisy copies."""
+    def originals(self) -> bool: ...
 
 
 class RecordSettings(CopySettings, Protocol):
-    """The settings that decide what is done with the copies of one record."""
+    """The settings that decide what is done with the copies of one record; 1 / ``sample_rate`` steps make an epoch."""
 
     @property
-    def regulariser(self) -> RegulariserConfig | None:
-        """Weights of the recipe's own terms."""
+    def regulariser(self) -> RegulariserConfig | None: ...
 
     @property
-    def sample_rate(self) -> float:
-        """Share of the records in one step: its inverse is the number of steps in an epoch."""
+    def sample_rate(self) -> float: ...
 
     @property
-    def variant(self) -> str:
-        """``sound``, or a variant's name."""
+    def variant(self) -> str: ...
+
+
+SOUND = "sound"
+
+
+class Holds(Protocol):
+    """What is done to a network before the first step and after each one."""
+
+    def apply(self, network: nn.Module) -> None:
+        """Changes the network in place."""
+
+
+@dataclass(frozen=True)
+class OwnSteps:
+    """Steps of a variant's own: ``source`` makes their gradients from plain ones, ``check`` refuses a network that has none."""
+
+    source: Callable[[Any, PlainGradients, nn.Module, Key], GradientSource]
+    check: Callable[[nn.Module], object]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What a variant changes of its recipe.
+
+    ``status`` is what it claims about privacy, and ``refutation`` why that is false. ``defaults`` are put over the recipe's.
+    ``section`` is a settings section of its own, by name. ``deviations`` replaces the noise of a mechanism
+    at sensitivity 1, by (epsilon, delta). ``unpaid_shares``: a noise layer's shares are taken from the training records as they
+    are.
+
+    ``steps`` are the variant's own, where no plan can count them. Such a variant promises no privacy: its ledger spends nothing
+    and no epsilon is printed.
+
+    ``network`` adds modules to the bare network, when it is made and when it is opened; ``prepare`` fills them in before the
+    first step; ``constraint`` holds them afterwards.
+    """
+
+    recipe: str
+    name: str
+    status: Status
+    refutation: str = ""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    section: tuple[str, type[BaseModel]] | None = None
+    deviations: Mapping[str, Callable[[float, float], float]] = field(default_factory=dict)
+    unpaid_shares: bool = False
+    loss: RecordLoss | None = None
+    steps: OwnSteps | None = None
+    optimizer: Callable[[nn.Module, float], optim.Optimizer] | None = None
+    default_network: Callable[[tuple[int, ...]], str] | None = None
+    network: Callable[[nn.Module, tuple[int, ...]], nn.Module] | None = None
+    prepare: Callable[[nn.Module, Any], None] | None = None
+    constraint: Callable[[], Holds] | None = None
+
+
+def variants_of(recipe: str) -> list[str]:
+    """The names of the recipe's variants that are installed; nothing is loaded."""
+    known = (name.rpartition(".") for name in names(Group.VARIANTS))
+    return [SOUND, *(name for of, _, name in known if of == recipe)]
+
+
+def find_variant(recipe: str, name: str) -> Variant:
+    """The variant of that name; ``sound`` changes nothing, and its ``status`` is not asked: that is the recipe's."""
+    if name == SOUND:
+        return Variant(recipe, SOUND, Status.PROVEN)
+    found: Variant | None = find(Group.VARIANTS, f"{recipe}.{name}", Variant)
+    if found is None:
+        others = [of for of, _, other in (known.rpartition(".") for known in names(Group.VARIANTS)) if other == name]
+        raise ConfigError(
+            f"this recipe has no {name} variant" if others else f"there is no {name} variant",
+            where="variant",
+            got=f"{name!r}, with {recipe}",
+            wanted=" or ".join(others) if others else " or ".join(variants_of(recipe)),
+            fix=where_to_get(name) or "leave variant out",
+        )
+    return found
+
+
+def variants_with_section(section: str | None = None) -> list[Variant]:
+    """Every installed variant that has a settings section, of this name where one is given."""
+    every = (find(Group.VARIANTS, name, Variant) for name in names(Group.VARIANTS))
+    with_one = [found for found in every if found is not None and found.section is not None]
+    return [found for found in with_one if section is None or (found.section or ("",))[0] == section]
+
+
+@dataclass(frozen=True)
+class NoisyCopies:
+    """The noisy copies that a recipe can do with: at least so many, and whether it compares them with the record itself."""
+
+    fewest: int
+    need_originals: bool = False
+
+
+@dataclass(frozen=True)
+class Start:
+    """The network where none is asked for, by the input's shape, and whether it has learned weights where there are some."""
+
+    network: Callable[[tuple[int, ...]], str] = default_network
+    from_prior: bool = False
 
 
 @dataclass(frozen=True)
@@ -132,10 +227,8 @@ class Recipe:
 
     ``loss_of`` makes the loss where it depends on settings; ``loss`` is then its part without them. ``ascent`` says how
     copies are moved against the network first, ``view`` through what the network is seen while it is trained, where its loss
-    counts more than logits. ``fewest_copies`` is the least number of noisy copies that the recipe can do
-    with, None where it makes none; ``needs_originals`` that it compares them with the record itself. ``network`` names the one
-    that is used where none is asked for, by the input's shape; ``starts_from_prior`` that it starts from learned weights where
-    there are some for it. ``shares`` says what a noise layer's shares follow where records decide them.
+    counts more than logits. ``noisy`` says which noisy copies it needs, None where it makes none, and ``start`` the network
+    it trains. ``shares`` says what a noise layer's shares follow where records decide them.
 
     Guarantees
         Everything that a recipe fills in sees one record at a time: a loss gets the outputs of its copies and its label, an
@@ -154,27 +247,22 @@ class Recipe:
     loss_of: Callable[[RecordSettings], RecordLoss] | None = None
     ascent: Callable[[RecordSettings], Movement] | None = None
     view: Callable[[nn.Module], ReconstructingView] | None = None
-    fewest_copies: int | None = None
-    needs_originals: bool = False
-    network: Callable[[tuple[int, ...]], str] = default_network
-    starts_from_prior: bool = False
+    noisy: NoisyCopies | None = None
+    start: Start = Start()
     shares: Shares = Shares.GRADIENT
 
-    def variant(self, name: str) -> Variant | None:
-        """What the variant of that name changes; None for ``sound``."""
+    def variant(self, name: str) -> Variant:
+        """What the variant of that name changes."""
         return find_variant(self.name, name)
 
     def record_loss(self, settings: RecordSettings) -> RecordLoss:
         """The loss of one record under these settings."""
-        variant = self.variant(settings.variant)
-        if variant is not None and variant.loss is not None:
-            return variant.loss
-        return self.loss if self.loss_of is None else self.loss_of(settings)
+        other = self.variant(settings.variant).loss
+        return other or (self.loss if self.loss_of is None else self.loss_of(settings))
 
     def network_for(self, variant: str, shape: tuple[int, ...]) -> str:
         """The network of a run that asks for none."""
-        other = self.variant(variant)
-        return (self.network if other is None or other.default_network is None else other.default_network)(shape)
+        return (self.variant(variant).default_network or self.start.network)(shape)
 
     @property
     def regulariser(self) -> Mapping[str, Any] | None:
@@ -184,14 +272,13 @@ class Recipe:
 
     def counted(self, variant: str) -> bool:
         """Whether a plan counts the steps of this variant: a private recipe's, unless the variant makes its own gradients."""
-        other = self.variant(variant)
-        return self.private and (other is None or other.source is None)
+        return self.private and self.variant(variant).steps is None
 
     def variant_status(self, name: str) -> Status:
         """What the variant of that name says about privacy, with the settings it comes with."""
-        variant = self.variant(name)
-        if variant is None or not self.private:
+        if name == SOUND or not self.private:
             return self.privacy_status if self.private else Status.NONE
+        variant = self.variant(name)
         shares = {**self.defaults.get("noise_layer", {}), **variant.defaults.get("noise_layer", {})}.get("redistribution")
         unpaid = variant.unpaid_shares and shares == RedistributionKind.TRAINING
         return Status.REFUTED if unpaid or variant.refutation else permitted(variant.status)

@@ -21,7 +21,7 @@ from twinproof.data.load import SOURCES, load
 from twinproof.data.record import DataConfig, Dataset, Split
 from twinproof.errors import DataError, ModelError, RunError
 from twinproof.keys import Key
-from twinproof.layers.cross_example import evaluation_mode
+from twinproof.layers.module_state import evaluation_mode
 from twinproof.layers.noise import FixedSpread
 from twinproof.layers.noise_placement import NoiseSplit, RedistributionKind, split_at_noise, split_at_two_noises
 from twinproof.layers.relevance import layers_with_rules, relevance
@@ -76,14 +76,10 @@ def public_records(config: ResolvedConfig, dataset: Dataset, data_root: Path | N
 
 
 def refuse_network(config: ResolvedConfig, network: nn.Module) -> None:
-    """Refuses a network for which shares, or the steps of the published variant, cannot be computed."""
-    recipe = config.spec
-    split = split_at_noise(network) if recipe.shares is Shares.RELEVANCE else None
+    """Refuses a network for which shares cannot be computed."""
+    split = split_at_noise(network) if config.spec.shares is Shares.RELEVANCE else None
     if split is not None and isinstance(split.noise.spread, FixedSpread):
         layers_with_rules(split.after)
-    variant = recipe.variant(config.variant)
-    if variant is not None and variant.check is not None:
-        variant.check(network)
 
 
 def redistribute(

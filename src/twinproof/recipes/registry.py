@@ -8,8 +8,7 @@ from twinproof.errors import ConfigError
 from twinproof.extensions import Group, Plugin, find, names, permitted, plugin_of
 from twinproof.guarantee import Status
 from twinproof.recipes import adlm, dpcert, dpsgd, pixeldp, stobatch, twinproof
-from twinproof.recipes.recipe import Recipe
-from twinproof.recipes.variant import SOUND
+from twinproof.recipes.recipe import SOUND, Recipe
 
 # One module for each family; every recipe that one defines is found there.
 FAMILIES = (dpsgd, dpcert, twinproof, pixeldp, stobatch, adlm)

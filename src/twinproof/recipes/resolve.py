@@ -40,10 +40,9 @@ def redistribution_plan(config: ResolvedConfig) -> Plan | None:
     privacy is refuted.
     """
     noise = config.noise_layer
-    if noise is None or noise.redistribution is not RedistributionKind.TRAINING or not config.spec.private:
+    if noise is None or noise.redistribution is not RedistributionKind.TRAINING:
         return None
-    variant = config.spec.variant(config.variant)
-    if variant is not None and variant.unpaid_shares:
+    if not config.spec.private or config.spec.variant(config.variant).unpaid_shares:
         return None
     return Plan(
         sample_rate=1.0,
@@ -79,8 +78,7 @@ def resolve(config: TrainConfig, dataset: Dataset) -> ResolvedConfig:
     model = config.model or recipe.network_for(config.variant, dataset.shape)
     noise_layer, sigma = None, config.sigma or DEFAULT_SIGMA
     if config.noise_layer is not None:
-        variant = recipe.variant(config.variant)
-        noise_layer, sigma = settled_noise(config.noise_layer, dataset.shape, None if variant is None else variant.deviations)
+        noise_layer, sigma = settled_noise(config.noise_layer, dataset.shape, recipe.variant(config.variant).deviations)
     settled = {
         "noise_layer": noise_layer,
         "sigma": sigma,
@@ -159,7 +157,7 @@ def _prior(config: TrainConfig, model: str, shape: tuple[int, ...]) -> Prior:
             wanted=f"{PRIOR_NETWORK} of width {PRIOR_WIDTH}, for images of one channel",
             fix=f"leave prior out, or use model={PRIOR_NETWORK} and width={PRIOR_WIDTH}",
         )
-    return config.prior or (Prior.FIGURES if available and config.spec.starts_from_prior else Prior.NONE)
+    return config.prior or (Prior.FIGURES if available and config.spec.start.from_prior else Prior.NONE)
 
 
 def _check_delta(delta: float, records: int) -> None:

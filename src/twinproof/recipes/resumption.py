@@ -24,8 +24,7 @@ from twinproof.errors import ConfigError, RunError
 from twinproof.keys import KEY_BYTES, Key
 from twinproof.layers.networks import Prior, prior_sha256
 from twinproof.privacy.ledger import Ledger
-from twinproof.recipes.config import ResolvedConfig, TrainConfig
-from twinproof.recipes.run_data import public_config
+from twinproof.recipes.config import ResolvedConfig, TrainConfig, public_config
 from twinproof.runs import private_files
 from twinproof.runs.layout import STARTED, RunLayout, read_run_json
 from twinproof.runs.private_files import WRITTEN_FIRST

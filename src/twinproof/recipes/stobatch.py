@@ -14,7 +14,7 @@ from torch import Tensor
 
 from twinproof.guarantee import Status
 from twinproof.layers.noise_placement import BOTH_PLACES
-from twinproof.recipes.recipe import Recipe, RecordSettings, RegulariserConfig, reading
+from twinproof.recipes.recipe import Recipe, RecordSettings, RegulariserConfig, Start, reading
 from twinproof.training.passes import Repeats
 from twinproof.training.per_example.paths import RecordLoss
 from twinproof.training.stobatch import ATTACKS, Ensemble, ReconstructingView, balanced_cross_entropy
@@ -74,5 +74,5 @@ STOBATCH = Recipe(
     loss_of=stobatch_loss,
     ascent=lambda settings: ensemble_of(settings.regulariser),
     view=ReconstructingView,
-    network=stobatch_network,
+    start=Start(stobatch_network),
 )

@@ -23,11 +23,18 @@ from twinproof.files import make_folder
 from twinproof.keys import Key
 from twinproof.privacy.ledger import Ledger
 from twinproof.progress import Progress, Silent
-from twinproof.recipes.config import ResolvedConfig, TrainConfig, parse_train_config
-from twinproof.recipes.finish import Reporter, finish_run
-from twinproof.recipes.gradients import ChosenPath, gradient_source, optimizer_of
-from twinproof.recipes.network import Own, constraint_of, initial_network, run_network
-from twinproof.recipes.own_network import OwnTraining, OwnTrial, describe_own_network, try_network
+from twinproof.recipes.config import ResolvedConfig, TrainConfig, located, parse_train_config, public_config, restore_config
+from twinproof.recipes.finish import Reporter, describe_own_network, finish_run
+from twinproof.recipes.network import (
+    ChosenPath,
+    Own,
+    constraint_of,
+    gradient_source,
+    initial_network,
+    optimizer_of,
+    run_network,
+)
+from twinproof.recipes.own_network import OwnTraining, OwnTrial, try_network
 from twinproof.recipes.redistribution import PublicRecords, public_records, redistribute, refuse_network
 from twinproof.recipes.registry import recipe_plugins
 from twinproof.recipes.resolve import (
@@ -53,7 +60,6 @@ from twinproof.recipes.resumption import (
     refuse_other_settings,
     refuse_started,
 )
-from twinproof.recipes.run_data import located, public_config, restore_config
 from twinproof.runs import private_files
 from twinproof.runs.layout import (
     COMPLETE,
@@ -148,7 +154,8 @@ class Session:
         # The few hundred small kernels that it starts on a GPU are recorded once.
         hold = None if constraint is None else Captured(lambda: constraint.apply(model), device)
         if first == 0:
-            redistribute(config, model, self.dataset, self.public, self.key, ledger)
+            if config.noise_layer is not None or self.own.network is not None:  # which may have noise in a place of its own
+                redistribute(config, model, self.dataset, self.public, self.key, ledger)
             if hold is not None:
                 hold()
         if counted:
@@ -318,9 +325,12 @@ def _prepared(
     check_test_part(dataset)
     resolved = resolve(config, dataset)
     refuse_more_records(resolved, dataset)
-    public_records(resolved, dataset, data_root)
     network = run_network(resolved, own, dataset)
-    refuse_network(resolved, network)
+    if resolved.noise_layer is not None:
+        public_records(resolved, dataset, data_root)
+        refuse_network(resolved, network)
+    if (steps := resolved.spec.variant(resolved.variant).steps) is not None:
+        steps.check(network)
     if (constraint := constraint_of(resolved, dataset.shape)) is not None:
         constraint.apply(network)  # what it cannot hold is refused now
     tried, sections = None, {}
@@ -351,7 +361,7 @@ def _session(root: Path, state: RunState, own: Own, data_root: Path | None, rank
         ledger=ledger,
         digest=digest,
         own=own,
-        public=public_records(config, dataset, data_root),
+        public=None if config.noise_layer is None else public_records(config, dataset, data_root),
         ranks=ranks,
         passes=state.passes,
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from twinproof.layers.networks import PRIOR_NETWORK, PRIOR_WIDTH, default_network, has_prior
 from twinproof.recipes.dpcert import consistent_loss, private_smoothing
+from twinproof.recipes.recipe import NoisyCopies, Start
 
 _SMALLEST_SIDE = 20
 
@@ -33,7 +34,6 @@ TWINPROOF = private_smoothing(
         "regulariser": {"weight": 0.0, "eta": 0.0},
     },
     loss_of=consistent_loss,
-    fewest_copies=1,
-    network=_network,
-    starts_from_prior=True,
+    noisy=NoisyCopies(1),
+    start=Start(_network, from_prior=True),
 )

@@ -138,7 +138,6 @@ class AttackFacts:
 
     @property
     def refutes(self) -> bool:
-        """Whether certificates are contradicted more often than chance explains."""
         return bool(self.crossed)
 
     @property
@@ -202,12 +201,10 @@ class AuditFacts:
 
     @property
     def refutes(self) -> bool:
-        """Whether more certificates of the run failed than chance explains."""
         return self.certification is not None and self.audit.verdict is not None and self.audit.verdict.refuted
 
     @property
     def flipped(self) -> list[AttackedCertificate]:
-        """Certificates with another answer inside their radius."""
         return [one for one in self.audit.attacked if one.verdict == FLIPPED]
 
     @property
@@ -310,7 +307,6 @@ def with_inputs(
 
 
 def _clean_lines(lines: Sequence[AttackLine]) -> dict[int, AttackLine]:
-    """The lines without attack, by the number of the input."""
     return {line.index: line for line in lines if line.entry == CLEAN.name}
 
 
@@ -338,7 +334,6 @@ def _counted(settings: AttackSettings, lines: Sequence[AttackLine], line: Certif
 
 
 def _outside(settings: AttackSettings, size: float, attacked: NDArray[Any], original: NDArray[Any]) -> bool:
-    """Whether the attacked input lies outside the ball of its size."""
     moves: list[int] = np.abs(attacked.astype(np.int64) - original.astype(np.int64)).ravel().tolist()
     norm = settings.plan.norm
     spent = max(moves, default=0) if norm == "linf" else sum(move * move for move in moves) if norm == "l2" else sum(moves)

@@ -99,12 +99,10 @@ def badge(status: Status, undone: Undone | None = None, *, weak: bool = False) -
 
 
 def privacy_badge(privacy: Privacy) -> Badge:
-    """The badge of the privacy half."""
     return badge(privacy.guarantee.status, privacy.undone, weak=privacy.weak)
 
 
 def robustness_badge(certification: Certification) -> Badge:
-    """The badge of the robustness half."""
     return badge(certification.guarantee.status, certification.undone)
 
 

@@ -39,7 +39,6 @@ class Member:
 
     @property
     def label(self) -> str:
-        """Its name, and that its radii are only claims."""
         return self.name + (self.certification.words.suffix if self.certification.certificates else "")
 
     def at(self, radii: Sequence[float]) -> list[Interval | None]:
@@ -57,7 +56,6 @@ class NormGroup:
 
     @property
     def certified(self) -> list[Member]:
-        """Those with certificates."""
         return [member for member in self.members if member.certification.certificates]
 
     @property
@@ -73,14 +71,12 @@ class NormGroup:
 
     @property
     def accuracy(self) -> str:
-        """The heading for their shares of inputs."""
         if len(self.kinds) == 1:
             return self.kinds[0].accuracy
         return "Certified and claimed accuracy" if RadiusWords(self.norm) in self.kinds else "Claimed accuracy"
 
     @property
     def radii(self) -> list[float]:
-        """Round radii for a table."""
         return table_radii(max(member.certification.decided_end for member in self.certified))
 
     @property
@@ -95,7 +91,6 @@ class NormGroup:
 
 
 def comparison_page(runs: Sequence[RunFacts]) -> str:
-    """The comparison as a complete HTML document."""
     names = distinct_names(runs)
     members = [_member(name, run, one) for name, run in zip(names, runs, strict=True) for one in run.certifications]
     return render("comparison.html.j2", names=names, members=members, groups=norm_groups(members))

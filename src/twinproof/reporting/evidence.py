@@ -11,8 +11,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from twinproof.certification import record
-from twinproof.certification.record import CertificateSettings
+from twinproof.certification import method
+from twinproof.certification.method import CertificateSettings
 from twinproof.errors import DataError
 from twinproof.evaluation.accuracy import Interval
 from twinproof.evaluation.certified import CertifiedSummary, answered_correctly, certified_curve, default_radii, summarize
@@ -78,17 +78,14 @@ class Certification:
 
     @property
     def words(self) -> RadiusWords:
-        """What its radii may be called."""
         return RadiusWords.of(self.settings.method.norm if self.settings else "l2", self.guarantee.status, self.undone)
 
     @property
     def promised(self) -> bool:
-        """Whether its radii are shown as a promise."""
         return promised(self.guarantee, self.undone)
 
     @property
     def target(self) -> float | None:
-        """The radius at which drawing stopped."""
         return self.settings.sampling.target_radius if self.settings else None
 
     @property
@@ -114,7 +111,6 @@ class Certification:
         return certified_curve(self.certificates, radii)
 
     def table(self) -> list[tuple[float, Interval]]:
-        """Certified accuracy at a few round radii."""
         return certified_curve(self.certificates, table_radii(self.decided_end))
 
     def radius_counts(self) -> RadiusCounts:
@@ -131,7 +127,6 @@ class Certification:
 
 
 def section(record: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """The mapping at ``key``, empty where there is none (a null, an older file)."""
     value = record.get(key)
     return value if isinstance(value, Mapping) else {}
 
@@ -139,7 +134,7 @@ def section(record: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 def certifications(root: Path, run: Mapping[str, Any]) -> Iterator[Certification]:
     """All certifications of the run; at least one, without settings where there are none, for what ``run.json`` promises."""
     promises = section(section(run, "guarantees"), "robustness")
-    found = record.certifications(root)
+    found = method.certifications(root)
     if run.get("format") != FORMAT:  # formats 1 and 2 have one promise, before certification too
         promises = dict.fromkeys(found or (_UNCERTIFIED,), promises)
     for name in {**found, **promises} or (_UNCERTIFIED,):

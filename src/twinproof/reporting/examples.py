@@ -75,7 +75,6 @@ def attacked_misfit(attacks: AttackFacts, dataset: Dataset) -> str:
 
 
 def drawable(dataset: Dataset) -> bool:
-    """Whether its inputs are pictures that a page can show."""
     return dataset.kind is InputKind.IMAGE and len(dataset.shape) == 3
 
 
@@ -122,7 +121,6 @@ def attacked_features(example: AttackedExample, dataset: Dataset) -> list[str]:
 
 
 def _moves(example: AttackedExample, dataset: Dataset) -> NDArray[np.int64]:
-    """What the attack added to each coordinate, in levels."""
     if example.stored is None:
         raise ValueError("an input that is not there cannot be shown")
     original = dataset.test.inputs[example.line.index].astype(np.int64)

@@ -46,7 +46,6 @@ class Privacy:
 
     @property
     def promised(self) -> bool:
-        """Whether privacy is shown as a promise."""
         return promised(self.guarantee, self.undone)
 
     @property
@@ -56,12 +55,10 @@ class Privacy:
 
     @property
     def delta(self) -> float | None:
-        """The delta that belongs to epsilon."""
         return number(self.numbers.get("delta"))
 
     @property
     def weak(self) -> bool:
-        """Whether epsilon is so large that the promise is not shown as a proof."""
         return self.epsilon is not None and self.epsilon >= EMPTY_EPSILON
 
 
@@ -91,12 +88,10 @@ class RunFacts:
 
     @property
     def own_noise(self) -> bool:
-        """Whether its network has a noise layer."""
         return section(self.run, "config").get("noise_layer") is not None
 
     @property
     def clean(self) -> Interval | None:
-        """Accuracy of the network itself, without smoothing."""
         accuracy = section(self.run, "accuracy")
         value, low, high, confidence = (number(accuracy.get(key)) for key in ("value", "low", "high", "confidence"))
         if value is None or low is None or high is None or confidence is None:
@@ -105,7 +100,6 @@ class RunFacts:
 
     @property
     def data(self) -> Mapping[str, Any]:
-        """The public description of the data set."""
         return section(self.run, "data")
 
     def certification(self, name: str | None) -> Certification:

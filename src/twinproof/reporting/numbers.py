@@ -3,7 +3,7 @@
 Guarantees
     A radius or an accuracy is never shown larger, and an epsilon, a delta or an alpha never smaller, than it was stored. Files
     hold decimals of six places, which binary floats only approximate: 0.3 read from a file is a float a little below 0.3. A
-    float within 1e-9 of a shorter decimal is therefore that decimal; every other one is rounded by :mod:`twinproof.rounding`.
+    float within 1e-9 of a shorter decimal is therefore that decimal; every other one is rounded by :mod:`twinproof.guarantee`.
     As two decimals of six places differ by 1e-6 or not at all, this never moves a stored number.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from decimal import ROUND_CEILING, Context, Decimal
 
 from twinproof.evaluation.accuracy import Interval
-from twinproof.rounding import RADIUS_DIGITS, format_down, format_up
+from twinproof.guarantee import RADIUS_DIGITS, format_down, format_up
 
 NOTHING = "–"
 _SAME_DECIMAL = 1e-9
@@ -32,12 +32,10 @@ def up(value: float | None, digits: int = 3) -> str:
 
 
 def file_down(value: float) -> float:
-    """A radius for a file: six places, rounded down."""
     return float(down(value, RADIUS_DIGITS))
 
 
 def file_up(value: float) -> float:
-    """An epsilon for a file: six places, rounded up."""
     return float(up(value, RADIUS_DIGITS))
 
 
@@ -52,12 +50,10 @@ def percent_up(share: float, digits: int = 1) -> str:
 
 
 def percent_range(interval: Interval) -> str:
-    """The ends of an interval of shares, rounded outwards."""
     return f"{down(100 * interval.low, 1)} – {percent_up(interval.high)}"
 
 
 def radius_range(interval: Interval) -> str:
-    """The ends of an interval of radii, rounded outwards."""
     return f"{down(interval.low)} – {up(interval.high)}"
 
 
@@ -82,7 +78,6 @@ def setting(value: object) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time span in seconds, minutes or hours."""
     if seconds < 120:
         return f"{seconds:.1f} s"
     return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -12,9 +12,9 @@ import jinja2
 from twinproof.data.record import Dataset
 from twinproof.evaluation.certified import radius_name
 from twinproof.evaluation.protocols import size_name
+from twinproof.guarantee import format_up
 from twinproof.reporting import canvas, card, examples, numbers, plots, words
 from twinproof.reporting.facts import Progress, RunFacts
-from twinproof.rounding import format_up
 from twinproof.runs.records import ABSTAIN
 
 # A browser that obeys this loads nothing from anywhere and runs nothing.
@@ -49,7 +49,6 @@ def progress_shown(facts: RunFacts) -> list[Progress]:
 
 
 def render(template: str, **values: object) -> str:
-    """A template with its values."""
     return _environment().get_template(template).render(policy=_POLICY, **values)
 
 

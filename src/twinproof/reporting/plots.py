@@ -54,12 +54,10 @@ class Mark:
 
     @property
     def face(self) -> str:
-        """The colour inside the marker."""
         return self.colour if self.filled else SHEET
 
     @property
     def legend_dashes(self) -> list[float]:
-        """Dashes in the units of the legend."""
         return [1.5 * length for length in self.dashes]
 
 
@@ -76,7 +74,6 @@ class AttackCurve:
 
 
 def claim_colour(words: RadiusWords) -> str:
-    """The colour of radii: never the good one where they are no promise."""
     return BAD if words.claim else GOOD
 
 

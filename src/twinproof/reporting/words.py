@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from twinproof.certification.record import CertificateSettings
+from twinproof.certification.method import CertificateSettings
 from twinproof.guarantee import Status
 
 _LAWS = {"gaussian": "Gaussian", "laplace": "Laplace"}
@@ -50,14 +50,12 @@ class RadiusWords:
 
     @classmethod
     def of(cls, norm: str, status: Status, undone: Undone | None = None) -> RadiusWords:
-        """The words for radii whose promise has this status."""
         doubt = None if status is Status.REFUTED else undone
         verdict = str(doubt) if doubt else _CLAIMS.get(status, "")
         return cls(norm, f"claimed, {verdict}" if verdict else "")
 
     @property
     def suffix(self) -> str:
-        """What follows a heading or a name: nothing, or the claim in brackets."""
         return f" ({self.claim})" if self.claim else ""
 
     @property
@@ -67,7 +65,6 @@ class RadiusWords:
 
     @property
     def axis(self) -> str:
-        """The label of an axis of radii: ``certified l2 radius``, ``claimed l2 radius, refuted``."""
         return f"{self.certified} {self.norm} radius{self.claim.removeprefix('claimed')}"
 
     @property
@@ -84,12 +81,10 @@ class RadiusWords:
 
 
 def noise_text(settings: CertificateSettings) -> str:
-    """Law and place of the noise: ``Gaussian, after the first layer``."""
     return f"{_LAWS.get(settings.noise.law, settings.noise.law)}, {_PLACES.get(settings.noise.place, settings.noise.place)}"
 
 
 def voting_text(settings: CertificateSettings | None) -> str:
-    """How the smoothed classifier finds its answer."""
     scores = settings is not None and settings.method.statistic == "scores"
     return "averages its scores over noisy copies" if scores else "votes over noisy copies"
 

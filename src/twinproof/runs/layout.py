@@ -57,46 +57,28 @@ FORMATS = (1, 2, 3)
 """The formats that are read."""
 
 
+class _At:
+    """The path of a file below the run's directory."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, layout: RunLayout, _: object = None) -> Path:
+        return layout.root / self._name
+
+
 @dataclass(frozen=True)
 class RunLayout:
     """The paths of one run; nothing is created or read by making this record."""
 
     root: Path
 
-    @property
-    def run_json(self) -> Path:
-        """What was run and what is promised."""
-        return self.root / "run.json"
-
-    @property
-    def model(self) -> Path:
-        """The weights."""
-        return self.root / "model.safetensors"
-
-    @property
-    def ledger(self) -> Path:
-        """Privacy-spending events."""
-        return self.root / "ledger.jsonl"
-
-    @property
-    def metrics(self) -> Path:
-        """Progress on the test set."""
-        return self.root / "metrics.jsonl"
-
-    @property
-    def report_html(self) -> Path:
-        """The report for people."""
-        return self.root / "report.html"
-
-    @property
-    def report_json(self) -> Path:
-        """The report for machines."""
-        return self.root / "report.json"
-
-    @property
-    def private(self) -> Path:
-        """What depends on the training records and never leaves."""
-        return self.root / "private"
+    run_json = _At("run.json")  # what was run and what is promised
+    model = _At("model.safetensors")
+    ledger = _At("ledger.jsonl")  # privacy-spending events
+    metrics = _At("metrics.jsonl")  # progress on the test set
+    report_html, report_json = _At("report.html"), _At("report.json")
+    private = _At("private")  # what depends on the training records and never leaves
 
 
 def read_run_json(root: Path, needs: Needs | None = None) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from twinproof.errors import ConfigError
+from twinproof.guarantee import format_down
 from twinproof.keys import Key
-from twinproof.rounding import format_down
 from twinproof.runs.layout import FORMAT, refuse_unknown_format, software_versions, utc_now
 from twinproof.runs.reading import CLOSED, NUMBER, WHOLE, Count, Digest, JsonObject, Length, Share, read_json, read_table
 from twinproof.runs.reading import Key as KeyText

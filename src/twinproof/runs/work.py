@@ -109,10 +109,7 @@ class Place:
         return {name: entry for name, entry in files.items() if name.startswith(prefix)}
 
     def rebind(
-        self,
-        files: Mapping[str, bytes],
-        promises: Mapping[str, Guarantee | None],
-        plugins: Iterable[Plugin | None] = (),
+        self, files: Mapping[str, bytes], promises: Mapping[str, Guarantee | None], plugins: Iterable[Plugin | None] = ()
     ) -> None:
         """Replaces in one step what ``run.json`` says of this work; a promise that is None is taken back."""
         record, old = read_run_json(self.root, GUARANTEES), self.bound()

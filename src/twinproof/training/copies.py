@@ -19,7 +19,7 @@ from torch.func import grad, vmap
 from twinproof.compute.devices import repeatable_convolutions
 from twinproof.errors import ConfigError
 from twinproof.keys import Key
-from twinproof.layers.cross_example import evaluation_mode
+from twinproof.layers.module_state import evaluation_mode
 from twinproof.training.passes import layers_draw
 from twinproof.training.per_example.paths import OuterPath, PerExamplePath, RecordGradients, naming_the_operation
 
@@ -38,7 +38,6 @@ class MovedCopies(OuterPath):
         """The copies at which gradients are taken, from those that the augmentation made: (m, copies, *shape)."""
 
     def gradients(self, inputs: Tensor, labels: Tensor) -> RecordGradients:
-        """See :class:`PerExamplePath`."""
         return self.inner.gradients(self.moved(inputs, labels), labels)
 
 
@@ -76,7 +75,6 @@ class Ascent:
         return self.radius * min(1.0, (epoch + 1) / self.warm_up_epochs)
 
     def on(self, model: nn.Module, inner: PerExamplePath, *, originals: bool) -> AdversarialCopies:
-        """See :class:`Movement`."""
         return AdversarialCopies(model, inner, self, originals=originals)
 
 

@@ -29,6 +29,7 @@ from twinproof.errors import ConfigError, ModelError, RunError
 from twinproof.files import write_atomic
 from twinproof.layers.module_state import all_tensors, same_bits
 from twinproof.privacy.ledger import Entry, Ledger
+from twinproof.training.per_example.paths import trainable_parameters
 from twinproof.training.sources import GradientSource
 
 
@@ -40,7 +41,7 @@ class Update:
     """
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, *, scheduled: bool = False) -> None:
-        self._parameters = {name: value for name, value in model.named_parameters() if value.requires_grad}
+        self._parameters = trainable_parameters(model)
         for parameter in self._parameters.values():
             parameter.grad = torch.zeros_like(parameter)
         device = next(iter(self._parameters.values())).device
@@ -103,9 +104,8 @@ class WeightAverage:
                 "the decay is too large or negative", where="averaging", got=decay, wanted="at least 0 and below 1"
             )
         self._decay = decay
-        named = {name: value for name, value in model.named_parameters() if value.requires_grad}
-        self._names = list(named)
-        self._weights: list[Tensor] = list(named.values())
+        named = trainable_parameters(model)
+        self._names, self._weights = list(named), list[Tensor](named.values())
         self._average = [value.detach().clone() for value in self._weights]
 
     @torch.no_grad()
@@ -204,12 +204,7 @@ def _optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> di
 
 
 def load_checkpoint(
-    private: Path,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    *,
-    binding: str,
-    average: WeightAverage | None = None,
+    private: Path, model: nn.Module, optimizer: torch.optim.Optimizer, *, binding: str, average: WeightAverage | None = None
 ) -> int:
     """Restores the last checkpoint and returns its step; 0, and nothing changed, where there is none yet."""
     path = private / CHECKPOINT_FILE
@@ -300,7 +295,6 @@ class SharedLedger(Ledger):
         self._agree()
 
     def append(self, kind: str, body: dict[str, Any]) -> None:
-        """See :class:`Ledger`."""
         if self._ranks.is_first:
             super().append(kind, body)
         else:

@@ -19,8 +19,8 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
+from twinproof.compute.devices import own_generators, seed_default_generators, seed_generator
 from twinproof.compute.ranks import WHOLE, Share
-from twinproof.compute.seeds import own_generators, seed_default_generators, seed_generator
 from twinproof.data.record import Split
 from twinproof.errors import ConfigError
 from twinproof.keys import Key

@@ -17,7 +17,7 @@ from twinproof.compute.ranks import ALONE, Ranks
 from twinproof.privacy.plan import PrivateExecution
 from twinproof.privacy.step_randomness import step_randomness
 from twinproof.training.passes import ONE_BY_ONE, Batching, Pass, PassMode
-from twinproof.training.per_example.paths import PerExamplePath, RecordLoss
+from twinproof.training.per_example.paths import PerExamplePath, RecordLoss, trainable_parameters
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -79,7 +79,6 @@ class HostStepSums(StepSums):
         self._pool: ThreadPoolExecutor | None = None
 
     def of(self, indices: Tensor, step: int) -> ClippedSums:
-        """See :class:`StepSums`."""
         sums = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in self._shapes.items()}
         counts = torch.zeros(2, dtype=torch.int64, device=indices.device)
         for part in self._parts(indices, step):
@@ -125,13 +124,11 @@ class DeviceStepSums(StepSums):
         self._flat = torch.zeros(sum(sizes), dtype=torch.float64, device=device)
         parts = zip(shapes.items(), torch.split(self._flat, sizes), strict=True)
         self._total = ClippedSums(
-            {name: part.view(value.shape) for (name, value), part in parts},
-            torch.zeros(2, dtype=torch.int64, device=device),
+            {name: part.view(value.shape) for (name, value), part in parts}, torch.zeros(2, dtype=torch.int64, device=device)
         )
         self._add = Captured(self._added, device, [self._generator])
 
     def of(self, indices: Tensor, step: int) -> ClippedSums:
-        """See :class:`StepSums`."""
         self._flat.zero_()
         self._total.counts.zero_()
         size, indices = self._batching.physical_batch, self._batching.own(indices)
@@ -299,7 +296,7 @@ class PlainGradients(GradientSource):
     def gradient(self, step: int) -> dict[str, Tensor]:
         """Sum of the drawn records' gradients over the expected batch size."""
         indices = self._randomness.sample(step, announced=step + _AHEAD)
-        parameters = {name: value for name, value in self._model.named_parameters() if value.requires_grad}
+        parameters = trainable_parameters(self._model)
         sums = {name: torch.zeros_like(value) for name, value in parameters.items()}
         for number, batch in enumerate(self._batching.passes(indices)):
             copies = self._batching.copies(batch.inputs, step, number)

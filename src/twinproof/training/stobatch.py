@@ -24,7 +24,7 @@ from torch.nn.functional import cross_entropy
 from twinproof.compute.devices import repeatable_convolutions
 from twinproof.errors import ConfigError, ModelError
 from twinproof.keys import Key
-from twinproof.layers.cross_example import evaluation_mode
+from twinproof.layers.module_state import evaluation_mode
 from twinproof.layers.noise import silenced
 from twinproof.layers.noise_constraint import Adjoint
 from twinproof.layers.noise_placement import split_at_two_noises

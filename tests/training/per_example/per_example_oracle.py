@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +11,18 @@ from torch.nn import functional
 from twinproof.training.per_example import PerExamplePath, RecordGradients
 
 CLASSES = 3
+
+
+class Forward(nn.Module):
+    """A linear layer in a forward pass given by a function."""
+
+    def __init__(self, function: Callable[[nn.Linear, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.lin = nn.Linear(4, CLASSES)
+        self.function = function
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return self.function(self.lin, rows)
 
 
 def mean_loss(logits: Tensor, label: Tensor) -> Tensor:

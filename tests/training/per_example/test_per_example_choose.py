@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 import torch
-from per_example_oracle import CLASSES, mean_loss, one_at_a_time, records, worst_error
+from per_example_oracle import CLASSES, Forward, mean_loss, one_at_a_time, records, worst_error
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -20,18 +20,6 @@ from twinproof.training.per_example.choose import PathName
 from twinproof.training.per_example.gradients import Instantiated, PerExampleGradient
 from twinproof.training.per_example.layers import linear
 from twinproof.training.per_example.paths import RecordGradients, RecordLoss
-
-
-class Forward(nn.Module):
-    """A linear layer in a forward pass given by a function."""
-
-    def __init__(self, function: Callable[[nn.Linear, Tensor], Tensor]) -> None:
-        super().__init__()
-        self.lin = nn.Linear(4, CLASSES)
-        self.function = function
-
-    def forward(self, rows: Tensor) -> Tensor:
-        return self.function(self.lin, rows)
 
 
 def plain(lin: nn.Linear, rows: Tensor) -> Tensor:

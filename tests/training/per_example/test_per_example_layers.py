@@ -152,12 +152,7 @@ def contiguous_strides(layer: nn.Conv2d, calls: Sequence[Call], number: int) -> 
 
 
 @pytest.mark.parametrize(
-    ("wrong", "name"),
-    [
-        (ignoring_groups, "conv2d groups"),
-        (mean_over_positions, "conv2d"),
-        (contiguous_strides, "conv2d"),
-    ],
+    ("wrong", "name"), [(ignoring_groups, "conv2d groups"), (mean_over_positions, "conv2d"), (contiguous_strides, "conv2d")]
 )
 def test_planted_bug_in_a_handler_is_caught(wrong: registry.Handler, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     case = CASES[name]

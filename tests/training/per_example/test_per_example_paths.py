@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from per_example_oracle import CLASSES, mean_loss, one_at_a_time, records, same_bits_beside, worst_error
+from per_example_oracle import CLASSES, Forward, mean_loss, one_at_a_time, records, same_bits_beside, worst_error
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -261,44 +261,30 @@ def test_a_buffer_that_changes_is_refused(path: str, in_place: bool) -> None:
         PATHS[path](Counting(in_place)).gradients(inputs, labels)
 
 
-class ChangesInput(nn.Module):
+def changed_input(lin: nn.Linear, rows: Tensor) -> Tensor:
     """Writes into a layer's input after the layer read it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lin = nn.Linear(4, 4, bias=False)
-        self.head = nn.Linear(4, CLASSES)
-
-    def forward(self, rows: Tensor) -> Tensor:
-        hidden = rows * 2
-        out = self.lin(hidden)
-        hidden.add_(1)
-        logits: Tensor = self.head(out + hidden)
-        return logits
+    hidden = rows * 2
+    logits: Tensor = lin(hidden)
+    hidden.add_(1)
+    return logits + hidden[:, :CLASSES]
 
 
-def test_an_input_changed_in_place_is_refused_by_the_fast_path() -> None:
-    inputs, labels = records((4,), 3, 2, torch.float32)
-    with pytest.raises(ModelError, match=r"changed in place[\s\S]*lin"):
-        FastPath(ChangesInput(), mean_loss).gradients(inputs, labels)
-
-
-class BatchSecond(nn.Module):
+def batch_second(lin: nn.Linear, rows: Tensor) -> Tensor:
     """Puts the sequence before the batch, as older recurrent code does."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lin = nn.Linear(4, CLASSES)
-
-    def forward(self, rows: Tensor) -> Tensor:
-        logits: Tensor = self.lin(rows.transpose(0, 1)).mean(0)
-        return logits
+    logits: Tensor = lin(rows.transpose(0, 1)).mean(0)
+    return logits
 
 
-def test_a_layer_that_does_not_count_rows_first_is_refused_by_the_fast_path() -> None:
-    inputs, labels = records((5, 4), 3, 2, torch.float32)
-    with pytest.raises(ModelError, match="first axis does not count"):
-        FastPath(BatchSecond(), mean_loss).gradients(inputs, labels)
+@pytest.mark.parametrize(
+    ("function", "shape", "match"),
+    [(changed_input, (4,), r"changed in place[\s\S]*lin"), (batch_second, (5, 4), "first axis does not count")],
+)
+def test_what_the_fast_path_cannot_follow_is_refused(
+    function: Callable[[nn.Linear, Tensor], Tensor], shape: tuple[int, ...], match: str
+) -> None:
+    inputs, labels = records(shape, 3, 2, torch.float32)
+    with pytest.raises(ModelError, match=match):
+        FastPath(Forward(function), mean_loss).gradients(inputs, labels)
 
 
 @pytest.mark.parametrize(
@@ -315,34 +301,21 @@ def test_wrong_output_is_refused(path: str, model: nn.Module, match: str) -> Non
         PATHS[path](model).gradients(inputs, labels)
 
 
+def branching(logits: Tensor, label: Tensor) -> Tensor:
+    return logits.sum() if label.item() == 0 else -logits.sum()
+
+
+@pytest.mark.parametrize(
+    ("loss", "match"),
+    [(lambda logits, label: logits[:, 0] * label, "not a scalar"), (branching, r"in branching: .*label\.item")],
+)
 @pytest.mark.parametrize("path", [FastPath, VmapPath])
-def test_a_loss_that_is_not_a_scalar_is_refused(path: type[FastPath] | type[VmapPath]) -> None:
+def test_a_loss_that_is_no_scalar_or_cannot_be_mapped_is_refused(
+    path: type[FastPath] | type[VmapPath], loss: Callable[[Tensor, Tensor], Tensor], match: str
+) -> None:
     inputs, labels = records((4,), 3, 2, torch.float32)
-    subject = path(nn.Linear(4, CLASSES), lambda logits, label: logits[:, 0] * label)
-    with pytest.raises(ModelError, match="not a scalar"):
-        subject.gradients(inputs, labels)
-
-
-@pytest.mark.parametrize("path", [FastPath, VmapPath])
-def test_a_loss_that_cannot_be_mapped_names_its_line(path: type[FastPath] | type[VmapPath]) -> None:
-    def branching(logits: Tensor, label: Tensor) -> Tensor:
-        return logits.sum() if label.item() == 0 else -logits.sum()
-
-    inputs, labels = records((4,), 3, 2, torch.float32)
-    with pytest.raises(ModelError, match=r"in branching: .*label\.item"):
-        path(nn.Linear(4, CLASSES), branching).gradients(inputs, labels)
-
-
-class Failing(nn.Module):
-    """Fails after its layer was called."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lin = nn.Linear(4, CLASSES)
-
-    def forward(self, rows: Tensor) -> Tensor:
-        self.lin(rows)
-        raise RuntimeError("planted")
+    with pytest.raises(ModelError, match=match):
+        path(nn.Linear(4, CLASSES), loss).gradients(inputs, labels)
 
 
 def hooks_of(model: nn.Module) -> int:
@@ -362,9 +335,15 @@ def test_nothing_is_left_on_the_users_model(path: str) -> None:
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
+def failing(lin: nn.Linear, rows: Tensor) -> Tensor:
+    """Fails after its layer was called."""
+    lin(rows)
+    raise RuntimeError("planted")
+
+
 @both_paths
 def test_hooks_are_gone_after_an_error(path: str) -> None:
-    model = Failing()
+    model = Forward(failing)
     inputs, labels = records((4,), 3, 2, torch.float32)
     with pytest.raises((RuntimeError, ModelError), match="planted"):
         PATHS[path](model).gradients(inputs, labels)

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import betainc
 
 from twinproof_verify.attacks import FLOAT_SLACK, AttackSettings, AttackTable, Entry, entries_of
 from twinproof_verify.certificate_lines import Lines
@@ -75,7 +76,6 @@ def distances(some: NDArray[Any], others: NDArray[Any], norm: str) -> NDArray[np
 
 
 def in_units(measured: NDArray[np.int64], norm: str, levels: int) -> NDArray[np.float64]:
-    """What ``distances`` measured, in input units."""
     plain = measured.astype(np.float64)
     return np.asarray((np.sqrt(plain) if norm == "l2" else plain) / levels)
 
@@ -117,7 +117,6 @@ def _apart_problems(tensors: Tensors, table: AttackTable, settings: AttackSettin
 def _first(
     table: AttackTable, entry: Entry, mask: NDArray[np.bool_], what: str, column: NDArray[np.float64], wanted: str
 ) -> Iterator[Problem]:
-    """One problem for an entry, naming the first input of several."""
     places = np.flatnonzero(mask)
     if len(places):
         got = f"input {places[0]} at a distance of {float(column[places[0]])!r}; {len(places)} inputs in all"
@@ -178,7 +177,6 @@ def reach(norm: str, size: float, certificate_norm: str, dimension: int) -> floa
 def result_problems(
     table: AttackTable, settings: AttackSettings, certificates: CertificateSettings | None, lines: Lines | None
 ) -> Iterator[Problem]:
-    """Every value of ``results`` that the lines and the present certificates do not give."""
     line = certified_line(table, settings, certificates, lines)
     if line is None:
         what = "results cannot be checked without sound certificates"
@@ -288,8 +286,6 @@ def _held(table: AttackTable, here: list[int], line: CertifiedLine, reach: float
 
 def chance_of(flips: int, inputs: int, chance: float, *, independent: bool) -> float:
     """A bound on the probability of so many flips: the binomial tail, or Markov's where certificates may fail together."""
-    from scipy.special import betainc
-
     if flips == 0 or chance >= 1:
         return 1.0
     if not independent:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, Field
 
 from twinproof_verify import models
-from twinproof_verify.bounds import CLOPPER_PEARSON, COMPLEMENT, Counts, Rule, Whole
+from twinproof_verify.bounds import Counts, Rule, Whole
 from twinproof_verify.certificate_lines import (
     ABSTAIN,
     CLASS,
@@ -31,20 +31,13 @@ from twinproof_verify.certificate_lines import (
     wrong,
 )
 from twinproof_verify.certificates import (
-    FLOAT32,
     INPUT,
-    VOTES,
-    Former,
-    Made,
     Method,
     Noise,
-    NoiseRecord,
     NormName,
     Sampling,
     Smoothed,
     bound_problems,
-    keys_of,
-    nested,
     network_problems,
     noise_problems,
     rule_of,
@@ -137,37 +130,7 @@ class AttackSettings(Smoothed):
 
     @property
     def rule(self) -> Rule | None:
-        """How votes at an attacked input become a radius; None for a bound that is not known here."""
         return rule_of(self, self.sampling.n, self.sampling.alpha)
-
-
-_FORMER: Former = {
-    "plan": keys_of(Plan),
-    "method": {"norm": "certificate_norm", "bound": "bound"},
-    "sampling": {name: name for name in ("n0", "n", "alpha")},
-    "noise": {**keys_of(NoiseRecord), "dimension": "noise_dimension"},
-    "network": {name: name for name in ("model_sha256", "form")},
-    "made": keys_of(Made),
-}
-_FORMER["noise"].pop("operator_norm_method")
-
-
-def attacks_nested(record: dict[str, Any], name: str | None, classes: int | None) -> dict[str, Any]:
-    """A record from before format 3 as that has it; what it did not say was always the same.
-
-    ``name`` is that of the certificates beside it. The precision was not written down, and is compared with nothing.
-    """
-    made = nested(record, _FORMER)
-    plain = {"statistic": VOTES, "confidence": CLOPPER_PEARSON, "runner_up": COMPLEMENT}
-    made["method"] |= plain
-    made["sampling"] |= {"target_radius": None, "shared_noise": False}
-    made["noise"]["operator_norm_method"] = "not stated"
-    made["network"] |= {"arithmetic": FLOAT32, "classes": classes or 1}
-    if "certificates" not in made:
-        made["certificates"] = name
-    else:
-        made["certificates (format 3)"] = made.pop("certificates")
-    return made
 
 
 @dataclass(frozen=True)
@@ -181,7 +144,6 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """The name of the tensor."""
         return f"{self.protocol}/{self.target}/{self.attack}/{size_text(self.size)}"
 
 
@@ -189,7 +151,6 @@ CLEAN = Entry("clean", "none", "none", 0.0)
 
 
 def entries_of(settings: AttackSettings) -> tuple[Entry, ...]:
-    """The entries that sound settings ask for, in the order of their lines."""
     plan = settings.plan
     return tuple(
         Entry(protocol, target, attack, size)
@@ -258,7 +219,6 @@ class AttackTable:
 
     @property
     def correct(self) -> NDArray[np.bool_]:
-        """Whether the smoothed classifier names the true class."""
         return np.asarray(self.prediction == self.label)
 
     @property
@@ -327,7 +287,6 @@ def _order_problems(answers: Lines, words: list[bytes], entries: tuple[Entry, ..
 def _input_problems(
     table: AttackTable, aim: Whole, settings: AttackSettings, data: PublicData, originals: Originals | None
 ) -> Iterator[Problem]:
-    """Labels, aims and lengths of lines that belong together."""
     answers, copies = table.answers, len(table.entries) + 1
     labels = table.label[0] if originals is None else originals.labels[: settings.inputs].astype(np.int64)
     true = np.tile(labels, copies)

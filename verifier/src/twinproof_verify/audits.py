@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
+from scipy.special import betainc
 
 from twinproof_verify import models
 from twinproof_verify.attack_results import distances, in_units
@@ -26,12 +27,8 @@ from twinproof_verify.certificates import (
     SCORES,
     VOTES,
     CertificateSettings,
-    Former,
-    Made,
     NormName,
     Work,
-    keys_of,
-    nested,
     network_problems,
 )
 from twinproof_verify.evidence import Originals, RunFolder, sha256, shown
@@ -110,27 +107,7 @@ class AuditFile(Record):
     certificates: CertificateAudit
 
 
-_FORMER: Former = {
-    "budget": keys_of(Budget),
-    "network": {name: name for name in ("model_sha256", "form", "arithmetic")},
-    "made": keys_of(Made),
-}
-
-
-def audit_nested(record: dict[str, Any], name: str, classes: int | None) -> dict[str, Any]:
-    """A record from before format 3 as that has it; ``name`` is that of the certificates beside it."""
-    section = record.get("certificates")
-    if not isinstance(section, dict):
-        return record
-    made = nested(section, _FORMER)
-    if "of" in made:
-        made["of (format 3)"] = made.pop("of")
-    made["network"] |= {"classes": classes or 1}
-    return {**record, "certificates": {**made, "of": name}}
-
-
 def stale_problems(folder: RunFolder, file: str, section: dict[str, Any], of: Evidence) -> Iterator[Problem]:
-    """Whether the audit is of the certificates and the weights that are in the run now."""
     stated = {name: section.get(name) for name in ("certificates_sha256", "settings_sha256")}
     stated["model_sha256"] = block(section, "network").get("model_sha256")
     for (name, said), bound in zip(stated.items(), (of.csv, of.json, MODEL), strict=True):
@@ -154,7 +131,6 @@ class Context:
 
     @property
     def scores(self) -> bool:
-        """Whether the certificates count scores."""
         return self.certificates is not None and self.certificates.method.statistic == SCORES
 
 
@@ -318,8 +294,6 @@ def _expected(audit: CertificateAudit, alpha: float, *, shared: bool) -> dict[st
 
 def probability_of(flips: int, inputs: int, alpha: float, *, shared: bool) -> float:
     """The largest probability with which true certificates of ``inputs`` inputs show at least ``flips`` flips."""
-    from scipy.special import betainc
-
     if flips == 0:
         return 1.0
     if shared:

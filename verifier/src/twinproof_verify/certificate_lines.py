@@ -35,7 +35,6 @@ SUM = rb"(?:0|[1-9][0-9]{0,17}|[1-8][0-9]{18}|9[01][0-9]{17})"
 
 
 def text_of(raw: bytes) -> str:
-    """A line of a file as text that can be shown."""
     return shown(raw[:1000].decode("ascii", "backslashreplace"))
 
 
@@ -50,7 +49,6 @@ class Form:
 
     @property
     def line(self) -> bytes:
-        """The pattern of a whole line."""
         return b",".join(self.cells)
 
 
@@ -162,7 +160,6 @@ class Lines:
     file: str
 
     def only(self, mask: NDArray[np.bool_]) -> Lines:
-        """The lines under ``mask``."""
         columns = {name: column[mask] for name, column in vars(self).items() if name not in ("file", "counts")}
         return replace(self, counts=Counts(**{name: sums[mask] for name, sums in vars(self.counts).items()}), **columns)
 
@@ -261,12 +258,9 @@ def _sum_problems(lines: Lines, rule: Rule) -> Iterator[Problem]:
         pairs.append(("runner_up_squares", counts.other, counts.other_squares))
     for name, total, squares in pairs:
         sums = zip(total.tolist(), squares.tolist(), strict=True)
-        bad = np.array([_impossible(one, square, rule.n, unit) for one, square in sums], dtype=np.bool_)
+        good = [one * one <= rule.n * square and square <= one * unit and (one + square) % 2 == 0 for one, square in sums]
+        bad = ~np.array(good, dtype=np.bool_)
         yield from wrong(lines, bad, f"{name} are those of no draws", squares, lambda at: "sums that draws can give")
-
-
-def _impossible(total: int, squares: int, draws: int, resolution: int) -> bool:
-    return not total * total <= draws * squares or squares > total * resolution or (total + squares) % 2 != 0
 
 
 def label_problems(lines: Lines, originals: Originals) -> Iterator[Problem]:

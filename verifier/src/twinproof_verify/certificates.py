@@ -164,39 +164,8 @@ class CertificateSettings(Smoothed):
     largest_radius: models.NotNegative
 
 
-def keys_of(*sections: type[Record]) -> dict[str, str]:
-    """The keys of some sections, each with the name that it has always had."""
-    return {name: name for section in sections for name in section.model_fields}
-
-
-Former = dict[str, dict[str, str]]
-"""For each section of a record its keys, and how they were called before format 3, when they stood beside the others."""
-FORMER_CERTIFICATES: Former = {
-    "method": keys_of(Method),
-    "sampling": keys_of(Sampling),
-    "noise": keys_of(NoiseRecord),
-    "network": keys_of(Network),
-    "made": keys_of(Made),
-}
 # The keys that name the method; the certificates of the first version had none of them.
 METHOD = ("statistic", "confidence", "runner_up", "law", "place", "bound", "resolution", "operator_norm", "slack")
-
-
-def nested(record: dict[str, Any], former: Former) -> dict[str, Any]:
-    """A record from before format 3 with its sections. A key that had no place then has none here."""
-    moved = {old for keys in former.values() for old in keys.values()}
-    rest = {f"{name} (format 3)" if name in former else name: value for name, value in record.items() if name not in moved}
-    sections = {section: {new: record[old] for new, old in keys.items() if old in record} for section, keys in former.items()}
-    if "noise" in sections:
-        sections["noise"].setdefault("slackless_norm", None)
-    return {**rest, **sections}
-
-
-def format_problems(file: str, record: dict[str, Any], *, former: bool) -> Iterator[Problem]:
-    """Each layout has formats of its own."""
-    stated = record.get("format")
-    if type(stated) is int and (stated < 3) != former:
-        yield Problem(file, "format has a value it cannot have here", str(stated), "1 or 2" if former else "3, as in run.json")
 
 
 @dataclass(frozen=True)
@@ -231,7 +200,6 @@ class Noise:
 
     @classmethod
     def of(cls, file: str, settings: Smoothed) -> Noise:
-        """That of sound settings."""
         numbers = settings.noise.model_dump(exclude={"operator_norm_method", "in_l2"})
         return cls(file=file, norm=settings.method.norm, bound=settings.method.bound, in_l2=settings.noise.in_l2, **numbers)
 
@@ -273,7 +241,6 @@ def identity_norm(norm: str, law: str, dimension: int) -> float:
 
 
 def noise_problems(noise: Noise) -> Iterator[Problem]:
-    """What the numbers of sound settings say about each other."""
     if noise.place != FIRST_LAYER and noise.grid > 1:
         yield Problem(noise.file, "the noise grid is coarser than stored levels", repr(noise.grid), "at most 1")
     if not noise.steps >= FEWEST_STEPS * (1 - FLOAT_SLACK):
@@ -385,7 +352,6 @@ def read_settings(
 
 
 def size_problems(file: str, record: dict[str, Any], data: PublicData) -> Iterator[Problem]:
-    """Levels, coordinates and inputs against the data set."""
     noise = block(record, "noise")
     said = {"levels": (noise.get("levels"), data.levels), "dimension": (record.get("dimension"), data.dimension)}
     if noise.get("place") == INPUT:
@@ -408,7 +374,6 @@ def network_problems(file: str, work: Work, classes: int | None) -> Iterator[Pro
 
 
 def method_problems(file: str, settings: CertificateSettings, plugins: tuple[str, ...] = ()) -> Iterator[Problem]:
-    """Choices that have no theorem together."""
     method, sampling = settings.method, settings.sampling
     statistic, confidence = method.statistic, method.confidence
     yield from bound_problems(file, settings, plugins)
@@ -447,7 +412,6 @@ def look_problems(file: str, settings: CertificateSettings) -> Iterator[Problem]
 
 
 def _largest_problems(file: str, printed: float, rule: Rule) -> Iterator[Problem]:
-    """The largest radius against what unanimous draws give; ``rule`` is that of the last look."""
     most = rule.answers(rule.unanimous())
     largest, slack = float(most.radius[0]), float(most.slack[0])
     if not printed <= largest + slack + FLOAT_SLACK:

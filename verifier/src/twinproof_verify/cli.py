@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
+import zipfile
 from pathlib import Path
 from typing import Annotated, NoReturn
 
+import numpy as np
 import typer
 
 from twinproof_verify import Originals, Verification, VerifyError, __version__, verify
@@ -56,10 +58,6 @@ def main(
 
 def read_inputs(path: Path) -> Originals:
     """The arrays ``x`` and ``y`` of an npz file; nothing in it is unpickled."""
-    import zipfile
-
-    import numpy as np
-
     wanted = "an npz file with x (records, ...) in stored levels and y (classes)"
     try:
         with zipfile.ZipFile(path) as archive:

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from twinproof_verify.evidence import format_up, shown
 from twinproof_verify.files import LEDGER
 from twinproof_verify.findings import Problem
-from twinproof_verify.ledger import Ledger, Spending
+from twinproof_verify.ledger import Ledger
 from twinproof_verify.models import number
 
 # Steps of the grid that losses are rounded to: this one, or a coarser one where it would take longer than SECONDS.
@@ -75,7 +75,9 @@ def recompute(ledger: Ledger) -> Spent | Problem | None:
         return None
     if not ledger.countable or ledger.delta is None:
         return Problem(LEDGER, "epsilon cannot be recomputed", "a ledger with lines that cannot be counted", "a whole ledger")
-    mechanisms = _joined(ledger.spendings)
+    mechanisms: Counter[Mechanism] = Counter()  # composition does not depend on the order
+    for one in ledger.spendings:
+        mechanisms[Mechanism(one.sample_rate, one.noise_multiplier, one.laplace)] += one.steps
     refusal = _too_much(mechanisms)
     if refusal is not None:
         return refusal
@@ -92,15 +94,7 @@ def recompute(ledger: Ledger) -> Spent | Problem | None:
     return spent
 
 
-def _joined(spendings: tuple[Spending, ...]) -> dict[Mechanism, int]:
-    """How often each mechanism was used; composition does not depend on the order."""
-    counts: Counter[Mechanism] = Counter()
-    for spending in spendings:
-        counts[Mechanism(spending.sample_rate, spending.noise_multiplier, spending.laplace)] += spending.steps
-    return dict(counts)
-
-
-def _too_much(mechanisms: dict[Mechanism, int]) -> Problem | None:
+def _too_much(mechanisms: Mapping[Mechanism, int]) -> Problem | None:
     what = "the ledger is beyond what can be recomputed"
     if len(mechanisms) > MOST_MECHANISMS:
         return Problem(LEDGER, what, f"{len(mechanisms)} different mechanisms", f"at most {MOST_MECHANISMS}")
@@ -125,7 +119,6 @@ def _quiet_accountants() -> Iterator[None]:
 
 
 def account(mechanisms: Mapping[Mechanism, int], delta: float) -> Spent:
-    """Epsilon at ``delta`` for mechanisms -> how often."""
     composed = _composed(mechanisms, delta)
     pure = {one.noise_multiplier: times for one, times in mechanisms.items() if one.laplace}
     if not pure:
@@ -138,7 +131,6 @@ def account(mechanisms: Mapping[Mechanism, int], delta: float) -> Spent:
 
 
 def _event(mechanism: Mechanism, steps: int) -> Any:
-    """In the words of the library."""
     import dp_accounting  # heavy, and only needed here
 
     if mechanism.laplace:
@@ -191,19 +183,15 @@ def _by_losses(mechanisms: Mapping[Mechanism, int], delta: float, step: float) -
 
 
 def _losses(mechanism: Mechanism, step: float) -> Any:
-    """The privacy loss distribution of one use."""
     from dp_accounting.pld import privacy_loss_distribution
 
-    noise = mechanism.noise_multiplier
-    if mechanism.laplace:
+    rate, noise, laplace = mechanism
+    if laplace:
         return privacy_loss_distribution.from_laplace_mechanism(noise, value_discretization_interval=step)
-    return privacy_loss_distribution.from_gaussian_mechanism(
-        noise, sampling_prob=mechanism.sample_rate, value_discretization_interval=step
-    )
+    return privacy_loss_distribution.from_gaussian_mechanism(noise, sampling_prob=rate, value_discretization_interval=step)
 
 
 def _repeated(losses: Any, times: int) -> Any:
-    """``losses`` composed with themselves so often."""
     whole, rest = divmod(times, _STEPS_AT_ONCE)
     if not whole:
         return losses.self_compose(times)
@@ -230,7 +218,6 @@ def printed_problems(file: str, name: str, printed: object, truth: float, error:
 
 
 def close_problems(ledger: Ledger, spent: Spent | None) -> Iterator[Problem]:
-    """The epsilons of the closing line against the recomputed ones."""
     closing = ledger.closing
     for name in ("epsilon", "epsilon_rdp") if closing is not None else ():
         printed = getattr(closing, name)

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import SafetensorError, deserialize
 
 from twinproof_verify.findings import Problem, VerifyError
 
@@ -61,14 +62,12 @@ def _beginning(value: object, depth: int = 4) -> object:
 
 
 def whole_lines(content: bytes) -> Iterator[bytes]:
-    """The lines that end in a newline, without it, one at a time."""
     for line in io.BytesIO(content):
         if line.endswith(b"\n"):
             yield line[:-1]
 
 
 def cut_off(content: bytes) -> bytes:
-    """What follows the last newline."""
     return content[content.rfind(b"\n") + 1 :]
 
 
@@ -121,7 +120,6 @@ class RunFolder:
 
 
 def _limit(name: str) -> int:
-    """The most bytes that a file of this name may have."""
     if name.endswith(".safetensors"):
         return LARGEST_MODEL
     if name.endswith(".jsonl"):
@@ -228,7 +226,6 @@ def digest_of(value: Any) -> str | None:
 
 
 def sha256(content: bytes) -> str:
-    """Hexadecimal SHA-256."""
     return hashlib.sha256(content).hexdigest()
 
 
@@ -238,8 +235,6 @@ Tensors = dict[str, dict[str, Any]]
 
 def raw_tensors(content: bytes) -> Tensors | str:
     """The tensors of a safetensors file, or in words why they cannot be read."""
-    from safetensors import SafetensorError, deserialize
-
     try:
         return dict(deserialize(content))  # type: ignore[no-untyped-call]
     except SafetensorError as error:
@@ -254,7 +249,6 @@ class Originals:
     labels: NDArray[Any]
 
     def rows(self, first: int, last: int) -> NDArray[np.int64]:
-        """Inputs as rows of coordinates."""
         some = self.inputs[first:last]
         return some.reshape(len(some), -1).astype(np.int64)
 
@@ -275,7 +269,6 @@ def round_up(value: float) -> float:
 
 
 def format_up(value: float) -> str:
-    """``round_up`` as text."""
     return format(_rounded(value, ROUND_CEILING), "f") if math.isfinite(value) else str(value)
 
 

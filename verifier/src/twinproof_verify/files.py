@@ -6,8 +6,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from twinproof_verify.evidence import FOLDERS, RunFolder, sha256, shown
 from twinproof_verify.findings import Problem
@@ -38,7 +37,6 @@ class Evidence(NamedTuple):
 
     @classmethod
     def of(cls, kind: str, name: str | None = None) -> Evidence:
-        """The evidence of a ``kind`` under a ``name``."""
         stem = _FORMER[kind] if name is None else f"{kind}/{name}." if kind == AUDITS else f"{kind}/{name}/{kind}."
         return cls(name, tuple(stem + ending for ending in _ENDINGS[kind]))
 
@@ -58,12 +56,10 @@ class Evidence(NamedTuple):
         return self.files[2]
 
     def titled(self, check: str) -> str:
-        """The name of a ``check`` of this evidence."""
         return check if self.name is None else f"{check} ({self.name})"
 
 
 def evidence_of(folder: RunFolder, run: dict[str, Any], kind: str) -> tuple[Evidence, ...]:
-    """All evidence of a ``kind`` that has any file in the run."""
     if is_former(run):
         only = Evidence.of(kind)
         return (only,) if set(only.files) & set(folder.names) else ()
@@ -72,21 +68,21 @@ def evidence_of(folder: RunFolder, run: dict[str, Any], kind: str) -> tuple[Evid
     return tuple(Evidence.of(kind, name) for name in sorted(set(names)) if NAME.fullmatch(name))[:MOST_NAMES]
 
 
-def _all_evidence(folder: RunFolder, run: dict[str, Any]) -> set[str]:
-    return {name for kind in FOLDERS for one in evidence_of(folder, run, kind) for name in one.files}
-
-
-def _is_bound(name: str, run: dict[str, Any]) -> bool:
-    """Whether ``name`` is that of a file whose digest stands in run.json; nothing else leads out of the run."""
+def _place(name: str, run: dict[str, Any]) -> Literal["bound", "folder", "report", ""]:
+    """What a path in a run is: a file whose digest stands in run.json, a folder of evidence, a report, or nothing of a run."""
     if name in (MODEL, LEDGER, METRICS):
-        return True
+        return "bound"
+    if _REPORT.fullmatch(name):
+        return "report"
     if is_former(run):
-        return any(name in Evidence.of(kind).files for kind in FOLDERS)
+        return "bound" if any(name in Evidence.of(kind).files for kind in FOLDERS) else ""
     kind, _, rest = name.partition("/")
     if kind not in FOLDERS:
-        return False
+        return ""
     chosen = rest.removesuffix(".json") if kind == AUDITS else rest.partition("/")[0]
-    return NAME.fullmatch(chosen) is not None and name in Evidence.of(kind, chosen).files
+    if NAME.fullmatch(chosen) and name in Evidence.of(kind, chosen).files:
+        return "bound"
+    return "folder" if not rest or (kind != AUDITS and NAME.fullmatch(rest)) else ""
 
 
 def digest_problems(folder: RunFolder, run: dict[str, Any]) -> Iterator[Problem]:
@@ -97,7 +93,8 @@ def digest_problems(folder: RunFolder, run: dict[str, Any]) -> Iterator[Problem]
         files = {}
     for name, entry in files.items():
         yield from _entry_problems(folder, run, name, entry)
-    for name in sorted({MODEL, LEDGER, METRICS} | _all_evidence(folder, run)):
+    evidence = {name for kind in FOLDERS for one in evidence_of(folder, run, kind) for name in one.files}
+    for name in sorted({MODEL, LEDGER, METRICS} | evidence):
         if name not in files:
             yield Problem(name, "run.json holds no digest of this file", "no entry in files", "its SHA-256")
             content = folder.content(name)
@@ -106,7 +103,7 @@ def digest_problems(folder: RunFolder, run: dict[str, Any]) -> Iterator[Problem]
 
 
 def _entry_problems(folder: RunFolder, run: dict[str, Any], name: str, entry: object) -> Iterator[Problem]:
-    if not _is_bound(name, run) and not _REPORT.fullmatch(name):
+    if _place(name, run) not in ("bound", "report"):
         # Never opened: the name could lead anywhere on the machine of whoever checks the run.
         yield Problem(RUN_JSON, "files holds a name that no file of a run has", shown(name), "a name of docs/formats/run.md")
         return
@@ -130,22 +127,16 @@ def unexpected_problems(folder: RunFolder, run: dict[str, Any]) -> Iterator[Prob
         if len(evidence_of(folder, run, kind)) == MOST_NAMES:
             yield Problem(kind, "there is more than can be checked", f"{MOST_NAMES} names or more", f"fewer than {MOST_NAMES}")
     for name in folder.names:
-        if name in (RUN_JSON, PRIVATE) or _is_bound(name, run) or _is_leftover(folder, run, name):
+        place = _place(name, run)
+        if name in (RUN_JSON, PRIVATE) or place == "bound" or _is_leftover(folder, run, name):
             continue
-        if _is_folder(name, run):
+        if place == "folder":
             if not stat.S_ISDIR(folder.mode(name)):
                 yield Problem(shown(name), "this is not a folder", stat.filemode(folder.mode(name)), "a folder, not a link")
-        elif not _REPORT.fullmatch(name):
+        elif place != "report":
             yield Problem(shown(name), "this file is not part of a run", "an unknown name", "the names of docs/formats/run.md")
         elif not stat.S_ISREG(folder.mode(name)):
             yield Problem(shown(name), "this is not a regular file", "a link, folder or device", "a file")
-
-
-def _is_folder(name: str, run: dict[str, Any]) -> bool:
-    """Whether a folder of this name belongs to the format."""
-    kind, _, inner = name.partition("/")
-    named = not inner or (kind != AUDITS and NAME.fullmatch(inner) is not None)
-    return not is_former(run) and kind in FOLDERS and named
 
 
 def left_aside(folder: RunFolder, run: dict[str, Any]) -> Iterator[str]:
@@ -153,13 +144,13 @@ def left_aside(folder: RunFolder, run: dict[str, Any]) -> Iterator[str]:
     for name in folder.names:
         if _is_leftover(folder, run, name):
             yield f"{name}, which an interrupted command left behind: it can be deleted"
-        elif _REPORT.fullmatch(name):
+        elif _place(name, run) == "report":
             yield f"{name}: a report is not evidence"
 
 
 def _is_leftover(folder: RunFolder, run: dict[str, Any], name: str) -> bool:
     whole = name.removesuffix(".part")
-    known = whole == RUN_JSON or _is_bound(whole, run) or _REPORT.fullmatch(whole) is not None
+    known = whole == RUN_JSON or _place(whole, run) in ("bound", "report")
     return whole != name and known and stat.S_ISREG(folder.mode(name))
 
 
@@ -173,17 +164,11 @@ def private_problems(folder: RunFolder, *, complete: bool) -> Iterator[Problem]:
         return
     if os.name == "posix" and stat.S_IMODE(mode) != PRIVATE_MODE:
         yield Problem(PRIVATE, "others may look into the private folder", oct(stat.S_IMODE(mode)), oct(PRIVATE_MODE))
-    if complete:
-        yield from _secret_problems(folder.root / PRIVATE)
-
-
-def _secret_problems(path: Path) -> Iterator[Problem]:
     try:
-        names = sorted(entry.name for entry in path.iterdir())
+        names = sorted(entry.name for entry in (folder.root / PRIVATE).iterdir()) if complete else []
     except OSError as error:
         yield Problem(PRIVATE, "the private folder cannot be read", shown(str(error)), "a folder that its owner can read")
         return
-    for name in names:
-        if name.startswith(_SECRETS):
-            what = "a secret of the training was left behind: whoever has it can undo the noise"
-            yield Problem(f"{PRIVATE}/{shown(name)}", what, "the file exists", "gone when the run is complete")
+    for name in (name for name in names if name.startswith(_SECRETS)):
+        what = "a secret of the training was left behind: whoever has it can undo the noise"
+        yield Problem(f"{PRIVATE}/{shown(name)}", what, "the file exists", "gone when the run is complete")

@@ -10,32 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from twinproof_verify import certificate_lines, files, promises, run_json, weights
+from twinproof_verify import certificate_lines, files, models, promises, run_json, sentences, weights
 from twinproof_verify.bounds import GAUSSIAN, PUBLISHED
-from twinproof_verify.certificates import (
-    FORMER_CERTIFICATES,
-    INPUT,
-    CertificateSettings,
-    Noise,
-    format_problems,
-    nested,
-    read_settings,
-    rules_of,
-)
+from twinproof_verify.certificates import INPUT, CertificateSettings, Noise, read_settings, rules_of
 from twinproof_verify.epsilon import Spent, close_problems, recompute
 from twinproof_verify.evidence import Originals, RunFolder, format_up, parse_object, round_up, shown
 from twinproof_verify.files import ATTACKS, AUDITS, CERTIFICATES, LEDGER, METRICS, MODEL, RUN_JSON, Evidence
 from twinproof_verify.findings import Findings, Problem, Verification, VerifyError
 from twinproof_verify.ledger import Ledger, metrics_problems, read_ledger
-from twinproof_verify.models import FORMATS, block, is_former, read
-from twinproof_verify.promises import ONLY
+from twinproof_verify.models import FORMATS, ONLY, block, is_former, read
 from twinproof_verify.run_json import PublicData, is_own, plugin_names
-from twinproof_verify.sentences import privacy_words, robustness_words
 
 if TYPE_CHECKING:
     from twinproof_verify.attacks import AttackSettings, AttackTable
@@ -54,13 +44,17 @@ AIMS = "which class the network found least likely (the aim of the attacks)"
 AUDITED = "what the audit of certificates tried, and the votes behind its flips"
 
 
+Audits = dict[str, list[tuple[str, dict[str, Any]]]]
+"""Of each certification the files of its audits with their verdicts."""
+
+
 @dataclass
 class Certification:
     """One certification: its files, its settings as format 3 has them, and its lines."""
 
     files: Evidence
     record: dict[str, Any]
-    settings: CertificateSettings | None
+    settings: CertificateSettings | None = None
     lines: certificate_lines.Lines | None = None
 
 
@@ -70,13 +64,17 @@ class Attack:
 
     files: Evidence
     record: dict[str, Any]
-    settings: AttackSettings | None
+    settings: AttackSettings | None = None
     table: AttackTable | None = None
 
 
 @dataclass
 class Inspection:
-    """A run whose files have been checked; what needs the network can be added to ``findings`` before ``result``."""
+    """A run whose files have been checked; what needs the network can be added to ``findings`` before ``result``.
+
+    The only certification of a run before format 3 is called ONLY; ``current`` holds the audits that are sound, and of the
+    certificates that are there.
+    """
 
     folder: RunFolder
     run: dict[str, Any]
@@ -86,12 +84,25 @@ class Inspection:
     ledger: Ledger | None = None
     spent: Spent | None = None
     certifications: dict[str, Certification] = field(default_factory=dict)
-    """By name; the only one of a run before format 3 is called ONLY."""
     attacks: list[Attack] = field(default_factory=list)
-    audits: dict[str, list[tuple[str, dict[str, Any]]]] = field(default_factory=dict)
-    """Of each certification the files of its audits with their verdicts."""
-    current: dict[str, list[tuple[str, dict[str, Any]]]] = field(default_factory=dict)
-    """Those audits that are sound, and of the certificates that are there."""
+    audits: Audits = field(default_factory=dict)
+    current: Audits = field(default_factory=dict)
+
+    def certification(self, name: object) -> Certification | None:
+        return self.certifications.get(name) if isinstance(name, str) else None
+
+    def record(self, one: Evidence, kind: str) -> dict[str, Any] | None:
+        """The settings of some evidence as format 3 has them; None and a failed check where there are none."""
+        found = read_object(self.folder, one.json, self.findings)
+        if found is None or not is_former(self.run):
+            return found
+        certified = ONLY if kind != ATTACKS or ONLY in self.certifications else None
+        return models.translated(kind, found, certified, self.data.classes)
+
+    def unsound(self, one: Evidence, check: str, what: str, detail: str) -> None:
+        """Notes that ``what`` cannot be checked, as the settings are not sound: why is told where these are read."""
+        problem = Problem(one.json, f"{what} cannot be checked without sound settings", "see the settings", "sound settings")
+        self.findings.check(one.titled(check), (problem,), detail)
 
     def content(self, name: str, check: str, detail: str) -> bytes | None:
         """The bytes of a file; None and a failed check where there are none."""
@@ -185,7 +196,7 @@ def leave_unasked(seen: Inspection, *, redrawn: bool) -> None:
     ):
         if there:
             findings.leave(line)
-    for one in certified if seen.originals is not None else ():
+    for one in certified:
         if one.lines is not None and seen.originals is not None:
             found = certificate_lines.label_problems(one.lines, seen.originals)
             findings.check(one.files.titled("labels"), found, "of the certificates, against the test set")
@@ -257,30 +268,23 @@ def _check_run(seen: Inspection) -> None:
             findings.leave(f"the numbers of the {kind} {shown(name)}, which comes from another package")
 
 
-def _check_certificates(seen: Inspection, files: Evidence) -> None:
-    findings, former = seen.findings, is_former(seen.run)
-    found = read_object(seen.folder, files.json, findings)
-    record = {} if found is None else nested(found, FORMER_CERTIFICATES) if former else found
+def _check_certificates(seen: Inspection, one: Evidence) -> None:
+    findings, found = seen.findings, seen.record(one, CERTIFICATES)
+    made = seen.certifications[ONLY if one.name is None else one.name] = Certification(one, found or {})
     problems: list[Problem] = []
-    made = Certification(files, record, None)
-    seen.certifications[ONLY if files.name is None else files.name] = made
     if found is not None:
-        made.settings, problems = read_settings(files.json, record, seen.data, plugin_names(seen.run, "bound"))
-        problems += format_problems(files.json, record, former=former)
-    findings.check(files.titled("certificate settings"), problems, "noise, tau, alpha, largest radius")
-    content = seen.content(files.csv, files.titled("certificates"), "every radius from its votes")
+        made.settings, problems = read_settings(one.json, found, seen.data, plugin_names(seen.run, "bound"))
+        problems += models.format_problems(one.json, found, former=is_former(seen.run))
+    findings.check(one.titled("certificate settings"), problems, "noise, tau, alpha, largest radius")
+    content = seen.content(one.csv, one.titled("certificates"), "every radius from its votes")
     if content is None:
         return
-    method = block(record, "method")
+    method = block(made.record, "method")
     plain = (method.get("statistic"), method.get("runner_up")) == ("votes", "complement")
-    lines, unreadable = certificate_lines.read_lines(content, files.csv, wide=found is not None and not plain)
+    lines, unreadable = certificate_lines.read_lines(content, one.csv, wide=found is not None and not plain)
     made.lines = lines
-
-    def all_problems() -> Iterator[Problem]:
-        yield from unreadable
-        yield from certificate_lines.line_problems(lines, rules_of(made.settings), record.get("inputs"), seen.data)
-
-    findings.check(files.titled("certificates"), all_problems(), f"{len(lines.rows)} radii from their votes")
+    found_in = certificate_lines.line_problems(lines, rules_of(made.settings), made.record.get("inputs"), seen.data)
+    findings.check(one.titled("certificates"), chain(unreadable, found_in), f"{len(lines.rows)} radii from their votes")
 
 
 def _test_set_problems(given: Originals, data: PublicData) -> Iterator[Problem]:
@@ -295,119 +299,106 @@ def _test_set_problems(given: Originals, data: PublicData) -> Iterator[Problem]:
         yield Problem(RUN_JSON, what, f"{count} inputs of {dimension} coordinates, {labels} labels", wanted)
 
 
-def _check_attacks(seen: Inspection, files: Evidence) -> None:
+def _check_attacks(seen: Inspection, one: Evidence) -> None:
     from twinproof_verify import attack_results, attacks
 
-    findings, data, former = seen.findings, seen.data, is_former(seen.run)
-    found = read_object(seen.folder, files.json, findings)
-    record = {} if found is None else found
-    if former and found is not None:
-        record = attacks.attacks_nested(found, ONLY if ONLY in seen.certifications else None, data.classes)
-    made = Attack(files, record, None)
+    findings, found = seen.findings, seen.record(one, ATTACKS)
+    made = Attack(one, found or {})
     seen.attacks.append(made)
-    named = record.get("certificates")
-    certified = seen.certifications.get(named) if isinstance(named, str) else None
+    named = made.record.get("certificates")
+    certified = seen.certification(named)
     if found is not None:
         of = None if certified is None else (certified.files.json, certified.record)
-        made.settings, problems = attacks.read_attacks(files.json, record, data, seen.run, of)
-        problems += format_problems(files.json, record, former=former)
+        made.settings, problems = attacks.read_attacks(one.json, found, seen.data, seen.run, of)
+        problems += models.format_problems(one.json, found, former=is_former(seen.run))
         if certified is None and named is not None:
             what = "the certification that the attacks are compared with is not there"
-            problems.append(Problem(files.json, what, shown(named), ", ".join(seen.certifications) or "null"))
-        findings.check(files.titled("attack settings"), problems, "norm, sizes, and the smoothed classifier of the run")
+            problems.append(Problem(one.json, what, shown(named), ", ".join(seen.certifications) or "null"))
+        findings.check(one.titled("attack settings"), problems, "norm, sizes, and the smoothed classifier of the run")
         if named is None and seen.certifications:
-            findings.leave(f"whether {files.json} contradicts certificates: it names none")
+            findings.leave(f"whether {one.json} contradicts certificates: it names none")
     settings = made.settings
     if settings is None:
-        what = "the attacks cannot be checked without sound settings"
-        unknown = Problem(files.json, what, "see the settings", "sound settings")
-        findings.check(files.titled("attacks"), (unknown,), "lines, attacked inputs and results")
+        seen.unsound(one, "attacks", "the attacks", "lines, attacked inputs and results")
         return
-    title = files.titled("attack lines")
-    content = seen.content(files.csv, title, "answers from their votes")
+    title = one.titled("attack lines")
+    content = seen.content(one.csv, title, "answers from their votes")
     if content is not None:
-        made.table, count, problems = attacks.read_lines(content, files, settings, data, seen.originals)
-        for one in seen.certifications.values():
-            if made.table is not None and one.lines is not None:
-                problems += attacks.label_problems(made.table, one.lines)
+        made.table, count, problems = attacks.read_lines(content, one, settings, seen.data, seen.originals)
+        for other in seen.certifications.values():
+            if made.table is not None and other.lines is not None:
+                problems += attacks.label_problems(made.table, other.lines)
         findings.check(title, problems, f"{count} answers from their votes")
-    table, title = made.table, files.titled("attacked inputs")
+    table, title = made.table, one.titled("attacked inputs")
     about = f"inside their balls, {'as far as the run shows' if seen.originals is None else 'measured from the test set'}"
-    content = seen.content(files.tensors, title, about)
+    content = seen.content(one.tensors, title, about)
     if content is not None:
-        tensors, problems = attack_results.read_attacked_inputs(content, files.tensors, settings)
+        tensors, problems = attack_results.read_attacked_inputs(content, one.tensors, settings)
         if table is not None and not problems:
             problems += attack_results.ball_problems(tensors, table, settings, seen.originals)
         findings.check(title, problems, about)
     if table is not None:
         against = (None, None) if certified is None else (certified.settings, certified.lines)
         results = attack_results.result_problems(table, settings, *against)
-        findings.check(files.titled("attack results"), results, "shares, intervals and flags from the lines")
+        findings.check(one.titled("attack results"), results, "shares, intervals and flags from the lines")
 
 
-def _check_audit(seen: Inspection, files: Evidence) -> None:
+def _check_audit(seen: Inspection, one: Evidence) -> None:
     from twinproof_verify import audits
 
-    findings, file, former = seen.findings, files.json, is_former(seen.run)
-    found = read_object(seen.folder, file, findings)
-    if found is None:
+    findings, record, old = seen.findings, seen.record(one, AUDITS), is_former(seen.run)
+    if record is None:
         return
-    record = audits.audit_nested(found, ONLY, seen.data.classes) if former else found
-    audit, faults = read(audits.AuditFile, record, file)
+    audit, faults = read(audits.AuditFile, record, one.json)
     section = block(record, "certificates")
     named = section.get("of")
-    certified = seen.certifications.get(named) if isinstance(named, str) else None
-    faults += format_problems(file, record, former=former)
-    if certified is None and not former:
-        faults.append(Problem(file, "of is no certification of the run", shown(named), ", ".join(seen.certifications) or "one"))
-    findings.check(files.titled("audit settings"), faults, f"fields of {file}")
+    certified = seen.certification(named)
+    faults += models.format_problems(one.json, record, former=old)
+    if certified is None and not old:
+        got, wanted = shown(named), ", ".join(seen.certifications) or "one"
+        faults.append(Problem(one.json, "of is no certification of the run", got, wanted))
+    findings.check(one.titled("audit settings"), faults, f"fields of {one.json}")
     of = Evidence.of(CERTIFICATES) if certified is None else certified.files
-    stale = list(audits.stale_problems(seen.folder, file, section, of))
-    findings.check(files.titled("audit is of these certificates"), stale, "digests of certificates and weights")
-    verdict = block(section, "verdict")
-    seen.audits.setdefault(str(named), []).append((file, verdict))
+    stale = list(audits.stale_problems(seen.folder, one.json, section, of))
+    findings.check(one.titled("audit is of these certificates"), stale, "digests of certificates and weights")
+    told = one.json, block(section, "verdict")
+    seen.audits.setdefault(str(named), []).append(told)
     if audit is None:
-        what = "the audit cannot be checked without sound settings"
-        unknown = Problem(file, what, "see the settings", "sound settings")
-        findings.check(files.titled("audit"), (unknown,), "flips and verdict")
+        seen.unsound(one, "audit", "the audit", "flips and verdict")
         return
     parts = (None, None) if certified is None else (certified.settings, certified.lines)
-    context = audits.Context(file, seen.data, seen.originals, *parts, stale=bool(stale))
+    context = audits.Context(one.json, seen.data, seen.originals, *parts, stale=bool(stale))
     problems = audits.audit_problems(audit.certificates, context)
-    findings.check(files.titled("audit"), problems, f"{len(audit.certificates.attacked)} attacked certificates")
+    findings.check(one.titled("audit"), problems, f"{len(audit.certificates.attacked)} attacked certificates")
     if not stale:
-        seen.current.setdefault(str(named), []).append((file, verdict))
+        seen.current.setdefault(str(named), []).append(told)
 
 
 def _check_words(seen: Inspection) -> None:
     """All promises against what the settings lead to; those of format 1 have other words, which nothing is compared with."""
     run, findings = seen.run, seen.findings
-    for name, audits in seen.current.items():
-        found = promises.refutation_problems(run, name, _record(seen, name), audits)
-        findings.check("refuted promises", found, f"{', '.join(file for file, _ in audits)} against run.json")
+    records = {name: one.record for name, one in seen.certifications.items()}
+    for name, found in seen.current.items():
+        problems = list(promises.refutation_problems(run, name, records.get(name, {}), found))
+        findings.check("refuted promises", problems, f"{', '.join(file for file, _ in found)} against run.json")
     if run.get("format") == 1:
         findings.leave("the words of the promises: they are those of format 1, whose numbers are checked")
         return
     findings.check("own network", promises.own_network_problems(run), "what is assumed about it, where there is one")
     if "own_network" in run:
         findings.leave("what was tried on the owner's network while it was trained")
-    problems = list(privacy_words(run))
+    problems = list(sentences.privacy_words(run))
     for name, (where, stated) in promises.robustness_promises(run).items():
-        problems += robustness_words(where, stated, run, _record(seen, name), seen.audits.get(name, []))
+        problems += sentences.robustness_words(where, stated, run, records.get(name, {}), seen.audits.get(name, []))
     findings.check("words of the promises", problems, "promise, theorem, assumptions, reason and values from the settings")
-
-
-def _record(seen: Inspection, name: str) -> dict[str, Any]:
-    """The settings of a certification; none where there is no such."""
-    return seen.certifications[name].record if name in seen.certifications else {}
 
 
 def _check_noise(seen: Inspection, owners: Callable[[], OwnersNetwork] | None) -> None:
     """The noise that certificates and attacks speak of against the network's own, where their settings are sound."""
-    certified = [(one.files, one.settings) for one in seen.certifications.values() if one.settings is not None]
-    attacked = [(one.files, one.settings) for one in seen.attacks if one.settings is not None]
-    spoken = [(Noise.of(one.json, settings), False) for one, settings in certified]
-    spoken += [(Noise.of(one.json, settings), settings.certificates is None) for one, settings in attacked]
+    certified = [(one.files.json, one.settings) for one in seen.certifications.values() if one.settings is not None]
+    attacked = [(one.files.json, one.settings) for one in seen.attacks if one.settings is not None]
+    spoken = [(Noise.of(file, settings), False) for file, settings in certified]
+    spoken += [(Noise.of(file, settings), settings.certificates is None) for file, settings in attacked]
     if not spoken:
         return
     findings, about = seen.findings, "law, place, operator norm and slack from the weights"
@@ -415,7 +406,7 @@ def _check_noise(seen: Inspection, owners: Callable[[], OwnersNetwork] | None) -
     if plain and not is_own(seen.run) and block(seen.run, "config").get("noise_layer") is None:
         findings.check("noise of the network", (), "none of its own, and Gaussian noise at the input")
         return
-    from twinproof_verify.first_layer import noise_site, site_problems
+    from twinproof_verify.first_layer import noise_site, site_problems  # heavy, and only needed here
 
     site = noise_site(seen.folder, seen.run, owners, plain=plain)
     if isinstance(site, Problem):

@@ -51,17 +51,14 @@ class Layer:
 
     @property
     def inputs(self) -> int:
-        """Coordinates of one input."""
         return math.prod(self.shape)
 
     @property
     def outputs(self) -> int:
-        """Coordinates of one output."""
         return len(self.weight) * math.prod(self.sizes)
 
     @property
     def is_convolution(self) -> bool:
-        """Whether it is no plain product."""
         return self.weight.ndim > 2
 
     def matrix(self, scales: Array) -> Matrix:
@@ -103,7 +100,6 @@ class Layer:
 
 
 def linear(weight: Array, inputs: int) -> Layer:
-    """A product with ``weight`` (outputs, inputs)."""
     if weight.ndim != 2 or weight.shape[1] != inputs:
         raise LayerError(f"weights of shape {weight.shape} for {inputs} inputs")
     return Layer(weight, (inputs,))
@@ -137,12 +133,10 @@ def convolution(
 
 
 def magnitudes(matrix: Matrix) -> Matrix:
-    """Each entry without its sign."""
     return np.abs(matrix) if isinstance(matrix, np.ndarray) else sparse.csr_array(abs(matrix))
 
 
 def transposed(matrix: Matrix) -> Matrix:
-    """Columns for rows."""
     return matrix.T if isinstance(matrix, np.ndarray) else sparse.csr_array(matrix.T)
 
 
@@ -195,7 +189,6 @@ class First:
     groups: int = 1
 
     def layer(self, tensors: Tensors, shape: tuple[int, ...], *, flattens: bool) -> Layer:
-        """With its weights, for inputs of ``shape``."""
         weight = numbers(tensors, f"{self.name}.weight")
         if self.stride is None:
             if not flattens and len(shape) != 1:

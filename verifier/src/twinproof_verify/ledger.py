@@ -110,7 +110,6 @@ class Ledger:
 
     @property
     def blocks(self) -> tuple[Spending, ...]:
-        """The DP-SGD steps."""
         return tuple(spending for spending in self.spendings if spending.sampled)
 
     def paid_for(self, purpose: str) -> frozenset[float]:
@@ -120,19 +119,14 @@ class Ledger:
 
     @property
     def steps(self) -> int:
-        """How many DP-SGD steps were announced."""
         return sum(block.steps for block in self.blocks)
 
     @property
     def delta(self) -> float | None:
-        """The delta that the opening line binds."""
         return None if self.opening is None else self.opening.delta
 
 
-@dataclass(frozen=True)
-class _Event:
-    line: Line
-    body: Record
+_Event = tuple[Line, Record]
 
 
 def _objects(file: str, content: bytes, problems: list[Problem]) -> Iterator[tuple[str, dict[str, Any] | None]]:
@@ -149,7 +143,6 @@ def _objects(file: str, content: bytes, problems: list[Problem]) -> Iterator[tup
 
 
 def read_ledger(content: bytes) -> Ledger:
-    """Reads the whole file and notes every problem on the way."""
     problems: list[Problem] = []
     events: list[_Event | None] = []
     for where, record in _objects(LEDGER, content, problems):
@@ -158,13 +151,13 @@ def read_ledger(content: bytes) -> Ledger:
     problems += _order_problems(events)
     known = [event for event in events if event is not None]
     problems += _block_problems(known)
-    opening, closing = (known[0].body, known[-1].body) if known else (None, None)
+    opening, closing = (known[0][1], known[-1][1]) if known else (None, None)
     return Ledger(
         problems=tuple(problems),
         lines=len(events),
         opening=opening if isinstance(opening, Open) else None,
         closing=closing if isinstance(closing, Close) else None,
-        spendings=tuple(spending for event in known if (spending := _spending(event)) is not None),
+        spendings=tuple(spending for event in known if (spending := _spending(*event)) is not None),
         countable=bool(known) and len(known) == len(events) and not cut_off(content),
     )
 
@@ -180,13 +173,12 @@ def _event(record: dict[str, Any], where: str, problems: list[Problem]) -> _Even
         return None
     body, faults = read(model, line.body, LEDGER, where)
     problems += faults
-    return None if body is None else _Event(line, body)
+    return None if body is None else (line, body)
 
 
-def _spending(event: _Event) -> Spending | None:
-    body = event.body
+def _spending(line: Line, body: Record) -> Spending | None:
     if isinstance(body, Mechanism):
-        laplace = event.line.kind == "laplace"
+        laplace = line.kind == "laplace"
         return Spending(body.noise_multiplier, 1.0, 1, sampled=False, purpose=body.purpose, laplace=laplace)
     return Spending(body.noise_multiplier, body.sample_rate, body.steps, sampled=True) if isinstance(body, Block) else None
 
@@ -198,7 +190,7 @@ def _chain_problems(events: list[_Event | None]) -> Iterator[Problem]:
         if event is None:
             link = None
             continue
-        line = event.line
+        line, _ = event
         if line.index != row - 1:
             yield Problem(LEDGER, f"line {row}: the index is wrong", str(line.index), str(row - 1))
         if link is not None and line.previous != link:
@@ -217,21 +209,20 @@ def _order_problems(events: list[_Event | None]) -> Iterator[Problem]:
         return
     for kind, place, words in (("open", 0, "first"), ("close", len(events) - 1, "last")):
         event = events[place]
-        if event is not None and event.line.kind != kind:
-            yield Problem(LEDGER, f"the {words} line is not {kind!r}", shown(event.line.kind), kind)
+        if event is not None and event[0].kind != kind:
+            yield Problem(LEDGER, f"the {words} line is not {kind!r}", shown(event[0].kind), kind)
         for row, other in enumerate(events):
-            if other is not None and other.line.kind == kind and row != place:
+            if other is not None and other[0].kind == kind and row != place:
                 yield Problem(LEDGER, f"line {row + 1}: {kind!r} may only be the {words} line", kind, "another event")
 
 
 def _block_problems(events: list[_Event]) -> Iterator[Problem]:
     """Blocks follow each other without gap or overlap, and the close counts them all."""
     steps = 0
-    for event in events:
-        body = event.body
+    for line, body in events:
         if isinstance(body, Block):
             if body.first_step != steps:
-                what = f"event {event.line.index}: the block does not begin where the one before ended"
+                what = f"event {line.index}: the block does not begin where the one before ended"
                 yield Problem(LEDGER, what, str(body.first_step), f"first_step {steps}")
             steps += body.steps
         elif isinstance(body, Close) and body.steps != steps:

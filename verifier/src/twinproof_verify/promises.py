@@ -10,7 +10,7 @@ from twinproof_verify.epsilon import Spent, printed_problems
 from twinproof_verify.evidence import shown
 from twinproof_verify.files import RUN_JSON
 from twinproof_verify.findings import Problem
-from twinproof_verify.models import block, is_former, number
+from twinproof_verify.models import ONLY, block, is_former, number
 from twinproof_verify.run_json import (
     as_printed,
     foreign_training,
@@ -23,14 +23,11 @@ from twinproof_verify.run_json import (
 )
 from twinproof_verify.sentences import OWN_NETWORK_CODES, own_network_codes, repeated
 
-ONLY = "only"
-"""How the certification of a run before format 3 is called here; there it has no name."""
 PRIOR_SHA256 = "d67589bc92a269ea452aca5a1d9c88cc736ea792f79b45443b5df1f25caff108"
 """The digest of the weights that a run may start from: those of the library of this version."""
 
 
 def epsilon_problems(run: dict[str, Any], spent: Spent | None) -> Iterator[Problem]:
-    """Both epsilons of the privacy block against the recomputed ones."""
     stated = privacy_block(run)
     if stated is not None and spent is not None:
         yield from printed_problems(RUN_JSON, "privacy.epsilon", stated.get("epsilon"), spent.epsilon, spent.error)
@@ -38,7 +35,6 @@ def epsilon_problems(run: dict[str, Any], spent: Spent | None) -> Iterator[Probl
 
 
 def privacy_problems(run: dict[str, Any], spent: Spent | None) -> Iterator[Problem]:
-    """Whether the evidence carries the promise of privacy."""
     promise = block(run, "guarantees").get("privacy")
     if isinstance(promise, dict):
         yield from _kind_problems("guarantees.privacy", promise, "privacy")

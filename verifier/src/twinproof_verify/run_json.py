@@ -158,25 +158,30 @@ class Plugin(Record):
     version: models.Text
 
 
-class RunJson(Record):
+class Asked(Record):
+    """What was run, known before the first step."""
+
+    config: dict[str, Any]
+    recipe: models.Text
+    data: Data
+    prior: dict[str, Any] = OPTIONAL
+    own_network: dict[str, Any] = OPTIONAL
+    federation: Federation = OPTIONAL
+    plugins: list[Plugin] = OPTIONAL
+
+
+class RunJson(Asked):
     """run.json."""
 
     format: models.Format
     state: Literal["complete"]
     created: models.UtcTime
-    config: dict[str, Any]
-    recipe: models.Text
-    data: Data
     guarantees: Guarantees
     privacy: Privacy | None
     accuracy: Accuracy
     versions: dict[str, str]
     device: models.Text
     files: dict[str, Any]
-    prior: dict[str, Any] = OPTIONAL
-    own_network: dict[str, Any] = OPTIONAL
-    federation: Federation = OPTIONAL
-    plugins: list[Plugin] = OPTIONAL
     # What runs of earlier versions say besides.
     finished: models.UtcTime = OPTIONAL
     seconds: models.NotNegative = OPTIONAL
@@ -192,22 +197,20 @@ class FormerRunJson(RunJson):
 class PublicData:
     """What certificates must agree with; None where run.json does not say it."""
 
-    classes: int | None
-    dimension: int | None
-    levels: int | None
-    test_records: int | None
+    classes: int | None = None
+    dimension: int | None = None
+    levels: int | None = None
+    test_records: int | None = None
 
 
 def public_data(run: dict[str, Any]) -> PublicData:
-    """The sizes of the data set, if run.json states them soundly."""
     data = sound(Data, run.get("data"))
     if data is None:
-        return PublicData(None, None, None, None)
+        return PublicData()
     return PublicData(len(data.classes), math.prod(data.shape), data.levels, data.test_records)
 
 
 def privacy_block(run: dict[str, Any]) -> dict[str, Any] | None:
-    """The privacy block, or None for a recipe without privacy."""
     found = run.get("privacy")
     return found if isinstance(found, dict) else None
 
@@ -233,7 +236,6 @@ def as_printed(run: dict[str, Any]) -> bool:
 
 
 def layer_of(run: dict[str, Any]) -> dict[str, Any]:
-    """The settings of the network's noise layer; empty where it has none."""
     return block(block(run, "config"), "noise_layer")
 
 

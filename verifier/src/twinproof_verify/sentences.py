@@ -193,7 +193,6 @@ _EXACT = Context(prec=80)
 
 
 def privacy_words(run: dict[str, Any]) -> Iterator[Problem]:
-    """Every part of the promise of privacy that does not follow from the run."""
     stated, wanted = block(run, "guarantees").get("privacy"), privacy_promise(run)
     if isinstance(stated, dict) and wanted is not None:
         yield from _differences("guarantees.privacy", stated, {"kind": "privacy", **wanted})
@@ -314,7 +313,6 @@ def _up(value: Decimal, step: str) -> str:
 
 
 def repeated(certificates: dict[str, Any]) -> dict[str, Any]:
-    """What a promise may repeat of its certificates, by name."""
     every = {**certificates, **block(certificates, "sampling"), **block(certificates, "noise"), **block(certificates, "method")}
     return {name: every.get(name) for name in (*ALWAYS_REPEATED, *REPEATED_IF_UNUSUAL)}
 
@@ -345,17 +343,15 @@ def robustness_promise(
         )
         proof = _proof(settings, theorem)
         promised = _promise("proven", words, theorem=proof, assumptions=_assumptions(settings), values=values)
-    return promised | ({} if audit is None else _refuted_by(*audit, str(promised["reason"])))
-
-
-def _refuted_by(file: str, verdict: dict[str, Any], known: str) -> dict[str, str]:
+    file, verdict = audit or ("", {})
     if verdict.get("refuted") is not True:
-        return {}
-    found = (
+        return promised
+    words = (
         f"attacks changed {shown(verdict.get('flips'))} certified answers of {shown(verdict.get('inputs'))} inputs inside "
         f"their radii; chance explains that with probability below {REFUTED_BELOW:g} ({file})"
     )
-    return {"status": "refuted", "reason": f"{known}; as expected, {found}" if known else found}
+    known = promised["reason"]
+    return promised | {"status": "refuted", "reason": f"{known}; as expected, {words}" if known else words}
 
 
 def _proof(settings: CertificateSettings, theorem: str) -> str:

@@ -7,8 +7,7 @@ built, however large the sizes in run.json are. Whatever run.json holds ends in 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 import numpy as np
@@ -25,7 +24,6 @@ _WHOLE = frozenset({"BOOL", "U8", "I8", "U16", "I16", "U32", "I32", "U64", "I64"
 
 
 def weight_problems(content: bytes) -> Iterator[Problem]:
-    """Whether the file can be loaded and holds only finite numbers."""
     tensors = raw_tensors(content)
     if isinstance(tensors, str):
         yield Problem(MODEL, "the weights cannot be loaded", tensors, "a safetensors file")
@@ -72,182 +70,158 @@ Tensors = dict[str, tuple[str, Shape]]
 """Type and shape by name, in the words of safetensors."""
 
 
-@dataclass(frozen=True)
-class Described:
-    """A network without noise: its tensors, and the shape of its first linear layer's output (None where it has none)."""
-
-    tensors: Tensors
-    first: Shape | None
-
-
 class Misfit(Exception):
     """A network that does not exist: unknown, or too small an image."""
 
 
-def linear(name: str, inputs: int, outputs: int) -> Tensors:
-    """A linear layer with its bias."""
-    return {f"{name}.weight": ("F32", (outputs, inputs)), f"{name}.bias": ("F32", (outputs,))}
+class Network:
+    """A network without noise, layer by layer: its tensors, the ``shape`` that the next layer sees, and that of the first
+    linear layer's output (``first``; None where there is none).
+    """
+
+    def __init__(self, shape: Shape, smallest: int = 0) -> None:
+        if smallest and (len(shape) != 3 or min(shape[1:]) < smallest):
+            raise Misfit(f"images of at least {smallest}x{smallest}")
+        self.tensors: Tensors = {}
+        self.shape = shape
+        self.first: Shape | None = None
+
+    def _then(self, shape: Shape) -> None:
+        self.shape = shape
+        self.first = self.first or shape
+
+    def add(self, name: str, *sizes: int, bias: int = 0) -> None:
+        self.tensors[f"{name}.weight"] = "F32", sizes
+        if bias:
+            self.tensors[f"{name}.bias"] = "F32", (bias,)
+
+    def linear(self, name: str, outputs: int) -> None:
+        self.add(name, outputs, math.prod(self.shape), bias=outputs)
+        self._then((outputs,))
+
+    def norm(self, name: str) -> None:
+        self.add(name, self.shape[0], bias=self.shape[0])
+
+    def convolution(
+        self, name: str, maps: int, kernel: int, stride: int = 1, pad: int | None = None, *, bias: bool = True
+    ) -> None:
+        """With square kernels; the padding is half the kernel unless it is said."""
+        self.add(name, maps, self.shape[0], kernel, kernel, bias=maps if bias else 0)
+        around = 2 * (kernel // 2 if pad is None else pad)
+        self._then((maps, *((side + around - kernel) // stride + 1 for side in self.shape[1:])))
+
+    def pool(self, stride: int) -> None:
+        self.shape = (self.shape[0], *((side - 2) // stride + 1 for side in self.shape[1:]))
+        if min(self.shape) < 1:
+            raise Misfit("images of at least 20x20")  # of the one network whose sides can vanish
 
 
-def convolution(name: str, inputs: int, outputs: int, kernel: int, *, bias: bool = True) -> Tensors:
-    """A convolution with square kernels."""
-    weight: Tensors = {f"{name}.weight": ("F32", (outputs, inputs, kernel, kernel))}
-    return {**weight, f"{name}.bias": ("F32", (outputs,))} if bias else weight
-
-
-def norm(name: str, size: int) -> Tensors:
-    """Scale and shift of a normalisation."""
-    return {f"{name}.{part}": ("F32", (size,)) for part in ("weight", "bias")}
-
-
-def _image(shape: Shape, smallest: int) -> tuple[int, int, int]:
-    if len(shape) != 3 or min(shape[1:]) < smallest:
-        raise Misfit(f"images of at least {smallest}x{smallest}")
-    return shape[0], shape[1], shape[2]
-
-
-def _halved(size: int) -> int:
-    """What a stride of 2 leaves of a side, with padding of half the kernel."""
-    return -(-size // 2)
-
-
-def _mlp(shape: Shape, classes: int, width: int) -> Described:
-    hidden = 64 * width
-    return Described(linear("1", math.prod(shape), hidden) | linear("3", hidden, classes), (hidden,))
-
-
-def _small_cnn(shape: Shape, classes: int, width: int) -> Described:
-    channels, height, across = _image(shape, 4)
-    maps, hidden = 16 * width, 32 * width
-    tensors = (
-        convolution("0", channels, maps, 3)
-        | convolution("2", maps, 2 * maps, 3)
-        | linear("5", 2 * maps * _halved(height) * _halved(across), hidden)
-        | linear("7", hidden, classes)
-    )
-    return Described(tensors, (maps, height, across))
-
-
-def _tramer_boneh_cnn(shape: Shape, classes: int, width: int) -> Described:
-    channels, height, across = _image(shape, 1)
-
-    def first(size: int) -> int:
-        return (size - 4) // 2 + 1  # kernels of 8, stride 2, padding 2
-
-    def last(size: int) -> int:
-        return (first(size) - 1 - 4) // 2  # a pool of 2 at stride 1, kernels of 4 at stride 2, the pool again
-
-    if min(last(height), last(across)) < 1:
-        raise Misfit("images of at least 20x20")
-    maps, hidden = 16 * width, 32 * width
-    tensors = (
-        convolution("0", channels, maps, 8)
-        | convolution("3", maps, 2 * maps, 4)
-        | linear("7", 2 * maps * last(height) * last(across), hidden)
-        | linear("9", hidden, classes)
-    )
-    return Described(tensors, (maps, first(height), first(across)))
-
-
-def _gelu_cnn(shape: Shape, classes: int, width: int) -> Described:
-    channels, height, across = _image(shape, 8)
-    maps = 16 * width
-    tensors = (
-        convolution("0", channels, maps, 7, bias=False)
-        | norm("1", maps)
-        | convolution("3", maps, 2 * maps, 3, bias=False)
-        | norm("4", 2 * maps)
-        | convolution("6", 2 * maps, 4 * maps, 3, bias=False)
-        | norm("7", 4 * maps)
-        | linear("10", 4 * maps * -(-height // 8) * -(-across // 8), classes)
-    )
-    return Described(tensors, (maps, _halved(height), _halved(across)))
-
-
-def _scatter_cnn(shape: Shape, classes: int, width: int) -> Described:
-    channels, height, across = _image(shape, 8)
-    maps, hidden = 16 * width, 32 * width
-    filters: Tensors = {"0.fine": ("F32", (16, 1, 9, 9)), "0.coarse": ("F32", (16, 4, 9, 9)), "0.scale": ("F32", (81, 1, 1))}
-    for name, size in (("rows", height), ("columns", across)):
-        filters[f"0.{name}_from_full"] = ("F32", (-(-size // 4), size))
-        filters[f"0.{name}_from_half"] = ("F32", (_halved(_halved(size)), _halved(size)))
-    tensors = (
-        filters
-        | convolution("1", 81 * channels, maps, 3)
-        | convolution("3", maps, 2 * maps, 3)
-        | linear("6", 2 * maps * -(-height // 8) * -(-across // 8), hidden)
-        | linear("8", hidden, classes)
-    )
-    return Described(tensors, None)
-
-
-def _stobatch_cnn(shape: Shape, classes: int, width: int) -> Described:
-    channels, height, across = _image(shape, 4)
-    maps, units = 32 * width, 256 * width
-    rows, columns = (_halved(_halved(size) // 2) for size in (height, across))
-    tensors = (
-        convolution("0", channels, maps, 5)
-        | norm("1", maps)
-        | convolution("4", maps, 2 * maps, 5)
-        | linear("7", 2 * maps * rows * columns, units)
-        | norm("8", units)
-        | linear("10", units, classes)
-    )
-    return Described(tensors, (maps, _halved(height), _halved(across)))
-
-
-def _wide_resnet(shape: Shape, classes: int, width: int) -> Described:
-    channels, height, across = _image(shape, 8)
-    tensors, before = convolution("0", channels, 16, 3, bias=False), 16
-    for number in range(6):  # three stages of two blocks
-        maps, block = 64 * width * 2 ** (number // 2), str(number + 1)
-        tensors |= norm(f"{block}.norm1", before) | convolution(f"{block}.conv1", before, maps, 3, bias=False)
-        tensors |= norm(f"{block}.norm2", maps) | convolution(f"{block}.conv2", maps, maps, 3, bias=False)
-        if number in (2, 4) or before != maps:
-            tensors |= convolution(f"{block}.shortcut", before, maps, 1, bias=False)
-        before = maps
-    return Described(tensors | norm("7", before) | linear("11", before, classes), (16, height, across))
-
-
-def _resnet(shape: Shape, classes: int, width: int) -> Described:
-    channels, height, across = _image(shape, 8)
-    before = 64 * width
-    tensors = convolution("0", channels, before, 3, bias=False) | norm("1", before)
-    for number in range(8):  # four stages of two blocks
-        maps, block = 64 * width * 2 ** (number // 2), str(number + 3)
-        tensors |= convolution(f"{block}.conv1", before, maps, 3, bias=False) | norm(f"{block}.norm1", maps)
-        tensors |= convolution(f"{block}.conv2", maps, maps, 3, bias=False) | norm(f"{block}.norm2", maps)
-        if before != maps:
-            tensors |= convolution(f"{block}.shortcut.0", before, maps, 1, bias=False) | norm(f"{block}.shortcut.1", maps)
-        before = maps
-    return Described(tensors | linear("13", before, classes), (64 * width, height, across))
-
-
-def _small_vit(shape: Shape, classes: int, width: int) -> Described:
-    channels, height, across = _image(shape, 8)
-    if height % 4 or across % 4:
-        raise Misfit("images with sides that are multiples of 4")
-    size, patches = 128 * width, (height // 4) * (across // 4)
-    tensors = convolution("0.embed", channels, size, 4) | {"0.position.weight": ("F32", (patches, size))}
-    for layer in map(str, range(1, 7)):
-        tensors |= norm(f"{layer}.norm1", size) | norm(f"{layer}.norm2", size)
-        for part in ("query", "key", "value", "out"):
-            tensors |= linear(f"{layer}.attention.{part}", size, size)
-        tensors |= linear(f"{layer}.expand", size, 4 * size) | linear(f"{layer}.contract", 4 * size, size)
-    return Described(tensors | norm("7", size) | linear("9", size, classes), None)
-
-
-NETWORKS: dict[str, Callable[[Shape, int, int], Described]] = {
-    "mlp": _mlp,
-    "small-cnn": _small_cnn,
-    "tramer-boneh-cnn": _tramer_boneh_cnn,
-    "gelu-cnn": _gelu_cnn,
-    "scatter-cnn": _scatter_cnn,
-    "stobatch-cnn": _stobatch_cnn,
-    "wrn-16-4": _wide_resnet,
-    "resnet-18": _resnet,
-    "small-vit": _small_vit,
+SEQUENCES = {
+    "mlp": (0, "1 linear 64, 3 linear"),
+    "small-cnn": (4, "0 convolution 16 3, 2 convolution 32 3 2, 5 linear 32, 7 linear"),
+    "tramer-boneh-cnn": (1, "0 convolution 16 8 2 2, - pool 1, 3 convolution 32 4 2 0, - pool 1, 7 linear 32, 9 linear"),
+    "gelu-cnn": (8, "0 bare 16 7 2, 1 norm, 3 bare 32 3 2, 4 norm, 6 bare 64 3 2, 7 norm, 10 linear"),
+    "stobatch-cnn": (4, "0 convolution 32 5 2, 1 norm, - pool 2, 4 convolution 64 5 2, 7 linear 256, 8 norm, 10 linear"),
 }
+"""The smallest image, and the layers by name: outputs of a linear one (or the classes); maps, kernel, stride and padding of a
+convolution (``bare``: without bias); the stride of a pool. Outputs and maps grow with the width.
+"""
+
+
+def _sequence(net: Network, layers: str, classes: int, width: int) -> Network:
+    for layer in layers.split(", "):
+        name, kind, *numbers = layer.split()
+        sizes = [int(number) for number in numbers]
+        if kind == "linear":
+            net.linear(name, sizes[0] * width if sizes else classes)
+        elif kind == "norm":
+            net.norm(name)
+        elif kind == "pool":
+            net.pool(*sizes)
+        else:
+            net.convolution(name, sizes[0] * width, *sizes[1:], bias=kind == "convolution")
+    return net
+
+
+def _scatter_cnn(shape: Shape, classes: int, width: int) -> Network:
+    net = Network(shape, 8)
+    net.tensors |= {"0.fine": ("F32", (16, 1, 9, 9)), "0.coarse": ("F32", (16, 4, 9, 9)), "0.scale": ("F32", (81, 1, 1))}
+    for name, size in (("rows", shape[1]), ("columns", shape[2])):
+        net.tensors[f"0.{name}_from_full"] = "F32", (-(-size // 4), size)
+        net.tensors[f"0.{name}_from_half"] = "F32", (-(-size // 4), -(-size // 2))
+    net.shape = (81 * shape[0], *(-(-size // 4) for size in shape[1:]))
+    _sequence(net, "1 convolution 16 3 2, 3 convolution 32 3, 6 linear 32, 8 linear", classes, width)
+    net.first = None
+    return net
+
+
+def _wide_resnet(shape: Shape, classes: int, width: int) -> Network:
+    net = Network(shape, 8)
+    net.convolution("0", 16, 3, bias=False)
+    for number in range(6):  # three stages of two blocks
+        maps, before, block = 64 * width * 2 ** (number // 2), net.shape[0], str(number + 1)
+        for part in "12":
+            net.norm(f"{block}.norm{part}")
+            net.convolution(f"{block}.conv{part}", maps, 3, bias=False)
+        if number in (2, 4) or before != maps:
+            net.add(f"{block}.shortcut", maps, before, 1, 1)
+    net.norm("7")
+    net.shape = net.shape[:1]  # the mean over all places
+    net.linear("11", classes)
+    return net
+
+
+def _resnet(shape: Shape, classes: int, width: int) -> Network:
+    net = Network(shape, 8)
+    net.convolution("0", 64 * width, 3, bias=False)
+    net.norm("1")
+    for number in range(8):  # four stages of two blocks
+        maps, before, block = 64 * width * 2 ** (number // 2), net.shape[0], str(number + 3)
+        for part in "12":
+            net.convolution(f"{block}.conv{part}", maps, 3, bias=False)
+            net.norm(f"{block}.norm{part}")
+        if before != maps:
+            net.add(f"{block}.shortcut.0", maps, before, 1, 1)
+            net.norm(f"{block}.shortcut.1")
+    net.shape = net.shape[:1]  # the mean over all places
+    net.linear("13", classes)
+    return net
+
+
+def _small_vit(shape: Shape, classes: int, width: int) -> Network:
+    net, size = Network(shape, 8), 128 * width
+    if shape[1] % 4 or shape[2] % 4:
+        raise Misfit("images with sides that are multiples of 4")
+    net.convolution("0.embed", size, 4, 4, 0)
+    net.add("0.position", math.prod(net.shape[1:]), size)
+    net.shape = (size,)  # every patch by itself
+    for layer in map(str, range(1, 7)):
+        for part in ("attention.query", "attention.key", "attention.value", "attention.out"):
+            net.linear(f"{layer}.{part}", size)
+        net.linear(f"{layer}.expand", 4 * size)
+        net.linear(f"{layer}.contract", size)
+        net.norm(f"{layer}.norm1")
+        net.norm(f"{layer}.norm2")
+    net.norm("7")
+    net.linear("9", classes)
+    net.first = None
+    return net
+
+
+BLOCKS = {"scatter-cnn": _scatter_cnn, "wrn-16-4": _wide_resnet, "resnet-18": _resnet, "small-vit": _small_vit}
+NETWORKS = (
+    *("mlp", "small-cnn", "tramer-boneh-cnn", "gelu-cnn", "scatter-cnn", "stobatch-cnn"),
+    *("wrn-16-4", "resnet-18", "small-vit"),
+)
+
+
+def network_of(name: str, shape: Shape, classes: int, width: int) -> Network:
+    if name in BLOCKS:
+        return BLOCKS[name](shape, classes, width)
+    smallest, layers = SEQUENCES[name]
+    return _sequence(Network(shape, smallest), layers, classes, width)
+
+
 # What a noise layer keeps of its scales, by where they came from; K is the number of coordinates.
 _SCALES = {"uniform": None, "random": None, "learned": "log_shares", "public": "scales", "training": "scales"}
 
@@ -258,7 +232,6 @@ class _Sizes(Record):
 
 
 def tensors_of(run: dict[str, Any]) -> Tensors | Problem:
-    """The tensors of the network that ``run`` names, or why there are none."""
     config, data = block(run, "config"), block(run, "data")
     name, width = config.get("model"), config.get("width", 1)
     sizes = sound(_Sizes, {key: data.get(key) for key in ("shape", "classes")})
@@ -271,14 +244,13 @@ def tensors_of(run: dict[str, Any]) -> Tensors | Problem:
         return Problem(RUN_JSON, "config.width has a value it cannot have", shown(width), "an integer from 1")
     shape = tuple(sizes.shape)
     try:
-        network = NETWORKS[name](shape, len(sizes.classes), width)
+        network = network_of(name, shape, len(sizes.classes), width)
         return network.tensors | _noise(config, shape, network.first)
     except Misfit as why:
         return Problem(RUN_JSON, "the network of config does not fit the data", f"{name}, {shown(sizes.shape)}", str(why))
 
 
 def _noise(config: dict[str, Any], shape: Shape, first: Shape | None) -> Tensors:
-    """The tensors of the noise layers that ``config`` names."""
     if config.get("noise_layer") is None:
         return {}
     layer = block(config, "noise_layer")

@@ -59,12 +59,10 @@ _TABLE_4: tuple[tuple[float, tuple[float, float, float]], ...] = (
 
 
 def table_2_key(data: str, method: str, sigma: float, measure: str) -> str:
-    """The name of one number of Table 2."""
     return f"{data} {method} sigma {sigma:g} {measure}"
 
 
 def table_2_values() -> dict[str, float]:
-    """The numbers of Table 2 as printed, by their names."""
     return {number.key: number.value for number in _table_2()}
 
 

@@ -188,7 +188,6 @@ class RadiusDistribution:
     sigma: float = 0.5
 
     def cells(self, options: Options) -> list[Cell]:
-        """Those of Table 2."""
         (setup,) = setups_of((self.setup,), options)
         return [cell for method in self.methods for cell in cells_of(method, setup, options, sigma=self.sigma)]
 
@@ -251,7 +250,6 @@ class Fgsm:
     curves: tuple[Curve, ...] = table_curves()
 
     def cells(self, options: Options) -> list[Cell]:
-        """Those of Table 2."""
         setups = setups_of(self.setups, options)
         return long_first(cell for setup in setups for curve in self.curves for cell in models_of(curve.method, setup, options))
 

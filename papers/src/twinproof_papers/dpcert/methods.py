@@ -225,17 +225,14 @@ def repetitions(done: Sequence[Measured], model: Model) -> list[Measured]:
 
 
 def values(done: Sequence[Measured], model: Model, read: Reading) -> tuple[float, ...]:
-    """One number for each repetition."""
     return tuple(read(one) for one in repetitions(done, model))
 
 
 def accuracy(one: Measured) -> float:
-    """Accuracy of the network without noise, on all test images."""
     return 100 * float(one.numbers["clean"])
 
 
 def mean_radius(sigma: float) -> Reading:
-    """The average certified radius under noise ``sigma``."""
     return lambda one: float(one.numbers["smoothed"][sigma_name(sigma)]["acr"])
 
 

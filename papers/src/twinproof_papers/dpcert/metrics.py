@@ -113,7 +113,6 @@ def models_at(done: Sequence[Measured], source: str, sigma: float) -> dict[str, 
 
 
 def whole(metric: str) -> Reading:
-    """The histogram of a metric over all test images."""
 
     def read(one: Measured) -> Histogram:
         found: Histogram = one.numbers["metrics"][metric]["histogram"]
@@ -176,7 +175,6 @@ class _MetricFigure:
     sigma: float
 
     def cells(self, options: Options) -> list[Cell]:
-        """On the runs of Table 2."""
         return metric_cells(EVERY, self.setup, self.sigma, options)
 
     @property
@@ -190,7 +188,6 @@ class MetricHistograms(_MetricFigure):
     """Figures 5 and 10 to 14: a row for the baselines, a row for the instances of DP-CERT and the house recipe."""
 
     def findings(self, done: Sequence[Measured]) -> Findings:
-        """The share of images in each fifth of a decade."""
         (source,) = sources_of(done)
         models = models_at(done, source, self.sigma)
         panels = tuple(
@@ -224,7 +221,6 @@ class MetricAgainstRadius(_MetricFigure):
     """Figure 6: images are grouped by radius; the logarithm of the mean metric of each group."""
 
     def findings(self, done: Sequence[Measured]) -> Findings:
-        """A panel for each metric, and rank correlations over single images."""
         (source,) = sources_of(done)
         panels = tuple(
             Panel(

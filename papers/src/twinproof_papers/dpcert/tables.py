@@ -9,7 +9,7 @@ from itertools import combinations
 from statistics import median
 
 from twinproof.errors import ConfigError
-from twinproof.rounding import format_down
+from twinproof.guarantee import format_down
 from twinproof_papers.catalogue.dpcert import DPCERT, TABLE_2_MEASURES, table_2_key, table_2_values
 from twinproof_papers.cell import Cell, Measured
 from twinproof_papers.comparison import RADIUS, difference_text, estimate_of, estimate_text, published_text
@@ -191,7 +191,6 @@ class Table2:
     rows: tuple[str, ...] = _ROWS
 
     def only(self, methods: tuple[str, ...]) -> Table2:
-        """The table with these rows alone, in its own order."""
         for name in methods:
             if name not in self.rows:
                 near = difflib.get_close_matches(name, self.rows, n=1)
@@ -205,7 +204,6 @@ class Table2:
         return replace(self, rows=tuple(name for name in self.rows if name in methods))
 
     def cells(self, options: Options) -> list[Cell]:
-        """Long ones first."""
         setups = setups_of(self.setups, options)
         return long_first(cell for method in self.rows for setup in setups for cell in models_of(method, setup, options))
 
@@ -233,7 +231,6 @@ class Table2:
 
 
 def _readings(sigma: float) -> dict[str, Reading]:
-    """How each measure of the table is read off a cell."""
     readings = (accuracy, mean_radius(sigma), certified_at(sigma, PUBLISHED_RADIUS))
     return {measure: read for (measure, _), read in zip(TABLE_2_MEASURES, readings, strict=True)}
 
@@ -322,7 +319,6 @@ class Sensitivity:
         return Panel(title, self.words, lines, logarithmic=True, fitted=True, printed=self._printed(source, places))
 
     def _printed(self, source: str, places: tuple[float, ...]) -> tuple[Line, ...]:
-        """The paper's accuracies, in the colour of ours."""
         published = {number.key: number.value for experiment in DPCERT for number in experiment.published}
         found = {place: published[key] for place in places if (key := self._key(source, place)) in published}
         line = Line("accuracy, as published", "printed", 0, tuple(found), tuple((value,) for value in found.values()))

@@ -144,7 +144,6 @@ def _published_ratios(features: Features, points: Tensor, outputs: Tensor, other
 
 @torch.no_grad()
 def _exact_ratios(features: Features, points: Tensor, outputs: Tensor, others: Tensor) -> Tensor:
-    """The ratio itself, in float64; 0 where the two points are one."""
     apart = lengths(points.double() - others.double(), math.inf)
     moved = lengths(_flat(features, others).double() - outputs.double(), 1)
     return torch.where(apart > 0, moved / apart.clamp(min=torch.finfo(torch.float64).tiny), 0.0)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 from torch import Tensor, nn
 
-from twinproof.certification.record import find_certification
+from twinproof.certification.method import find_certification
 from twinproof.compute.devices import resolve_device
 from twinproof.data.record import Dataset
 from twinproof.errors import DataError, ModelError, RunError
@@ -74,7 +74,6 @@ def measured_metrics(examples: Sequence[ExampleMetrics]) -> tuple[str, ...]:
 
 
 def metric_values(examples: Sequence[ExampleMetrics], metric: str) -> Values:
-    """One of ``measured_metrics`` of all examples, in their order."""
     return np.array([getattr(example, metric) for example in examples], dtype=np.float64)
 
 
@@ -304,7 +303,6 @@ class ExampleMeasurement:
         return {"kind": KIND, "after": self.after.as_dict(), "settings": asdict(MetricSettings())}
 
     def numbers(self, run: Run, dataset: Dataset, *, device: str) -> Numbers:
-        """Measures ``run`` once, and relates it to its certificates at every sigma."""
         run.refuse_other_data(dataset)
         stored = torch.from_numpy(dataset.test.inputs[: self.after.limit].astype(np.float32))
         labels = torch.from_numpy(dataset.test.labels[: self.after.limit].copy())
@@ -321,7 +319,6 @@ class ExampleMeasurement:
         }
 
     def words(self) -> str:
-        """Those of the certificates."""
         return self.after.words()
 
 

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.functional import softplus
 
+from twinproof import checks
 from twinproof.attacks.objective import scores_of, untouched
-from twinproof.attacks.run import check_batch, check_labels, refuse_nan
+from twinproof.attacks.run import check_labels, refuse_nan
 from twinproof.compute.devices import matrix_products
 from twinproof.errors import DataError, ModelError
 from twinproof.evaluation.protocols import answers_at_random
@@ -45,7 +46,7 @@ def device_of(model: nn.Module, inputs: Tensor) -> torch.device:
 def check_subject(model: nn.Module, inputs: Tensor, batch_size: int | None) -> torch.device:
     """Refuses what cannot be measured; gives the device on which the rest runs."""
     if batch_size is not None:
-        check_batch(batch_size)
+        checks.whole(1, batch=batch_size)
     if inputs.dtype not in (torch.float32, torch.float64) or inputs.ndim < 2 or inputs.numel() == 0:
         raise DataError(
             "inputs cannot be measured",
@@ -140,7 +141,6 @@ def bytes_of_row(model: nn.Module, row: Tensor) -> int:
 
 
 def in_batches(examples: int, batch_size: int) -> Iterator[slice]:
-    """Consecutive rows, ``batch_size`` at a time."""
     return (slice(start, min(start + batch_size, examples)) for start in range(0, examples, batch_size))
 
 

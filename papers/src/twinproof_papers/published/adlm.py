@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from twinproof import checks
-from twinproof.compute.seeds import seed_generator
+from twinproof.compute.devices import seed_generator
 from twinproof.errors import ModelError
 from twinproof.keys import Key
 from twinproof.layers.noise import NoiseLayer, laplace_from_uniform, silenced
@@ -54,7 +54,6 @@ class OneDraw(GradientSource):
         self._slope = scale * self._draw("printed: output layer", tuple(last.weight.shape)).to(last.weight)
 
     def gradient(self, step: int) -> dict[str, Tensor]:
-        """See :class:`GradientSource`."""
         if step == 0:
             self._disturb()
         with silenced(self._model):

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.func import vmap
 from torch.nn.functional import cross_entropy
 
+from twinproof.compute.devices import seed_generator
 from twinproof.compute.ranks import ALONE, Ranks
-from twinproof.compute.seeds import seed_generator
 from twinproof.errors import ConfigError, ModelError
 from twinproof.keys import Key
 from twinproof.layers.fixed_draws import PSI, fixed_draws_of, with_fixed_draws
@@ -51,7 +51,6 @@ class Part:
     workers: int = 1
 
     def of(self, rows: Tensor) -> Tensor:
-        """This worker's rows: all of them where it is the only one."""
         return torch.tensor_split(rows, self.workers)[self.number]
 
 
@@ -272,7 +271,6 @@ class PublishedStoBatch(GradientSource):
         self._workers = training.trainers.workers(ranks.world, training.batch)
 
     def gradient(self, step: int) -> dict[str, Tensor]:
-        """See :class:`GradientSource`."""
         trainers = self._training.trainers
         turns = trainers.turns(self._batches, step, self._key)
         pieces = [(turn, Part(number, self._workers)) for turn in turns for number in range(self._workers)]

@@ -6,8 +6,8 @@ from torch import nn, optim
 
 from twinproof.guarantee import Status
 from twinproof.layers.fixed_draws import FixedDrawsConstraint
+from twinproof.recipes.recipe import PUBLISHED, OwnSteps, Variant
 from twinproof.recipes.stobatch import stobatch_network
-from twinproof.recipes.variant import PUBLISHED, Variant
 from twinproof.training.stobatch import taylor_cross_entropy
 from twinproof_papers.published import adlm, stobatch
 from twinproof_papers.published.formulas import paper_classic_sigma, paper_extended_sigma
@@ -40,8 +40,7 @@ ADLM = Variant(
     deviations=_DEVIATIONS,
     unpaid_shares=True,
     loss=taylor_cross_entropy,
-    source=adlm.OneDraw,
-    check=adlm.parts_for_noise,
+    steps=OwnSteps(adlm.OneDraw, adlm.parts_for_noise),
     optimizer=_adam,
 )
 STOBATCH = Variant(
@@ -57,8 +56,7 @@ STOBATCH = Variant(
     section=("trainers", stobatch.TrainersConfig),
     deviations=_DEVIATIONS,
     unpaid_shares=True,
-    source=stobatch.published_source,
-    check=stobatch.ends_of,
+    steps=OwnSteps(stobatch.published_source, stobatch.ends_of),
     optimizer=_adam,
     default_network=lambda shape: stobatch_network(shape, _SMALLEST_SIDE),
     network=stobatch.published_network,

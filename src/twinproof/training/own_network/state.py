@@ -120,7 +120,6 @@ class WatchedSource(GradientSource):
         self._watch = watch
 
     def gradient(self, step: int) -> dict[str, Tensor]:
-        """See :class:`GradientSource`."""
         found = self._source.gradient(step)
         self._watch.compare()
         self.last = self._source.last

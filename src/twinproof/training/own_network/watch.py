@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from twinproof.errors import ModelError
 from twinproof.keys import Key
-from twinproof.layers.cross_example import evaluation_mode
-from twinproof.layers.module_state import KeptState, all_tensors, differences, same_bits
+from twinproof.layers.module_state import KeptState, all_tensors, differences, evaluation_mode, same_bits
 from twinproof.training.own_network.state import TensorWatch, first_difference, row_digests
 from twinproof.training.own_network.trial import Probe, Remembered, RowTrial, seeded, state_error
 from twinproof.training.per_example.choose import shifted_parameters
@@ -69,7 +68,6 @@ class WatchedPath(OuterPath):
         self.inner.begin(step, key)
 
     def gradients(self, inputs: Tensor, labels: Tensor) -> RecordGradients:
-        """See :class:`PerExamplePath`."""
         if not self._due or inputs.shape[0] == 0:
             return self.inner.gradients(inputs, labels)
         self._due = False

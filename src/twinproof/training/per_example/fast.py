@@ -269,7 +269,6 @@ class FastPath(PerExamplePath):
         self.channels_last = channels_last
 
     def gradients(self, inputs: Tensor, labels: Tensor) -> RecordGradients:
-        """See :class:`PerExamplePath`."""
         records, copies = inputs.shape[:2]
         if records == 0:
             return no_records(self.model, inputs)

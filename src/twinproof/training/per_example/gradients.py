@@ -166,7 +166,6 @@ class Instantiated(PerExampleGradient):
     values: Tensor
 
     def squared_norms(self) -> Tensor:
-        """See :class:`PerExampleGradient`."""
         flat = _flat(self.values)
         if kernels_serve(flat):
             return rounded_up(row_squares(flat), flat.shape[1])
@@ -187,7 +186,6 @@ class Instantiated(PerExampleGradient):
         return _finite(total, flat, weights=weights).view(self.values.shape[1:])
 
     def instantiate(self) -> Tensor:
-        """See :class:`PerExampleGradient`."""
         return self.values
 
 
@@ -217,7 +215,6 @@ class LinearFactors(PerExampleGradient):
         return total + (terms + _SPARE_TERMS) * _EPS * lengths.square()
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        """See :class:`PerExampleGradient`."""
 
         def total(inputs: Tensor, errors: Tensor) -> Tensor:
             weighted = (errors.to(torch.float64) * weights[:, None, None]).flatten(0, 1)
@@ -226,7 +223,6 @@ class LinearFactors(PerExampleGradient):
         return _finite(total, self.inputs, self.errors, weights=weights)
 
     def instantiate(self) -> Tensor:
-        """See :class:`PerExampleGradient`."""
         shape = (self.errors.shape[0], self.errors.shape[2], self.inputs.shape[2])
         return torch.bmm(self.errors.transpose(1, 2), self.inputs, out=SCRATCH.empty(shape, self.errors))
 
@@ -248,7 +244,6 @@ class EmbeddingFactors(PerExampleGradient):
         return rounded_up((norms + slack).square(), tokens * errors.shape[2])
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        """See :class:`PerExampleGradient`."""
 
         def total(errors: Tensor) -> Tensor:
             weighted = errors.to(torch.float64) * weights[:, None, None]
@@ -258,7 +253,6 @@ class EmbeddingFactors(PerExampleGradient):
         return _finite(total, self.errors, weights=weights)
 
     def instantiate(self) -> Tensor:
-        """See :class:`PerExampleGradient`."""
         records, _, dim = self.errors.shape
         values = self.errors.new_zeros(records, self.rows, dim)
         return values.index_put_((_record_numbers(self.ids), self.ids), self.errors, accumulate=True)
@@ -289,15 +283,12 @@ class Rearranged(PerExampleGradient):
     axes: tuple[int, ...]
 
     def squared_norms(self) -> Tensor:
-        """See :class:`PerExampleGradient`."""
         return self.inner.squared_norms()
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        """See :class:`PerExampleGradient`."""
         return self.inner.weighted_sum(weights).reshape(self.shape).permute(self.axes)
 
     def instantiate(self) -> Tensor:
-        """See :class:`PerExampleGradient`."""
         values = self.inner.instantiate()
         return values.reshape(values.shape[0], *self.shape).permute(0, *(axis + 1 for axis in self.axes))
 

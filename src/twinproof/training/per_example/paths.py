@@ -214,7 +214,6 @@ class VmapPath(PerExamplePath):
         self.reason = reason
 
     def gradients(self, inputs: Tensor, labels: Tensor) -> RecordGradients:
-        """See :class:`PerExamplePath`."""
         if inputs.shape[0] == 0:
             return no_records(self.model, inputs)
         trained: dict[str, Tensor] = {}
@@ -251,7 +250,6 @@ class SpacedPath(OuterPath):
         self.every = every
 
     def gradients(self, inputs: Tensor, labels: Tensor) -> RecordGradients:
-        """See :class:`PerExamplePath`."""
         spaced = inputs.new_zeros(len(inputs) * self.every, *inputs.shape[1:])
         spaced[:: self.every] = inputs
         spaced_labels = labels.new_zeros(len(spaced))
@@ -275,7 +273,6 @@ class SinglePath(PerExamplePath):
         self.loss = loss
 
     def gradients(self, inputs: Tensor, labels: Tensor) -> RecordGradients:
-        """See :class:`PerExamplePath`."""
         if inputs.shape[0] == 0:
             return no_records(self.model, inputs)
         parameters = trainable_parameters(self.model)

@@ -32,16 +32,7 @@ def _row_squares(values, out, rows, width, of_part, ROWS: tl.constexpr, COLUMNS:
 
 
 @triton.jit
-def _weighted_rows(
-    values,
-    weights,
-    out,
-    rows,
-    width,
-    of_segment,
-    COLUMNS: tl.constexpr,
-    AT_ONCE: tl.constexpr,
-):
+def _weighted_rows(values, weights, out, rows, width, of_segment, COLUMNS: tl.constexpr, AT_ONCE: tl.constexpr):
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     segment = tl.program_id(1)
     first = segment * of_segment

@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from twinproof.errors import ConfigError
+from twinproof import checks
 
 # A handful of operations, each right to about 2^-52 of its value, and a difference that loses a factor of 2,400.
 _ROUNDED_UP = 1 + 2.0**-36
@@ -53,13 +53,15 @@ class ErrorBound:
 
 def reconstruction_error(pixels: int, largest: float = 1.0) -> ErrorBound:
     """For the reconstruction objective cut after z, with ``pixels`` terms and every |theta_j h| at most ``largest``."""
-    _check("pixels", pixels, largest)
+    checks.whole(1, pixels=pixels)
+    _check_size(largest)
     return ErrorBound(pixels * log_cosh_half(largest) * _ROUNDED_UP, paper_reconstruction_error(pixels), largest)
 
 
 def cross_entropy_error(classes: int, largest: float = 1.0) -> ErrorBound:
     """For the cross-entropy objective cut after z^2, with ``classes`` terms and every |h W_k| at most ``largest``."""
-    _check("classes", classes, largest)
+    checks.whole(1, classes=classes)
+    _check_size(largest)
     return ErrorBound(classes * _missing(largest) * _ROUNDED_UP, paper_cross_entropy_error(classes), largest)
 
 
@@ -92,14 +94,5 @@ def _missing(z: float) -> float:
     return square**2 * (1 / 12 - square * (1 / 45 - square * 17 / 2520))
 
 
-def _check(name: str, count: int, largest: float) -> None:
-    if count < 1:
-        raise ConfigError(f"the number of {name} cannot be used", where=name, got=count, wanted="at least 1")
-    if not (largest > 0 and math.isfinite(largest)):
-        raise ConfigError(
-            "the size of the arguments cannot be used",
-            where="largest",
-            got=largest,
-            wanted="a finite number above 0",
-            fix="bound |theta_j h| or |h W_k|: without a limit the cut objective has no minimiser",
-        )
+def _check_size(largest: float) -> None:
+    checks.positive(largest=largest, fix="bound |theta_j h| or |h W_k|: without a limit the cut objective has no minimiser")
