@@ -145,7 +145,7 @@ class _Table:
     def step(self) -> float:
         return 1 / (_STEPS * math.pow(self.dimension, 0.25))
 
-    @lru_cache(maxsize=1024)  # noqa: B019 - tables are equal where their dimensions are, and few
+    @lru_cache(maxsize=512)  # noqa: B019 - tables are equal where their dimensions are, and few
     def at(self, multiple: int) -> _Heights:
         """Those of a shift of every coordinate by ``multiple`` steps."""
         size, root = multiple * self.step, math.sqrt(self.dimension)

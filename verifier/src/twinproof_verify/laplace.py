@@ -93,7 +93,7 @@ def _share_of_a_step(before: Trusted, after: Trusted, errors: Array) -> Array:
     return best
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=512)
 def _trusted(dimension: int, number: int, step: float) -> Trusted:
     # Losses are (2 place - dimension * cells) * size / cells, and so are levels: their places are those of every size.
     size, root = number * step, math.sqrt(dimension)
