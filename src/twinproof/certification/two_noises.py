@@ -137,6 +137,9 @@ class TwoNoisesSite(FirstLayerSite):
         """sigma times the single-pass rate; ``composed``: times that of the composition; ``claimed``: as if it were larger."""
         self.check_shape(shape)
         if self.noise.law is Law.GAUSSIAN:
+            if charge is not Charge.PROVEN:
+                what = "no paper claims anything of two Gaussian noises in one pass"
+                raise ConfigError(what, where="bound", got=str(charge), wanted="a bound that is proven")
             return self._joint_norm(norm)
         found = self.rates(norm)
         if charge is Charge.CLAIMED:

@@ -12,12 +12,14 @@ from scipy.optimize import brentq
 from two_noises_oracles import TwoNoisesHalfspace, linear
 
 from twinproof.certification import two_noise_bounds
+from twinproof.certification.bounds import Charge
 from twinproof.certification.laplace_shifts import GaussianShift
 from twinproof.certification.method import Method, Sampling
 from twinproof.certification.noise_site import Movement
 from twinproof.certification.smoothed import smooth
 from twinproof.certification.two_noise_bounds import joint_norm
 from twinproof.certification.two_noises import TwoNoisesSite
+from twinproof.errors import ConfigError
 from twinproof.keys import Key
 from twinproof.layers.noise import Law
 from twinproof.privacy.linear_maps import Array
@@ -130,3 +132,9 @@ def test_the_split_to_the_grid_is_paid_for() -> None:
     length = math.hypot(1.0, 0.4) * 0.02 / 0.1
     assert site.slack == pytest.approx(step * (math.sqrt(2) + math.hypot(math.sqrt(2), length) / 2), rel=1e-6)
     assert site.slack == site.in_l2((2,), "l2").slack
+
+
+def test_nothing_is_claimed_of_two_gaussian_noises() -> None:
+    site = smooth(replace(PLANE, law=Law.GAUSSIAN).network(), method=Method(norm="l2")).site
+    with pytest.raises(ConfigError, match="no paper claims anything"):
+        site.norm_bound((2,), "l2", Charge.CLAIMED)
