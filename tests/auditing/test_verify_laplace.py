@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from hashlib import sha256
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from twinproof_verify.laplace import equal_shifts_reach, gaussian_reach
 SAMPLING = Sampling(20, 200, 0.01)
 SHAPE = (1, 4, 4)
 PLACES = [(Law.LAPLACE, "input"), (Law.LAPLACE, "first-layer"), (Law.LAPLACE, BOTH_PLACES), (Law.GAUSSIAN, BOTH_PLACES)]
+OF_LAPLACE = PLACES[:3]
 
 
 @pytest.fixture(scope="module")
@@ -116,13 +118,16 @@ def _told(run: Run, path: Path, change: Callable[[str], str]) -> list[str]:
         path.write_text(honest)
 
 
-@pytest.mark.parametrize("lie", [*LIES, *OF_LAYERS])
+@pytest.mark.parametrize(
+    ("trained", "lie"),
+    [*product(OF_LAPLACE, LIES), *product(OF_LAPLACE[1:], OF_LAYERS)],
+    indirect=["trained"],
+    ids=lambda value: value if isinstance(value, str) else " ".join(map(str, value)),
+)
 def test_lies_about_the_other_norm_are_found(trained: Run, dataset: Dataset, lie: str) -> None:
     run = _certified(trained, dataset, Method(norm="linf"))
     found = find_certification(run.root, name="linf")
     assert found is not None
-    if found.settings.noise.law == "gaussian" or (lie in OF_LAYERS and found.settings.noise.place == "input"):
-        pytest.skip("nothing to lie about")
     change, match = {**LIES, **OF_LAYERS}[lie]
 
     def lied(text: str) -> str:
@@ -150,24 +155,17 @@ def test_radii_a_hundredth_off_are_found(trained: Run, dataset: Dataset, factor:
     assert any(match in what for what in _told(run, found.csv, stretched))
 
 
-def _is_laplace(run: Run) -> bool:
-    modules = () if run.network is None else run.network.modules()
-    return any(isinstance(module, NoiseLayer) and module.law is Law.LAPLACE for module in modules)
-
-
+@pytest.mark.parametrize("trained", OF_LAPLACE, indirect=True)
 def test_what_is_not_tight_is_not_called_so(trained: Run, dataset: Dataset) -> None:
-    if not _is_laplace(trained):
-        pytest.skip("Gaussian noise")
     with pytest.raises(ConfigError, match="this bound is not tight here"):
         _certified(trained, dataset, Method(norm="linf", bound="tight"))
 
 
+@pytest.mark.parametrize("trained", OF_LAPLACE, indirect=True)
 def test_what_earlier_records_call_tight_is_read_and_verified_as_what_it_was(
     trained: Run, dataset: Dataset, tmp_path: Path
 ) -> None:
     """Pure epsilon under its former name, without the keys that were added, and with the promise of that time."""
-    if not _is_laplace(trained):
-        pytest.skip("Gaussian noise")
     run = _certified(trained, dataset, Method(norm="linf", bound="pure-epsilon"))
     shutil.copytree(run.root, tmp_path / "run")
     name, path = "linf-pure-epsilon", tmp_path / "run" / "certificates" / "linf-pure-epsilon" / "certificates.json"
