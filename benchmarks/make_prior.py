@@ -65,9 +65,13 @@ def learn(sigma: float, lesson: Lesson) -> tuple[dict[str, Tensor], float, float
         schedule.step()
         if step >= lesson.steps - _JUDGED:
             right.append((logits.argmax(dim=1) == labels).float().mean())
+    return without_last(network), float(torch.stack(right).mean()), time.monotonic() - began
+
+
+def without_last(network: nn.Sequential) -> dict[str, Tensor]:
+    """The weights of all layers but the last one."""
     last = f"{len(network) - 1}."
-    kept = {name: value.half().cpu() for name, value in network.state_dict().items() if not name.startswith(last)}
-    return kept, float(torch.stack(right).mean()), time.monotonic() - began
+    return {name: value.half().cpu() for name, value in network.state_dict().items() if not name.startswith(last)}
 
 
 def noisy(images: Tensor, sigma: float, generator: torch.Generator) -> Tensor:

@@ -40,7 +40,7 @@ WHOLE = (
     + ["stobatch-table1", *(f"stobatch-fig{number}" for number in range(1, 10))]
     + [f"dpcert-table{number}" for number in range(1, 5)]
     + [f"dpcert-fig{number}" for number in range(1, 20)]
-    + ["pixeldp-readme", "securesgd-mnist", "stobatch-mnist"]
+    + ["pixeldp-readme", "securesgd-mnist", "stobatch-mnist", "linf-mnist"]
 )
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from twinproof.auditing.audit import audit
     from twinproof.auditing.certificate_search import AttackBudget
     from twinproof.auditing.verify import verify_run as verify
+    from twinproof.certification.interval_run import certify_intervals
     from twinproof.certification.method import Method, Sampling
     from twinproof.certification.run import certify, smoothed_for_run
     from twinproof.certification.smoothed import SmoothedClassifier, smooth
@@ -40,6 +41,7 @@ _PLACES = {
     "attack": "twinproof.evaluation.under_attack.attack",
     "audit": "twinproof.auditing.audit.audit",
     "certify": "twinproof.certification.run.certify",
+    "certify_intervals": "twinproof.certification.interval_run.certify_intervals",
     "load_run_data": "twinproof.runs.run.load_run_data",
     "report": "twinproof.reporting.run.report_run",
     "smooth": "twinproof.certification.smoothed.smooth",
@@ -57,6 +59,7 @@ __all__ = [
     "attack",
     "audit",
     "certify",
+    "certify_intervals",
     "data",
     "load_run_data",
     "open",

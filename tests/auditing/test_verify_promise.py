@@ -33,6 +33,7 @@ from twinproof.privacy.accounting import Spending
 from twinproof.privacy.linear_maps import Norm
 from twinproof.recipes.config import TrainConfig, parse_train_config
 from twinproof.recipes.finish import OWN_NETWORK_ASSUMPTIONS, not_yet_certified, privacy_guarantee
+from twinproof.recipes.interval import IntervalConfig
 from twinproof.recipes.recipe import variants_of
 from twinproof.recipes.registry import RECIPES
 from twinproof.runs.records import AUDITS, Look
@@ -93,6 +94,7 @@ def test_the_tables_of_writer_and_verifier_have_the_same_codes_and_settings() ->
     assert sentences.FEDERATION == OF_FEDERATIONS
     written = parse_train_config({"recipe": "stobatch", "data": {"source": "digits"}, "variant": "published"})
     settings = written.model_copy(update={"trainers": TrainersConfig(count=2, per_step=1)}).model_dump(mode="json")
+    settings |= {"interval": IntervalConfig().model_dump(mode="json")}
     later = {"data": {"test_fraction", "public_fraction"}}  # one of them, by the version that wrote the run
     for section, names in CONFIG.items():
         found = settings[section] if section else settings

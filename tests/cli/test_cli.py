@@ -21,6 +21,7 @@ import twinproof as tp
 from twinproof.cli.main import application, run
 from twinproof.data.record import DataConfig
 from twinproof.recipes.config import TrainConfig, parse_train_config
+from twinproof.recipes.interval import IntervalConfig
 from twinproof.recipes.noise_layer import NoiseLayerConfig
 from twinproof.recipes.recipe import RegulariserConfig
 from twinproof.recipes.registry import RECIPES
@@ -89,7 +90,7 @@ def test_settings_are_those_of_the_models(call: Any) -> None:
         "regulariser": RegulariserConfig,
         "noise_layer": NoiseLayerConfig,
     }
-    sections |= {"trainers": TrainersConfig, "performance": Performance}
+    sections |= {"trainers": TrainersConfig, "interval": IntervalConfig, "performance": Performance}
     wanted = {f"{section}.{name}" for section, model in sections.items() for name in model.model_fields}
     assert set(rows) == wanted | (set(TrainConfig.model_fields) - set(sections))
     assert all(row["meaning"] for row in rows.values())

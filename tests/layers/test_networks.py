@@ -21,6 +21,8 @@ HOUSE, LARGE = ("scatter-cnn", "gelu-cnn"), ("wrn-16-4", "resnet-18", "small-vit
 SHAPES: dict[str, tuple[tuple[int, ...], ...]] = {
     "mlp": ((7,), (1, 8, 8), (1, 1, 1)),
     "small-cnn": ((1, 8, 8), (3, 32, 32), (1, 4, 4), (2, 5, 9)),
+    "relu-mlp": ((7,), (1, 8, 8), (1, 1, 1)),
+    "interval-cnn": ((1, 8, 8), (3, 32, 32), (1, 9, 22)),
     "stobatch-cnn": ((1, 8, 8), (1, 4, 4), (3, 5, 9)),
     "tramer-boneh-cnn": ((1, 28, 28), (3, 32, 32), (1, 20, 20), (1, 21, 37)),
     **dict.fromkeys(HOUSE, ((1, 28, 28), (3, 32, 32), (2, 8, 8), (1, 9, 22))),
@@ -35,6 +37,8 @@ CLASSES = 3
     [
         ("mlp", (13,), 3, 1, 13 * 64 + 64 + 64 * 3 + 3),
         ("small-cnn", (1, 8, 8), 10, 1, (16 * 9 + 16) + (32 * 16 * 9 + 32) + (32 * 16 * 32 + 32) + (32 * 10 + 10)),
+        ("relu-mlp", (13,), 3, 1, 13 * 64 + 64 + 64 * 3 + 3),
+        ("interval-cnn", (1, 28, 28), 10, 1, 109_706),
         ("tramer-boneh-cnn", (1, 28, 28), 10, 1, 26_010),
         ("stobatch-cnn", (1, 28, 28), 10, 1, 317_642),
         ("scatter-cnn", (1, 28, 28), 10, 1, 33_066),
@@ -59,6 +63,7 @@ def test_sizes(name: str, shape: tuple[int, ...], classes: int, width: int, want
     [
         # The number of parameters on 28x28 is the same for padding 2 and 3; the size of the first maps is not.
         ("tramer-boneh-cnn", 28, (nn.Conv2d, nn.MaxPool2d), [(16, 13, 13), (16, 12, 12), (32, 5, 5), (32, 4, 4)]),
+        ("interval-cnn", 28, (nn.Conv2d, nn.Linear), [(16, 14, 14), (32, 7, 7), (64,), (10,)]),
         ("stobatch-cnn", 28, (nn.Conv2d, nn.AvgPool2d, nn.Linear), [(32, 14, 14), (32, 7, 7), (64, 4, 4), (256,), (10,)]),
         (
             "wrn-16-4",
@@ -116,6 +121,7 @@ def test_the_default_network_fits(shape: tuple[int, ...], name: str) -> None:
     [
         *[("small-cnn", shape) for shape in [(1, 3, 8), (64,), (8, 8), (1, 1, 8, 8)]],
         *[("tramer-boneh-cnn", shape) for shape in [(1, 8, 8), (1, 28, 15), (30,)]],
+        *[("interval-cnn", shape) for shape in [(1, 7, 8), (64,), (8, 8), (1, 1, 8, 8)]],
         *[(name, shape) for name in (*HOUSE, *LARGE) for shape in [(64,), (8, 8), (1, 1, 8, 8), (1, 7, 8)]],
         *[("small-vit", shape) for shape in [(1, 30, 28), (3, 32, 33), (3, 32, 4)]],
     ],

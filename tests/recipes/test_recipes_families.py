@@ -18,7 +18,7 @@ from twinproof.evaluation.certified import summarize
 from twinproof.guarantee import Status
 from twinproof.keys import Key
 from twinproof.layers.noise_placement import RedistributionKind
-from twinproof.recipes.config import ResolvedConfig, parse_train_config
+from twinproof.recipes.config import ResolvedConfig, parse_train_config, with_section
 from twinproof.recipes.registry import RECIPES, find_recipe
 from twinproof.recipes.resolve import resolve
 from twinproof.recipes.train import train
@@ -49,6 +49,7 @@ DEFAULTS: list[tuple[str, dict[str, Any], dict[str, Any] | None, dict[str, Any] 
         {"weight": 0.0, "eta": 0.0},
         None,
     ),
+    ("interval", {"copies": 0, "learning_rate": 8.0, "momentum": 0.9, "schedule": "cosine", "clip_norm": 0.1}, None, None),
     ("pixeldp", {"copies": 4}, None, {"norm": "l2", "delta_r": 0.05, "mechanism": "classic", "weights": "parseval"}),
     ("hgm-pixeldp", {"copies": 4}, None, HGM | {"redistribution": "training"}),
     ("securesgd", {"copies": 4}, None, HGM | {"mechanism": "heterogeneous", "redistribution": "learned"}),
@@ -112,7 +113,7 @@ def test_a_run_has_the_status_of_its_recipe_and_verifies(source: Path, tmp_path:
         assert [line["kind"] for line in ledger_lines(run.root)] == ["open", "close"]
     verification = verify_run(run.root)
     assert verification.ok, [str(problem) for problem in verification.problems]
-    stored = ResolvedConfig.model_validate(run.record["config"])
+    stored = with_section(ResolvedConfig, recipe, None).model_validate(run.record["config"])
     given = parse_train_config(tiny(source, recipe=recipe, **FAST.get(recipe, {})))
     assert stored.regulariser == given.regulariser
     if stored.noise_layer is not None and stored.noise_layer.redistribution is RedistributionKind.TRAINING:

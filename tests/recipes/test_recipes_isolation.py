@@ -24,6 +24,7 @@ from twinproof.recipes.network import Own, per_example_path, run_network
 from twinproof.recipes.registry import RECIPES
 from twinproof.recipes.resolve import resolve
 from twinproof.training.copies import AdversarialCopies
+from twinproof.training.interval import GrowingIntervals, IntervalView, interval_loss
 from twinproof.training.loop import mean_cross_entropy
 from twinproof.training.per_example.fast import FastPath
 from twinproof.training.per_example.paths import PerExamplePath
@@ -200,6 +201,25 @@ def test_planted_blocks_across_attacked_records_are_caught() -> None:
     assert isinstance(honest, AdversarialEnsemble)
     assert is_isolated(config, honest)
     assert not is_isolated(config, CutIntoBlocks(honest.model, honest.inner, honest.ensemble))
+
+
+class SharedRadius(IntervalView):
+    """Planted: the widest box of the batch for every record, as a bound that holds for all of them at once."""
+
+    def before_last(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        clean, centre, radius = super().before_last(rows)
+        return clean, centre, radius.amax(0, keepdim=True).expand_as(radius)
+
+
+@pytest.mark.parametrize("model", ["relu-mlp", "interval-cnn"])
+def test_a_planted_radius_that_the_batch_shares_is_caught(model: str) -> None:
+    config = _settings("interval", "auto", model=model)
+    network = _network(config)
+    honest = per_example_path(config, network, _digits())
+    assert isinstance(honest, GrowingIntervals)
+    assert isinstance(honest.inner, FastPath)
+    assert is_isolated(config, honest)
+    assert not is_isolated(config, FastPath(SharedRadius(network), interval_loss))
 
 
 @pytest.mark.parametrize("records", [128, 512, 682])

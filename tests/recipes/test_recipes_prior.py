@@ -97,8 +97,9 @@ def test_network_and_prior_are_decided_and_written_down(
     assert config.model_dump(mode="json")["prior"] == prior
 
 
-def test_the_house_recipe_alone_starts_from_it_unasked() -> None:
-    assert [recipe.name for recipe in RECIPES.values() if recipe.start.from_prior] == ["twinproof"]
+def test_the_house_recipe_starts_from_it_unasked() -> None:
+    """Beside it ``interval``, whose network has weights of its own."""
+    assert [recipe.name for recipe in RECIPES.values() if recipe.start.from_prior] == ["twinproof", "interval"]
 
 
 @pytest.mark.parametrize(

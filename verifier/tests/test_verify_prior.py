@@ -11,7 +11,11 @@ from synthetic_run import forge_run, write_run
 from twinproof_verify import verify as verify_run
 from twinproof_verify.promises import PRIOR_SHA256, prior_problems
 
-HONEST: dict[str, Any] = {"config": {"prior": "figures"}, "prior": {"name": "figures", "sha256": PRIOR_SHA256}}
+SHA256 = PRIOR_SHA256["gelu-cnn"]
+HONEST: dict[str, Any] = {
+    "config": {"prior": "figures", "model": "gelu-cnn"},
+    "prior": {"name": "figures", "sha256": SHA256},
+}
 
 
 @pytest.mark.parametrize(
@@ -27,10 +31,12 @@ LIES: list[tuple[dict[str, Any], str]] = [
     ({"prior": ...}, "not the one of config"),
     ({"config": {}}, "started at random"),
     ({"config": {"prior": "none"}}, "started at random"),
-    ({"prior": {"name": "photographs", "sha256": PRIOR_SHA256}}, "not the one of config"),
+    ({"prior": {"name": "photographs", "sha256": SHA256}}, "not the one of config"),
     ({"prior": "figures"}, "not the one of config"),
     ({"prior": None}, "not the one of config"),
     ({"prior": {"name": "figures", "sha256": "0" * 64}}, "not those of this version"),
+    ({"config": {"prior": "figures", "model": "interval-cnn"}}, "not those of this version"),
+    ({"config": {"prior": "figures", "model": "mlp"}}, "not those of this version"),
     ({"prior": {"name": "figures"}}, "not the one of config"),
 ]
 

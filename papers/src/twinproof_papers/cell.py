@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from twinproof.data.record import Dataset
 from twinproof.errors import RunError
 from twinproof.files import append_line, canonical_json, write_json
-from twinproof.layers.networks import PRIOR_NETWORK, PRIOR_WIDTH, Prior, prior_sha256
+from twinproof.layers.networks import PRIOR_NETWORK, PRIOR_SIZES, PRIOR_WIDTH, Prior, prior_sha256
 from twinproof.recipes.config import TrainConfig, parse_train_config
 from twinproof.recipes.registry import find_recipe
 from twinproof.recipes.resumption import SECTION
@@ -71,7 +71,7 @@ def prior_entry(config: TrainConfig) -> dict[str, Any]:
     """
     if not may_start_from_prior(config):
         return {}
-    shipped = prior_sha256()
+    shipped = prior_sha256(config.model or PRIOR_NETWORK)
     return {} if shipped == FIRST_PRIOR else {SECTION: {"name": str(Prior.FIGURES), "sha256": shipped}}
 
 
@@ -82,8 +82,8 @@ def may_start_from_prior(config: TrainConfig) -> bool:
     """
     if config.prior is not None:
         return config.prior is Prior.FIGURES
-    has_some = config.model in (None, PRIOR_NETWORK) and config.width == PRIOR_WIDTH
-    return find_recipe(config.recipe).start.from_prior and has_some
+    for_noise = config.model in (None, PRIOR_NETWORK) and config.width == PRIOR_WIDTH
+    return find_recipe(config.recipe).start.from_prior and (for_noise or config.model in PRIOR_SIZES)
 
 
 _FORMER_SHARE = 0.2

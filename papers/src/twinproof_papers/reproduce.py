@@ -33,6 +33,7 @@ from twinproof_papers.dpcert.tables import CLIPPING_NORMS, LEARNING_RATES, Sensi
 from twinproof_papers.drawing import draw_panels, write_picture
 from twinproof_papers.experiment import Experiment, Options
 from twinproof_papers.findings import Findings, trainings_words
+from twinproof_papers.linf import LinfMnist
 from twinproof_papers.making import make_cells
 from twinproof_papers.methods import CIFAR10, CIFAR10_NOT_PRIVATE, FEW_SIZES, MNIST, MNIST_NOT_PRIVATE, QUICK_DATA
 from twinproof_papers.results_file import FILE, devices, results_record, results_text
@@ -80,6 +81,7 @@ REPRODUCTIONS: Mapping[str, Reproduction] = {
     "stobatch-fig4": ConventionalAgainstSize(MNIST, STOBATCH, epsilon=0.2),
     "stobatch-fig6": StoBatchCertified(),
     "stobatch-mnist": StoBatchMnist(),
+    "linf-mnist": LinfMnist(),
     "dpcert-table2": Table2(),
     "dpcert-table3": Sensitivity("learning_rate", "learning rate", LEARNING_RATES),
     "dpcert-table4": Sensitivity("clip_norm", "clipping norm", CLIPPING_NORMS),

@@ -19,7 +19,7 @@ from twinproof.certification.noise_site import Movement
 from twinproof.errors import ConfigError, RunError
 from twinproof.privacy.linear_maps import Norm
 from twinproof.runs.layout import COMPLETE
-from twinproof.runs.reading import Count, Length, Radius
+from twinproof.runs.reading import Count, Length, Radius, read_json
 from twinproof.runs.records import (
     CERTIFICATES,
     Certificate,
@@ -256,6 +256,16 @@ class CertificateSettings(WorkSettings):
         return self.largest_radius if target is None else min(target, self.largest_radius)
 
 
+INTERVAL = "interval"
+"""The bound of certificates that need no draws, and the name of the recipe that trains for it."""
+
+
+def is_interval(path: Path) -> bool:
+    """Whether a ``certificates.json`` is one of interval bounds."""
+    method = read_json(path).record.get("method")
+    return isinstance(method, dict) and method.get("bound") == INTERVAL
+
+
 def read_certificate_settings(path: Path) -> CertificateSettings:
     """The content of a ``certificates.json`` of any format."""
     nested = {"method": METHOD, "sampling": SAMPLING, "noise": NOISE, "network": NETWORK, "made": MADE}
@@ -286,7 +296,8 @@ class Certification:
 
 
 def certifications(root: str | Path) -> dict[str, Certification]:
-    found = evidence(Path(root), CERTIFICATES)
+    """Those of a run by randomized smoothing; ``interval_run`` has the deterministic ones."""
+    found = {name: path for name, path in evidence(Path(root), CERTIFICATES).items() if not is_interval(path)}
     return {name: Certification(name, path, read_certificate_settings(path)) for name, path in found.items()}
 
 
@@ -294,6 +305,14 @@ def find_certification(root: str | Path, *, name: str | None = None, norm: str |
     """The certification called ``name``; without one that of ``norm``, or the only one there is; None where there is none."""
     found = certifications(root)
     if name is not None:
+        if name not in found and name in evidence(Path(root), CERTIFICATES):
+            raise RunError(
+                "certificates by interval bounds are about the network itself, not about its smoothed classifier",
+                where=str(root),
+                got=name,
+                wanted=", ".join(found) or "certificates by randomized smoothing",
+                fix=f"twinproof audit {root} --certificates {name}, which attacks the network at every radius",
+            )
         if name not in found:
             raise RunError(
                 "this run has no certificates of that name",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -9,6 +11,7 @@ import typer
 from twinproof.auditing.audit import audit as audit_run
 from twinproof.auditing.certificate_search import AttackBudget
 from twinproof.auditing.certificate_verdict import MARKOV, REFUTED_BELOW, CertificateAudit, Verdict, nothing_inside
+from twinproof.auditing.interval_audit import IntervalAudit, audit_intervals, is_about_intervals
 from twinproof.certification.method import certifications
 from twinproof.cli.output import (
     Certificates,
@@ -19,18 +22,24 @@ from twinproof.cli.output import (
     Name,
     Overwrite,
     RunPath,
+    given_options,
     print_json,
     print_rows,
     shown,
 )
+from twinproof.errors import ConfigError
 from twinproof.evaluation.certified import already_refuted
 from twinproof.guarantee import format_down
 from twinproof.keys import Key
 from twinproof.runs.records import values_of
 from twinproof.runs.run import Run, load_run_data
 
+# Options about draws and about the file of an audit, which deterministic certificates do not have.
+_OF_SMOOTHING = ("draws", "votes", "name", "overwrite")
+
 
 def audit(
+    context: typer.Context,
     run: RunPath,
     certificates: Certificates = None,
     limit: Annotated[int | None, typer.Option(help="Only so many inputs of the test set.", show_default="all")] = None,
@@ -50,12 +59,37 @@ def audit(
 
     Searches within each certified radius for an input with another answer, and beyond it for the nearest one, in the norm of
     the certificates. Exits with 1 if more certificates fail than chance explains, unless their bound is known to be false.
+    Certificates by interval bounds claim certainty: the network itself is attacked, one other answer is enough, and nothing is
+    written.
 
     Example: twinproof audit runs/mnist --limit 1000
 
     Example: twinproof audit runs/mnist --certificates linf-hgm
     """
     opened = Run.open(run)
+    if is_about_intervals(run, certificates):
+        if given := given_options(context, _OF_SMOOTHING):
+            raise ConfigError(
+                "these options have no meaning for certificates by interval bounds",
+                where="certificates",
+                got=", ".join(given),
+                wanted="the options without them",
+                fix="leave them out",
+            )
+        with shown() as bars:
+            found = audit_intervals(
+                opened,
+                load_run_data(opened, source=data, data_root=data_root),
+                certificates=certificates,
+                limit=limit,
+                steps=steps,
+                restarts=restarts,
+                seed=seed or 0,
+                device=device or "auto",
+                progress=bars,
+            )
+        _tell_intervals(run, found, as_json=as_json)
+        return
     with shown() as bars:
         dataset = load_run_data(opened, source=data, data_root=data_root)
         result = audit_run(
@@ -77,6 +111,22 @@ def audit(
     else:
         _show(result, expected=expected, empty=empty)
     if result.verdict is not None and result.verdict.refuted and not expected:
+        raise typer.Exit(1)
+
+
+def _tell_intervals(run: Path, found: IntervalAudit, *, as_json: bool) -> None:
+    """Prints what attacks on the network found; exits with 1 if anything."""
+    if as_json:
+        print_json({"run": str(run), **asdict(found), "verdict": found.verdict})
+    else:
+        rows = [
+            ("attacked", f"{found.attacked} certificates by interval bounds of {found.inputs} inputs (linf)"),
+            ("answer changed", f"{len(found.flips)} inside their radius; each would be a defect"),
+            *((f"input {one.index}", f"class {one.answer} at {one.distance!r} of {one.radius!r}") for one in found.flips[:20]),
+            ("verdict", found.verdict),
+        ]
+        print_rows(rows)
+    if found.flips:
         raise typer.Exit(1)
 
 

@@ -64,6 +64,14 @@ Overwrite = Annotated[
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")]
 
 
+def given_options(context: typer.Context, names: Sequence[str]) -> list[str]:
+    """Those of the parameters ``names`` that the call sets, as they are typed."""
+    sources = {name: context.get_parameter_source(name) for name in names}
+    return [
+        f"--{name.replace('_', '-')}" for name, source in sources.items() if source is not None and source.name != "DEFAULT"
+    ]
+
+
 def print_json(value: Any) -> None:
     """Prints the answer of ``--json``. Infinity, which JSON does not have, is written as text."""
     typer.echo(json.dumps(_finite(value), indent=2, ensure_ascii=False, allow_nan=False))

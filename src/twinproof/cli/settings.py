@@ -31,10 +31,9 @@ def settings(
     rows.sort(key=lambda row: row["name"].partition(".")[0] not in ("data", "recipe", "variant"))
     if recipe is not None:
         spec = find_recipe(recipe)
-        own = _flat({"recipe": spec.name, **spec.defaults})
-        rows = [
-            {**row, "default": own.get(row["name"], row["default"])} for row in rows if _reads(spec.defaults, row["name"], own)
-        ]
+        defaults = spec.plain_defaults
+        own = _flat({"recipe": spec.name, **defaults})
+        rows = [{**row, "default": own.get(row["name"], row["default"])} for row in rows if _reads(defaults, row["name"], own)]
     if as_json:
         print_json({"recipe": recipe, "settings": rows})
         return
@@ -45,7 +44,11 @@ def settings(
 def _reads(defaults: Mapping[str, Any], name: str, own: Mapping[str, Any]) -> bool:
     """Whether a recipe with these defaults reads the setting: of a regulariser, those that it has a value for."""
     section = name.partition(".")[0]
-    return name in own if section == "regulariser" else section not in ("noise_layer", "trainers") or section in defaults
+    return (
+        name in own
+        if section == "regulariser"
+        else section not in ("noise_layer", "trainers", "interval") or section in defaults
+    )
 
 
 def _rows(section: Mapping[str, Any], definitions: Mapping[str, Any], prefix: str = "") -> Iterator[dict[str, Any]]:

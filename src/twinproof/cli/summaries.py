@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import typer
 
+from twinproof.certification.interval_run import IntervalCertifiedRun
 from twinproof.certification.run import CertifiedRun
 from twinproof.cli.output import print_rows
-from twinproof.evaluation.certified import default_radii, radius_name, summarize
+from twinproof.evaluation.certified import LINF_RADII, default_radii, radius_name, summarize
 from twinproof.guarantee import PROMISING, WEAK_EPSILON, WEAK_WORDS, format_down, format_up
 from twinproof.runs.layout import ANSWER, refuse_missing
 from twinproof.runs.records import values_of
@@ -60,16 +62,15 @@ def show_training(run: Run) -> None:
     print_rows(training_rows(run))
 
 
-def certified_answer(result: CertifiedRun) -> dict[str, Any]:
-    """The answer of ``certify --json``.
+def certified_answer(result: CertifiedRun, at: Sequence[float] = ()) -> dict[str, Any]:
+    """The answer of ``certify --json``; certified accuracy is given ``at`` these radii, too.
 
     With a target radius, certified accuracy is given up to the target. At the target it is decided; below it the few draws
     give lower bounds, as for ``acr`` and ``smoothed_accuracy``, and an upper bound for ``abstained``.
     """
     settings, certificates, target = result.settings, result.certificates, result.settings.sampling.target_radius
     radii = default_radii(settings.decided_radius)
-    if target is not None and target not in radii:
-        radii.append(target)
+    radii += sorted({*at, *(() if target is None else (target,))} - {*radii})
     reached = None if target is None else sum(made.radius >= target for made in certificates) / len(certificates)
     return {
         "name": result.name,
@@ -83,9 +84,37 @@ def certified_answer(result: CertifiedRun) -> dict[str, Any]:
     }
 
 
-def show_certified(result: CertifiedRun) -> None:
+def interval_answer(result: IntervalCertifiedRun, at: Sequence[float] = ()) -> dict[str, Any]:
+    """The answer of ``certify --json`` for interval bounds: nothing was drawn, so that ``n`` and ``alpha`` are null."""
+    settings = result.settings
+    return {
+        "name": result.name,
+        **summarize(result.certificates, settings, radii=sorted({*LINF_RADII, *at})).as_dict(),
+        "images_per_second": result.images_per_second,
+        "largest_radius": settings.largest_radius,
+        "target_radius": None,
+        **values_of(settings, "method.bound", "step", "network.form", "network.arithmetic"),
+    }
+
+
+def show_intervals(result: IntervalCertifiedRun, at: Sequence[float] = ()) -> None:
+    """Prints the result of a certification by interval bounds."""
+    settings, answer = result.settings, interval_answer(result, at)
+    low, high = answer["intervals"]["acr"]["low"], answer["intervals"]["acr"]["high"]
+    rows = [
+        ("inputs", f"{settings.inputs}, with certainty"),
+        ("average radius", f"{format_down(answer['acr'], 4)}  (95 % interval {format_down(low, 4)} to {format_up(high, 4)})"),
+        ("accuracy", f"{answer['smoothed_accuracy']:.4f}"),
+        *((f"certified at {radius}", f"{share:.4f}") for radius, share in answer["certified_accuracy"].items()),
+        ("radii", f"{settings.method.norm}, bound {settings.method.bound}"),
+        ("holds for", f"the network itself in {settings.network.arithmetic} or float64, by sums of products in any order"),
+    ]
+    print_rows(rows)
+
+
+def show_certified(result: CertifiedRun, at: Sequence[float] = ()) -> None:
     """Prints the result of certification; with a target radius what was decided, and what is only bounded."""
-    settings, answer = result.settings, certified_answer(result)
+    settings, answer = result.settings, certified_answer(result, at)
     target = None if settings.sampling.target_radius is None else radius_name(settings.sampling.target_radius)
     at_least, at_most = ("", "") if target is None else ("at least ", "at most ")
     low, high = answer["intervals"]["acr"]["low"], answer["intervals"]["acr"]["high"]

@@ -107,8 +107,8 @@ class Strokes:
     there: Tensor
 
     @classmethod
-    def random(cls, figures: int, generator: torch.Generator) -> Strokes:
-        """New ones: random walks, centred and scaled to the canvas."""
+    def random(cls, figures: int, generator: torch.Generator, bold: float = 1.0) -> Strokes:
+        """New ones: random walks, centred and scaled to the canvas, ``bold`` times as wide as usual."""
         starts = 0.25 * torch.randn(figures, _STROKES, 1, 2, generator=generator)
         walks = starts + torch.cumsum(0.35 * torch.randn(figures, _STROKES, _POINTS, 2, generator=generator), dim=2)
         centred = walks - walks.mean(dim=(1, 2), keepdim=True)
@@ -116,7 +116,7 @@ class Strokes:
         there[:, 0] = True
         return cls(
             points=_EXTENT * centred / centred.abs().amax(dim=(1, 2, 3), keepdim=True),
-            widths=0.05 + 0.09 * torch.rand(figures, _STROKES, generator=generator),
+            widths=bold * (0.05 + 0.09 * torch.rand(figures, _STROKES, generator=generator)),
             there=there,
         )
 
@@ -162,15 +162,19 @@ _TURN, _SCALE, _SHEAR, _SHIFT = 0.15, 0.12, 0.12, 0.07  # standard deviations fr
 class Figures:
     """``count`` random figures on a canvas of ``side`` x ``side`` pixels with values in [0, 1].
 
+    ``drawn`` is the share of figures of strokes, which are ``bold`` times as wide as usual; the others are surfaces.
+
     Guarantees
-        Nothing is read but the arguments: figures are a function of ``count`` and ``seed``, images of those and the generator.
+        Nothing is read but the arguments: figures are a function of them, images of those and the generator.
     """
 
-    def __init__(self, count: int, side: int, *, seed: int, device: torch.device) -> None:
+    def __init__(
+        self, count: int, side: int, *, seed: int, device: torch.device, drawn: float = 0.5, bold: float = 1.0
+    ) -> None:
         generator = torch.Generator().manual_seed(seed)
-        self._strokes = Strokes.random(count, generator).to(device)
+        self._strokes = Strokes.random(count, generator, bold).to(device)
         self._outlines = Outlines.random(count, generator).to(device)
-        self._drawn = (torch.rand(count, generator=generator) < 0.5).to(device)  # the others are filled
+        self._drawn = (torch.rand(count, generator=generator) < drawn).to(device)
         self._side = side
         places = (torch.arange(side, device=device) + 0.5) * 2 / side - 1
         self._pixels = torch.cartesian_prod(places, places).flip(-1)  # row by row, as (x, y)

@@ -27,6 +27,7 @@ from typing import Any
 from scipy.special import bdtrc
 
 from twinproof.certification.catalogue import find_bound, status_of
+from twinproof.certification.interval_run import IntervalSettings
 from twinproof.certification.method import CertificateSettings
 from twinproof.errors import ConfigError, DataError
 from twinproof.evaluation.accuracy import Interval, binomial_interval, mean_interval
@@ -79,6 +80,9 @@ def already_refuted(settings: CertificateSettings | AttackSettings) -> bool:
 
 
 RADIUS_STEP = 0.25
+LINF_RADII = (0.0, 0.01, 0.025, 0.05, 0.1, 0.2, 0.3)
+"""Those of the field's tables in linf, for inputs in [0, 1]."""
+OVER_INPUTS_ALONE = "test inputs drawn like these"
 OVER_INPUTS = "test inputs drawn like these, each certified with noise of its own"
 OVER_INPUTS_GIVEN_NOISE = (
     "test inputs drawn like these, given the noise that all of them shared; other noise may give other numbers"
@@ -154,19 +158,24 @@ def radius_name(radius: float) -> str:
 
 @dataclass(frozen=True)
 class CertifiedSummary:
-    """The numbers of a certified test set, each with its interval over test inputs; see the module for the layers."""
+    """The numbers of a certified test set, each with its interval over test inputs; see the module for the layers.
+
+    Of deterministic certificates ``n`` and ``alpha`` are None, and ``smoothed`` is the accuracy of the network itself.
+    """
 
     acr: Interval
     certified: tuple[tuple[float, Interval], ...]
     smoothed: Interval
     abstained: Interval
-    n: int
-    alpha: float
+    n: int | None
+    alpha: float | None
     norm: str
     shared_noise: bool = False
 
     @property
     def intervals_over(self) -> str:
+        if self.n is None:
+            return OVER_INPUTS_ALONE
         return OVER_INPUTS_GIVEN_NOISE if self.shared_noise else OVER_INPUTS
 
     def as_dict(self) -> dict[str, Any]:
@@ -191,22 +200,27 @@ class CertifiedSummary:
 
 def summarize(
     certificates: Sequence[Certificate],
-    settings: CertificateSettings,
+    settings: CertificateSettings | IntervalSettings,
     *,
     radii: Sequence[float] | None = None,
     confidence: float = 0.95,
 ) -> CertifiedSummary:
-    """All numbers at once; ``radii`` defaults to the multiples of 0.25 that the number of draws can reach."""
-    wanted = default_radii(settings.largest_radius) if radii is None else radii
+    """All numbers at once; ``radii`` defaults to the multiples of 0.25 that the number of draws can reach.
+
+    Those of deterministic certificates, which are in linf, default to the radii of the tables in that norm.
+    """
+    sampling = None if isinstance(settings, IntervalSettings) else settings.sampling
+    usual = LINF_RADII if sampling is None else default_radii(settings.largest_radius)
+    wanted = usual if radii is None else radii
     return CertifiedSummary(
         acr=average_certified_radius(certificates, settings.largest_radius, confidence),
         certified=tuple(certified_curve(certificates, wanted, confidence)),
         smoothed=smoothed_accuracy(certificates, confidence),
         abstained=abstained(certificates, confidence),
-        n=settings.sampling.n,
-        alpha=settings.sampling.alpha,
+        n=None if sampling is None else sampling.n,
+        alpha=None if sampling is None else sampling.alpha,
         norm=settings.method.norm,
-        shared_noise=settings.sampling.shared_noise,
+        shared_noise=sampling is not None and sampling.shared_noise,
     )
 
 

@@ -24,6 +24,15 @@ from torch.nn import functional as F
 from twinproof.errors import ConfigError
 from twinproof.extensions import Group, find
 from twinproof.files import sha256_file
+from twinproof.layers.interval import (
+    CONTRAST_CNN,
+    INTERVAL_CNN,
+    RELU_MLP,
+    contrast_cnn,
+    fits_interval_prior,
+    interval_cnn,
+    relu_mlp,
+)
 from twinproof.layers.noise import Law, Place
 from twinproof.layers.noise_placement import BOTH_PLACES, NoiseForm, RedistributionKind, with_noise, with_two_noises
 from twinproof.layers.scattering import MAPS, STRIDE, Scattering
@@ -354,6 +363,13 @@ def wide_resnet_16_4(shape: tuple[int, ...], classes: int, width: int = 1) -> nn
     )
 
 
+_network(INTERVAL_CNN, "two ReLU convolutions of stride 2 and two linear layers, for interval bounds; images from 8x8")(
+    interval_cnn
+)
+_network(CONTRAST_CNN, "interval-cnn behind a fixed ramp at 1/2, for nearly black and white images from 8x8")(contrast_cnn)
+_network(RELU_MLP, "one hidden layer of 64 x width ReLU units, for interval bounds; features or small images")(relu_mlp)
+
+
 def default_network(shape: tuple[int, ...]) -> str:
     """The network used when none is named: decided by the input's shape, which is public."""
     if len(shape) != 3 or min(shape[1:]) < 4:
@@ -412,40 +428,60 @@ class Prior(StrEnum):
 PRIOR_NETWORK, PRIOR_WIDTH = "gelu-cnn", 2
 PRIOR_SIGMAS = (0.25, 0.5, 1.0)
 """Input noise that each of them was learned under."""
-_PRIOR_FILE = "prior.safetensors"
+PRIOR_SIZES = {INTERVAL_CNN: (0.11, 0.33), CONTRAST_CNN: (0.05, 0.11, 0.33)}
+"""Sizes of the ball, in linf and input units, that weights of these networks were learned for."""
+_PRIOR_LEVELS = {PRIOR_NETWORK: PRIOR_SIGMAS, **PRIOR_SIZES}
+_PRIOR_FILE, _INTERVAL_PRIOR_FILE = "prior.safetensors", "interval-prior.safetensors"
+
+
+def _prior_file(network: str) -> str:
+    return _INTERVAL_PRIOR_FILE if network in PRIOR_SIZES else _PRIOR_FILE
 
 
 def has_prior(network: str, shape: tuple[int, ...], width: int) -> bool:
-    """Whether there are weights for this network: images of one channel, of any size that the network takes."""
+    """Whether there are weights for this network: images of one channel, of any size whose layers have the same shapes."""
+    if network in PRIOR_SIZES:
+        return width == 1 and fits_interval_prior(shape) and (files(__package__) / _prior_file(network)).is_file()
     return (network, width) == (PRIOR_NETWORK, PRIOR_WIDTH) and len(shape) == 3 and shape[0] == 1
 
 
-def prior_key(sigma: float, name: str) -> str:
-    """The name in the file of a weight learned under ``sigma``."""
-    return f"{sigma:g}/{name}"
+def prior_key(level: float, name: str, network: str = PRIOR_NETWORK) -> str:
+    """The name in the file of a weight learned under noise of this level, or for a ball of this size."""
+    return f"{network}/{level:g}/{name}" if network in PRIOR_SIZES else f"{level:g}/{name}"
 
 
-def start_from_prior(network: nn.Module, sigma: float) -> None:
-    """Gives ``network``, one that has a prior, the weights learned under the noise nearest to ``sigma``; the last layer stays.
+def start_from_prior(network: nn.Module, level: float, name: str = PRIOR_NETWORK) -> None:
+    """Gives ``network``, one called ``name`` that has a prior, the weights learned at the nearest level; the last layer stays.
+
+    The level is the noise's deviation; for networks with interval bounds the size of the ball.
 
     Guarantees
         What is loaded is a constant of this package, learned from images that a program drew. The account of privacy holds for
         any weights to start from that were fixed without looking at the records.
     """
-    nearest = min(PRIOR_SIGMAS, key=lambda known: abs(math.log(known / sigma)))
-    prefix = prior_key(nearest, "")
-    learned = {name.removeprefix(prefix): value.float() for name, value in _weights().items() if name.startswith(prefix)}
+    nearest = min(_PRIOR_LEVELS[name], key=lambda known: abs(math.log(known / level)))
+    prefix = prior_key(nearest, "", name)
+    stored = _weights(name).items()
+    learned = {key.removeprefix(prefix): value.float() for key, value in stored if key.startswith(prefix)}
     network.load_state_dict({**network.state_dict(), **learned})
 
 
-@functools.lru_cache(maxsize=1)
-def prior_sha256() -> str:
+def prior_sha256(network: str = PRIOR_NETWORK) -> str:
     """The digest of the file in this package: another version may ship other weights."""
-    with as_file(files(__package__) / _PRIOR_FILE) as path:
+    return _digest(_prior_file(network))
+
+
+def _weights(network: str) -> dict[str, Tensor]:
+    return _loaded(_prior_file(network))
+
+
+@functools.lru_cache(maxsize=2)
+def _digest(file: str) -> str:
+    with as_file(files(__package__) / file) as path:
         return sha256_file(path)
 
 
-@functools.lru_cache(maxsize=1)
-def _weights() -> dict[str, Tensor]:
-    with as_file(files(__package__) / _PRIOR_FILE) as path:
+@functools.lru_cache(maxsize=2)
+def _loaded(file: str) -> dict[str, Tensor]:
+    with as_file(files(__package__) / file) as path:
         return load_file(path)

@@ -18,8 +18,16 @@ from twinproof.layers.noise import Place
 from twinproof.layers.noise_placement import BOTH_PLACES
 from twinproof.privacy.plan import ClipRule
 from twinproof.recipes.noise_layer import LARGEST_SIGMA, NoiseLayerConfig, check_noise_layer
-from twinproof.recipes.recipe import SOUND, Recipe, RegulariserConfig, check_regulariser, find_variant, variants_with_section
-from twinproof.recipes.registry import RECIPES, find_recipe
+from twinproof.recipes.recipe import (
+    SOUND,
+    Recipe,
+    RegulariserConfig,
+    Variant,
+    check_regulariser,
+    find_variant,
+    variants_with_section,
+)
+from twinproof.recipes.registry import RECIPES, all_recipes, find_recipe, known_recipe
 from twinproof.runs.run import FORMER_FRACTION
 from twinproof.training.loop import Schedule
 from twinproof.training.passes import Performance
@@ -149,22 +157,26 @@ Config = TypeVar("Config", bound=TrainConfig)
 
 
 def with_section(schema: type[Config], recipe: object, variant: object) -> type[Config]:
-    """The schema with the settings section of the variant, where that has one of its own."""
-    section = find_variant(str(recipe), str(variant or SOUND)).section
-    return schema if section is None else _extended(schema, *section)
+    """The schema with the settings sections of recipe and variant, where they have any of their own."""
+    for owner in (known_recipe(str(recipe)), find_variant(str(recipe), str(variant or SOUND))):
+        if owner is not None and owner.section is not None:
+            schema = _extended(schema, *owner.section, needed=isinstance(owner, Recipe))
+    return schema
 
 
 @cache
-def _extended(schema: type[Config], name: str, section: type[BaseModel]) -> type[Config]:
-    field: Any = (section | None, Field(default=None, description=section.__doc__))
+def _extended(schema: type[Config], name: str, section: type[BaseModel], *, needed: bool = False) -> type[Config]:
+    """``needed``: it cannot be left open."""
+    field: Any = (section if needed else section | None, Field(default=None, description=section.__doc__))
     return create_model(schema.__name__, __base__=schema, **{name: field})
 
 
 def full_schema() -> type[TrainConfig]:
-    """The schema with the sections of all installed variants, to list every setting."""
+    """The schema with the sections of all recipes and installed variants, to list every setting."""
     schema = TrainConfig
-    for variant in variants_with_section():
-        schema = with_section(schema, variant.recipe, variant.name)
+    owners: list[Recipe | Variant] = [*all_recipes(), *variants_with_section()]
+    for owner in owners:
+        schema = schema if owner.section is None else _extended(schema, *owner.section)
     return schema
 
 
@@ -174,7 +186,7 @@ def parse_train_config(*layers: Mapping[str, Any]) -> TrainConfig:
     for layer in layers:
         _merge(merged, layer)
     recipe = find_recipe(str(merged.get("recipe", "dpcert-gaussian")))
-    defaults = _merge({"recipe": recipe.name}, recipe.defaults)
+    defaults = _merge({"recipe": recipe.name}, recipe.plain_defaults)
     _merge(defaults, recipe.variant(str(merged.get("variant", SOUND))).defaults)
     schema = with_section(TrainConfig, recipe.name, merged.get("variant"))
     for name in [name for name in merged if name not in schema.model_fields]:
@@ -209,8 +221,9 @@ def check_settings(config: TrainConfig) -> None:
 
 
 def _refuse_section(recipe: str, name: str, settings: dict[str, Any]) -> None:
-    """Refuses the section of another variant by saying whose it is, before the schema asks what is missing in it."""
-    owners = variants_with_section(name)
+    """Refuses the section of another recipe or variant by saying whose it is, before the schema asks what is missing in it."""
+    owners = [other.name for other in all_recipes() if other.section is not None and other.section[0] == name]
+    owners += [f"{owner.recipe} with variant {owner.name}" for owner in variants_with_section(name)]
     if owners and settings[name] is None:
         del settings[name]
         return
@@ -220,7 +233,7 @@ def _refuse_section(recipe: str, name: str, settings: dict[str, Any]) -> None:
         f"the steps of {recipe} (variant {settings.get('variant', SOUND)}) know no {name}",
         where=name,
         got=_in_full(name, settings[name]),
-        wanted=" or ".join(f"{owner.recipe} with variant {owner.name}" for owner in owners),
+        wanted=" or ".join(owners),
         fix=f"leave {name} out",
     )
 

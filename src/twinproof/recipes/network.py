@@ -70,8 +70,11 @@ def run_network(config: ResolvedConfig, own: Own, dataset: Dataset) -> nn.Module
     """The network that the settings describe, with weights to start from, or a copy of the caller's own."""
     settings, variant = config.model_dump(mode="json"), config.spec.variant(config.variant)
     network = build_run_network(settings, dataset.shape, len(dataset.classes), own.network_copy(config.model))
+    start = config.spec.start
+    if start.initialise is not None and own.network is None:
+        start.initialise(network)
     if config.prior is Prior.FIGURES:
-        start_from_prior(network, config.sigma)
+        start_from_prior(network, start.prior_level(config), config.model)
     if variant.prepare is not None:
         variant.prepare(network, config)
     return network
@@ -126,9 +129,10 @@ def per_example_path(config: ResolvedConfig, model: nn.Module, dataset: Dataset)
         model if view is None else view,
         recipe.record_loss(config),
         dataset.shape,
-        len(dataset.classes) + (0 if view is None else view.columns),
+        len(dataset.classes),
         copies=recipe.augmentation(config).copies,
         path=config.performance.path,
+        columns=0 if view is None else view.columns,
     )
     return _moving(config, model, path)
 

@@ -20,14 +20,13 @@ from twinproof.layers.cross_example import is_known
 from twinproof.recipes.config import ResolvedConfig
 from twinproof.recipes.finish import note_own_network
 from twinproof.recipes.network import ChosenPath, Own, PathKind, initial_network, pass_records, path_of_kind, per_example_path
-from twinproof.training.copies import MovedCopies
 from twinproof.training.own_network.state import TensorWatch, WatchedSource
 from twinproof.training.own_network.trial import Probe, Remembered, RowTrial, make_probe, try_forward, try_state
 from twinproof.training.own_network.watch import WatchedPath, Workshop
 from twinproof.training.passes import DeviceRecords, pass_mode
 from twinproof.training.per_example.choose import shifted_parameters
 from twinproof.training.per_example.fast import FastPath
-from twinproof.training.per_example.paths import NotMappable, PerExamplePath
+from twinproof.training.per_example.paths import NotMappable, OuterPath, PerExamplePath
 from twinproof.training.sources import GradientSource
 
 GPU_ROUNDING, KEPT_STATE = "gpu-rounding", "kept-state"
@@ -138,7 +137,7 @@ def _probe(config: ResolvedConfig, model: nn.Module, dataset: Dataset, records: 
 
 
 def _kind_of(path: PerExamplePath) -> PathKind:
-    while isinstance(path, MovedCopies):
+    while isinstance(path, OuterPath):
         path = path.inner
     return PathKind("fast", path.channels_last) if isinstance(path, FastPath) else PathKind("vmap")
 

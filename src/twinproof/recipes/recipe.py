@@ -21,6 +21,7 @@ from twinproof.keys import Key
 from twinproof.layers.networks import default_network
 from twinproof.layers.noise_placement import RedistributionKind
 from twinproof.training.copies import Movement
+from twinproof.training.interval import IntervalView
 from twinproof.training.passes import Augmentation
 from twinproof.training.per_example.paths import RecordLoss
 from twinproof.training.sources import GradientSource, PlainGradients
@@ -121,6 +122,9 @@ class RecordSettings(CopySettings, Protocol):
     def sample_rate(self) -> float: ...
 
     @property
+    def steps(self) -> int: ...
+
+    @property
     def variant(self) -> str: ...
 
 
@@ -215,20 +219,29 @@ class NoisyCopies:
 
 @dataclass(frozen=True)
 class Start:
-    """The network where none is asked for, by the input's shape, and whether it has learned weights where there are some."""
+    """What a run begins with where its settings leave it open.
+
+    The ``network`` by the input's shape; its weights by ``initialise``, where torch's are not meant, or with ``from_prior``
+    learned ones where there are some, those nearest to ``prior_level``; a batch by ``batches_per_epoch``.
+    """
 
     network: Callable[[tuple[int, ...]], str] = default_network
     from_prior: bool = False
+    initialise: Callable[[nn.Module], None] | None = None
+    prior_level: Callable[[CopySettings], float] = lambda settings: settings.sigma
+    batches_per_epoch: float = 30
 
 
 @dataclass(frozen=True)
 class Recipe:
     """A named, complete way to train. The loop knows no paper; this record is all that a paper adds.
 
-    ``loss_of`` makes the loss where it depends on settings; ``loss`` is then its part without them. ``ascent`` says how
-    copies are moved against the network first, ``view`` through what the network is seen while it is trained, where its loss
-    counts more than logits. ``noisy`` says which noisy copies it needs, None where it makes none, and ``start`` the network
-    it trains. ``shares`` says what a noise layer's shares follow where records decide them.
+    An entry of ``defaults`` that is a model is a settings section of the recipe's own.
+
+    ``loss_of`` makes the loss where it depends on settings; ``loss`` is then its part without them. ``ascent`` says how copies
+    are moved against the network first, or what else is set before each step; ``view`` through what the network is seen while
+    it is trained, where its loss counts more than logits. ``noisy`` says which noisy copies it needs, None where it makes none,
+    and ``start`` what it begins with. ``shares`` says what a noise layer's shares follow where records decide them.
 
     Guarantees
         Everything that a recipe fills in sees one record at a time: a loss gets the outputs of its copies and its label, an
@@ -246,10 +259,20 @@ class Recipe:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     loss_of: Callable[[RecordSettings], RecordLoss] | None = None
     ascent: Callable[[RecordSettings], Movement] | None = None
-    view: Callable[[nn.Module], ReconstructingView] | None = None
+    view: Callable[[nn.Module], ReconstructingView | IntervalView] | None = None
     noisy: NoisyCopies | None = None
     start: Start = Start()
     shares: Shares = Shares.GRADIENT
+
+    @property
+    def plain_defaults(self) -> dict[str, Any]:
+        """The defaults as plain values."""
+        return {name: value.model_dump() if isinstance(value, BaseModel) else value for name, value in self.defaults.items()}
+
+    @property
+    def section(self) -> tuple[str, type[BaseModel]] | None:
+        """The settings section of its own, by name."""
+        return next(((name, type(value)) for name, value in self.defaults.items() if isinstance(value, BaseModel)), None)
 
     def variant(self, name: str) -> Variant:
         """What the variant of that name changes."""

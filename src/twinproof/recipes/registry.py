@@ -7,11 +7,11 @@ import difflib
 from twinproof.errors import ConfigError
 from twinproof.extensions import Group, Plugin, find, names, permitted, plugin_of
 from twinproof.guarantee import Status
-from twinproof.recipes import adlm, dpcert, dpsgd, pixeldp, stobatch, twinproof
+from twinproof.recipes import adlm, dpcert, dpsgd, interval, pixeldp, stobatch, twinproof
 from twinproof.recipes.recipe import SOUND, Recipe
 
 # One module for each family; every recipe that one defines is found there.
-FAMILIES = (dpsgd, dpcert, twinproof, pixeldp, stobatch, adlm)
+FAMILIES = (dpsgd, dpcert, twinproof, interval, pixeldp, stobatch, adlm)
 RECIPES: dict[str, Recipe] = {
     recipe.name: recipe for family in FAMILIES for recipe in vars(family).values() if isinstance(recipe, Recipe)
 }
@@ -28,10 +28,15 @@ def all_recipes() -> list[Recipe]:
     return [*RECIPES.values(), *(recipe for recipe in outside if recipe is not None)]
 
 
+def known_recipe(name: str) -> Recipe | None:
+    """The recipe of that name, if there is one."""
+    found: Recipe | None = RECIPES.get(name) or find(Group.RECIPES, name, Recipe)
+    return found
+
+
 def find_recipe(name: str) -> Recipe:
     """The recipe of that name, or an error that suggests one."""
-    found: Recipe | None = RECIPES.get(name) or find(Group.RECIPES, name, Recipe)
-    if found is not None:
+    if (found := known_recipe(name)) is not None:
         return found
     near = difflib.get_close_matches(name, recipe_names(), n=1)
     raise ConfigError(

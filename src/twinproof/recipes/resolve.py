@@ -10,7 +10,7 @@ import numpy as np
 
 from twinproof.data.record import Dataset, Split
 from twinproof.errors import ConfigError, DataError
-from twinproof.layers.networks import PRIOR_NETWORK, PRIOR_WIDTH, Prior, has_prior
+from twinproof.layers.networks import PRIOR_NETWORK, PRIOR_SIZES, PRIOR_WIDTH, Prior, has_prior
 from twinproof.layers.noise_placement import RedistributionKind
 from twinproof.privacy.accounting import Event, GaussianEvent, calibrate_noise_multiplier, check_steps
 from twinproof.privacy.plan import Plan
@@ -23,7 +23,6 @@ REDISTRIBUTION = "redistribution"
 """Purpose, in the ledger and of the key's stream, of a private estimate of the redistribution vector."""
 
 # Large batches suit DP-SGD: the noise is added once for all of them. Decided from the declared (public) number of records.
-_BATCHES_PER_EPOCH = 30
 _LEAST_BATCH = 256
 
 
@@ -64,7 +63,8 @@ def resolve(config: TrainConfig, dataset: Dataset) -> ResolvedConfig:
     """Fills in what was left open: records, batch size, steps, network, sigma, prior and noise multiplier."""
     check_settings(config)
     records = config.records if config.records is not None else len(dataset.train)
-    batch_size = config.batch_size or min(records, max(_LEAST_BATCH, round(records / _BATCHES_PER_EPOCH)))
+    recipe = config.spec
+    batch_size = config.batch_size or min(records, max(_LEAST_BATCH, round(records / recipe.start.batches_per_epoch)))
     if batch_size > records:
         raise ConfigError(
             "the batch is larger than the data set",
@@ -74,7 +74,6 @@ def resolve(config: TrainConfig, dataset: Dataset) -> ResolvedConfig:
         )
     steps = config.steps if config.steps is not None else max(1, round(config.epochs * records / batch_size))
     check_steps(steps, "epochs" if config.steps is None else "steps")
-    recipe = config.spec
     model = config.model or recipe.network_for(config.variant, dataset.shape)
     noise_layer, sigma = None, config.sigma or DEFAULT_SIGMA
     if config.noise_layer is not None:
@@ -154,7 +153,9 @@ def _prior(config: TrainConfig, model: str, shape: tuple[int, ...]) -> Prior:
             "there are no learned weights to start from",
             where="prior",
             got=f"figures, with {model} of width {config.width} for inputs of shape {shape}",
-            wanted=f"{PRIOR_NETWORK} of width {PRIOR_WIDTH}, for images of one channel",
+            wanted=f"{model} of width 1, for images of one channel and 28x28"
+            if model in PRIOR_SIZES
+            else f"{PRIOR_NETWORK} of width {PRIOR_WIDTH}, for images of one channel",
             fix=f"leave prior out, or use model={PRIOR_NETWORK} and width={PRIOR_WIDTH}",
         )
     return config.prior or (Prior.FIGURES if available and config.spec.start.from_prior else Prior.NONE)

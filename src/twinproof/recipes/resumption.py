@@ -248,7 +248,7 @@ def describe_prior(config: ResolvedConfig) -> dict[str, Any]:
     """The section ``prior`` of run.json: name and SHA-256 of the file in the package; nothing for a random start."""
     if config.prior is Prior.NONE:
         return {}
-    return {SECTION: {"name": str(config.prior), "sha256": prior_sha256()}}
+    return {SECTION: {"name": str(config.prior), "sha256": prior_sha256(config.model)}}
 
 
 def refuse_other_prior(config: ResolvedConfig, record: dict[str, Any]) -> None:

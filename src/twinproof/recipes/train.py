@@ -336,6 +336,8 @@ def _prepared(
     tried, sections = None, {}
     if resolved.counted:
         plan_of(resolved)
+        if resolved.spec.view is not None:
+            resolved.spec.view(network)  # one that cannot be looked at in this way is refused now
         if own.network is not None:  # ours pass the trial of the per-example path; it can take many seconds
             tried = try_network(resolved, own, dataset, key, device, ranks)
             sections = {"rules": rule_plugins(own.network), **describe_own_network(tried.codes)}

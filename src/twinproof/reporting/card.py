@@ -58,6 +58,11 @@ _ROBUSTNESS_LIMITS = (
     "Each certificate holds with probability at least 1\u00a0−\u00a0{alpha} over the noise drawn for it; they do not hold "
     "jointly.",
 )
+_INTERVAL_LIMITS = (
+    _ROBUSTNESS_LIMITS[0],
+    "It speaks of the network itself, run in float32 or float64 by sums of products (TF32, bfloat16, Winograd and Fourier "
+    "transforms are not covered); and it says that the answer stays, not that it is right.",
+)
 _SHARED_NOISE = (
     "All inputs met the same noise: each certificate alone holds as it says, but certificates may fail together, and shares of "
     "certified inputs vary more than those of independent ones."
@@ -134,6 +139,11 @@ def robustness_sentence(certification: Certification) -> str:
         return "No robustness is promised: a small change of the input may change the answer."
     if certification.undone:
         return _UNDONE_SENTENCES[certification.undone]
+    if certification.bounded:
+        return (
+            "For each certified input, no change of up to its radius (linf norm, within [0, 1]) can change the answer of the "
+            "network. This is certain: nothing was drawn."
+        )
     return (
         f"{_QUALIFIED.get(status, '')}For each certified input, no change smaller than its radius ({certification.words.norm} "
         "norm) can change the answer of the smoothed classifier."
@@ -169,7 +179,8 @@ def _robust_half(certification: Certification, *, several: bool) -> CardHalf:
         "votes": voting_text(settings),
         "alpha": numbers.probability(settings.sampling.alpha) if settings else "alpha",
     }
-    limits = tuple(text.format(**filled) for text in _ROBUSTNESS_LIMITS)
+    texts = _INTERVAL_LIMITS if certification.bounded else _ROBUSTNESS_LIMITS
+    limits = tuple(text.format(**filled) for text in texts)
     return CardHalf(
         title=f"Robust: {certification.name}" if several else "Robust",
         guarantee=certification.guarantee,
@@ -178,7 +189,7 @@ def _robust_half(certification: Certification, *, several: bool) -> CardHalf:
         promised=certification.promised,
         whom=f"Each certified input{tested}.",
         numbers=_robust_numbers(certification),
-        limits=(*limits, _SHARED_NOISE) if settings and settings.sampling.shared_noise else limits,
+        limits=(*limits, _SHARED_NOISE) if certification.shared_noise else limits,
     )
 
 
@@ -198,13 +209,17 @@ def _privacy_numbers(privacy: Privacy) -> Rows:
 
 def _robust_numbers(certification: Certification) -> Rows:
     settings = certification.settings
-    if settings is None or not certification.certificates:
+    if not certification.certificates:
         return []
-    asked, rows = settings.sampling, []
+    rows = []
     for share in SHARES:
         radius = radius_at_accuracy(certification.certificates, share)
         held = "not reached" if radius is None else f"≥ {numbers.down(radius)}"
         rows.append((f"radius held by {numbers.percent_down(share, 0)}{certification.words.suffix}", held))
+    if settings is None:
+        bounds = [("norm of the radii", certification.words.norm), ("bound", "interval bounds, outward")]
+        return [*rows, *bounds, ("alpha for each input", "none: certain")]
+    asked = settings.sampling
     rows += [
         ("norm of the radii", settings.method.norm),
         ("bound", bound_text(settings)),

@@ -117,7 +117,7 @@ def norm_groups(members: Sequence[Member]) -> list[NormGroup]:
     bare: list[Member] = []
     for member in members:
         certification = member.certification
-        usable = certification.settings is not None and certification.certificates
+        usable = certification.made is not None and certification.certificates
         (groups.setdefault(certification.words.norm, []) if usable else bare).append(member)
     groups.setdefault(next(iter(groups), "l2"), []).extend(bare)
     return [NormGroup(norm, tuple(found)) for norm, found in groups.items()]

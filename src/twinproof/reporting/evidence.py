@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from twinproof.certification import method
+from twinproof.certification.interval_run import IntervalCertification, IntervalSettings, interval_certifications
 from twinproof.certification.method import CertificateSettings
 from twinproof.errors import DataError
 from twinproof.evaluation.accuracy import Interval
@@ -46,7 +47,8 @@ class RadiusCounts:
 class Certification:
     """Certificates made with one set of settings; without settings and certificates where nothing was certified.
 
-    ``sha256`` is the digest of their lines; ``undone`` says why their promise is not shown as one.
+    ``sha256`` is the digest of their lines; ``undone`` says why their promise is not shown as one. Certificates by interval
+    bounds, for which nothing was drawn, have ``bounded`` instead of ``settings``.
     """
 
     name: str
@@ -55,6 +57,16 @@ class Certification:
     certificates: tuple[Certificate, ...]
     sha256: str | None
     undone: Undone | None = None
+    bounded: IntervalSettings | None = None
+
+    @property
+    def made(self) -> CertificateSettings | IntervalSettings | None:
+        """The settings of either kind."""
+        return self.settings or self.bounded
+
+    @property
+    def shared_noise(self) -> bool:
+        return self.settings is not None and self.settings.sampling.shared_noise
 
     @property
     def summary(self) -> CertifiedSummary | None:
@@ -69,16 +81,18 @@ class Certification:
 
     @cached_property
     def _summary(self) -> CertifiedSummary | DataError | None:
-        if self.settings is None or not self.certificates:
+        if self.made is None or not self.certificates:
             return None
+        radii = None if self.settings is None else default_radii(self.settings.decided_radius)
         try:
-            return summarize(self.certificates, self.settings, radii=default_radii(self.settings.decided_radius))
+            return summarize(self.certificates, self.made, radii=radii)
         except DataError as error:
             return error
 
     @property
     def words(self) -> RadiusWords:
-        return RadiusWords.of(self.settings.method.norm if self.settings else "l2", self.guarantee.status, self.undone)
+        norm = self.made.method.norm if self.made else "l2"
+        return RadiusWords.of(norm, self.guarantee.status, self.undone, certain=self.bounded is not None)
 
     @property
     def promised(self) -> bool:
@@ -92,7 +106,7 @@ class Certification:
     def right_end(self) -> float:
         """Right end of radius axes: the largest radius found, or the largest possible one where none was."""
         found = max((certificate.radius for certificate in self.certificates), default=0.0)
-        return found or (self.settings.largest_radius if self.settings else 0.0) or 1.0
+        return found or (self.made.largest_radius if self.made else 0.0) or 1.0
 
     @property
     def decided_end(self) -> float:
@@ -134,7 +148,8 @@ def section(record: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 def certifications(root: Path, run: Mapping[str, Any]) -> Iterator[Certification]:
     """All certifications of the run; at least one, without settings where there are none, for what ``run.json`` promises."""
     promises = section(section(run, "guarantees"), "robustness")
-    found = method.certifications(root)
+    drawn, bounded = method.certifications(root), interval_certifications(root)
+    found: dict[str, method.Certification | IntervalCertification] = {**drawn, **bounded}
     if run.get("format") != FORMAT:  # formats 1 and 2 have one promise, before certification too
         promises = dict.fromkeys(found or (_UNCERTIFIED,), promises)
     for name in {**found, **promises} or (_UNCERTIFIED,):
@@ -144,7 +159,11 @@ def certifications(root: Path, run: Mapping[str, Any]) -> Iterator[Certification
             yield Certification(name, guarantee, None, (), None)
             continue
         digest = sha256_file(one.csv) if one.csv.is_file() else None
-        yield Certification(name, guarantee, one.settings, tuple(one.certificates) if digest else (), digest)
+        lines = tuple(one.certificates) if digest else ()
+        settings = drawn[name].settings if name in drawn else None
+        yield Certification(
+            name, guarantee, settings, lines, digest, bounded=bounded[name].settings if name in bounded else None
+        )
 
 
 def recorded_guarantee(kind: Kind, record: Mapping[str, Any]) -> Guarantee:

@@ -57,7 +57,7 @@ def json_copy(facts: RunFacts, dataset: Dataset | None = None) -> dict[str, Any]
         }
         or None,
         "accuracy": run.get("accuracy"),
-        "certifications": [_certification(one, shown) for one in facts.certifications if one.settings is not None],
+        "certifications": [_certification(one, shown) for one in facts.certifications if one.made is not None],
         "progress": [
             {
                 "step": line.step,
@@ -84,12 +84,18 @@ def _guarantee(guarantee: Guarantee, sentence: str, badge: Badge) -> dict[str, A
     return {**guarantee.as_dict(), "sentence": sentence, "shown": badge.word}
 
 
+def _settings(one: Certification) -> dict[str, Any] | None:
+    if one.bounded is not None:
+        return values_of(one.bounded, "method.norm", "method.bound", "network.form", "network.arithmetic", "step")
+    return None if one.settings is None else values_of(one.settings, *_CERTIFICATION)
+
+
 def _certification(one: Certification, dataset: Dataset | None) -> dict[str, Any]:
     """``claim`` is empty where the radii are a promise."""
     record: dict[str, Any] = {
         "name": one.name,
         "claim": one.words.claim,
-        "settings": values_of(one.settings, *_CERTIFICATION) if one.settings else None,
+        "settings": _settings(one),
         "certified": one.summary.as_dict() if one.summary else None,
         "certified_inputs": len(one.certificates),
         "radius_at_accuracy": {},

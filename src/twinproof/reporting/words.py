@@ -43,16 +43,20 @@ _CLAIMS = {Status.REFUTED: "refuted", Status.PUBLISHED: "not proven", Status.ASS
 
 @dataclass(frozen=True)
 class RadiusWords:
-    """The words for radii in one norm; ``claim`` (``claimed, refuted``) is empty where they are a proven promise."""
+    """The words for radii in one norm; ``claim`` (``claimed, refuted``) is empty where they are a proven promise.
+
+    They are ``certain`` where no draw stands behind them.
+    """
 
     norm: str
     claim: str = ""
+    certain: bool = False
 
     @classmethod
-    def of(cls, norm: str, status: Status, undone: Undone | None = None) -> RadiusWords:
+    def of(cls, norm: str, status: Status, undone: Undone | None = None, *, certain: bool = False) -> RadiusWords:
         doubt = None if status is Status.REFUTED else undone
         verdict = str(doubt) if doubt else _CLAIMS.get(status, "")
-        return cls(norm, f"claimed, {verdict}" if verdict else "")
+        return cls(norm, f"claimed, {verdict}" if verdict else "", certain)
 
     @property
     def suffix(self) -> str:
@@ -77,6 +81,8 @@ class RadiusWords:
         """How often single radii are wrong; the intervals over test inputs do not include that."""
         if self.claim:
             return f"Radii marked “{self.claim}” may be wrong for any share of the inputs."
+        if self.certain:
+            return "The radii of interval bounds hold with certainty."
         return "Below them lies a second layer of confidence: each certificate is wrong with probability at most alpha."
 
 

@@ -170,7 +170,10 @@ UNKNOWN = -2  # label: nobody said what the truth is
 HEADER = ("index", "label", "prediction", "votes", "top", "radius", "correct", "draws")
 # Columns of evidence that is more than one number of votes.
 MORE = ("squares", "runner_up", "runner_up_squares")
+# Those of a deterministic certificate, behind which there are no votes.
+WITHOUT_VOTES = ("index", "label", "prediction", "radius", "correct")
 _COLUMNS = dict.fromkeys(HEADER, WHOLE) | {"radius": NUMBER}
+_FEW_COLUMNS = dict.fromkeys(WITHOUT_VOTES, WHOLE) | {"radius": NUMBER}
 
 
 @dataclass(frozen=True)
@@ -228,7 +231,20 @@ def format_certificates(certificates: Iterable[Certificate], *, more: bool = Fal
     return text.getvalue().encode()
 
 
+def format_deterministic(certificates: Iterable[Certificate]) -> bytes:
+    """Header and lines of the ``certificates.csv`` of deterministic certificates."""
+    lines = (f"{one.index},{one.label},{one.prediction},{format_down(one.radius)},{int(one.correct)}\n" for one in certificates)
+    return "".join([",".join(WITHOUT_VOTES) + "\n", *lines]).encode()
+
+
 def read_certificates(path: Path) -> list[Certificate]:
-    """The lines of ``certificates.csv``; in formats 1 and 2 a last line that a kill cut short is passed over."""
-    rows = read_table(path, (_COLUMNS, _COLUMNS | dict.fromkeys(MORE, WHOLE)), appended=True)
-    return [Certificate(**{name: value for name, value in row.items() if name != "correct"}) for row in rows]
+    """The lines of ``certificates.csv``; in formats 1 and 2 a last line that a kill cut short is passed over.
+
+    A deterministic certificate has no votes, and its prediction is what came first.
+    """
+    rows = read_table(path, (_COLUMNS, _COLUMNS | dict.fromkeys(MORE, WHOLE), _FEW_COLUMNS), appended=True)
+    without = ({"votes": 0, "top": row["prediction"]} for row in rows)
+    return [
+        Certificate(**{**none, **{name: value for name, value in row.items() if name != "correct"}})
+        for none, row in zip(without, rows, strict=True)
+    ]

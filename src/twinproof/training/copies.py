@@ -42,9 +42,9 @@ class MovedCopies(OuterPath):
 
 
 class Movement(Protocol):
-    """The settings of such a path; ``on`` makes it."""
+    """The settings of a path around the one that takes the gradients; ``on`` makes it."""
 
-    def on(self, model: nn.Module, inner: PerExamplePath, *, originals: bool) -> MovedCopies:
+    def on(self, model: nn.Module, inner: PerExamplePath, *, originals: bool) -> OuterPath:
         """The path that moves copies against ``model``; without ``originals`` the record itself is not handed on."""
 
 

@@ -84,7 +84,7 @@ def test_the_fast_path_is_proven_on_its_trial(place: int) -> None:
 
 def test_a_second_use_that_is_not_found_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: the weights act where nobody looks."""
-    monkeypatch.setattr(fast, "adjoints_of", lambda model, layers: [])
+    monkeypatch.setattr(fast, "second_uses_of", lambda model, layers: [])
     assert isinstance(_path(2), VmapPath)
 
 

@@ -248,7 +248,7 @@ def test_both_layouts_share_one_oracle(monkeypatch: pytest.MonkeyPatch, view: bo
     assert dtypes == [torch.float64]
 
 
-SHAPES = {"mlp": (64,), "small-cnn": (1, 8, 8), "tramer-boneh-cnn": (1, 28, 28)}
+SHAPES = {"mlp": (64,), "relu-mlp": (64,), "small-cnn": (1, 8, 8), "tramer-boneh-cnn": (1, 28, 28)}
 COLOUR = (3, 32, 32)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -209,8 +209,26 @@ def line_problems(lines: Lines, rules: Sequence[Rule], inputs: object, data: Pub
         yield from vote_problems(lines.only(lines.draws == rule.n), rule)
 
 
+class Rows(Protocol):
+    """Lines of ``file``, by their numbers in it."""
+
+    @property
+    def rows(self) -> Whole: ...
+    @property
+    def file(self) -> str: ...
+
+
+class Labelled(Rows, Protocol):
+    """Lines about the records of the test set."""
+
+    @property
+    def index(self) -> Whole: ...
+    @property
+    def label(self) -> Whole: ...
+
+
 def wrong(
-    lines: Lines, mask: NDArray[np.bool_], what: str, column: NDArray[Any], wanted: Callable[[int], str]
+    lines: Rows, mask: NDArray[np.bool_], what: str, column: NDArray[Any], wanted: Callable[[int], str]
 ) -> Iterator[Problem]:
     """A problem for each line under ``mask``; ``wanted`` is asked by position among all lines."""
     places = np.flatnonzero(mask)
@@ -263,7 +281,7 @@ def _sum_problems(lines: Lines, rule: Rule) -> Iterator[Problem]:
         yield from wrong(lines, bad, f"{name} are those of no draws", squares, lambda at: "sums that draws can give")
 
 
-def label_problems(lines: Lines, originals: Originals) -> Iterator[Problem]:
+def label_problems(lines: Labelled, originals: Originals) -> Iterator[Problem]:
     """Labels of certificates.csv against the test set; indices are checked where the lines are."""
     known = (lines.index >= 0) & (lines.index < len(originals.labels))
     truth = np.full(len(lines.index), -1, dtype=np.int64)

@@ -29,6 +29,7 @@ from twinproof_verify.run_json import PublicData, is_own, plugin_names
 
 if TYPE_CHECKING:
     from twinproof_verify.attacks import AttackSettings, AttackTable
+    from twinproof_verify.interval_certificates import IntervalCertification
     from twinproof_verify.layers import OwnersNetwork
 
 LARGEST_FORMAT = 1000  # a number above it is not the format of any version
@@ -72,8 +73,8 @@ class Attack:
 class Inspection:
     """A run whose files have been checked; what needs the network can be added to ``findings`` before ``result``.
 
-    The only certification of a run before format 3 is called ONLY; ``current`` holds the audits that are sound, and of the
-    certificates that are there.
+    The only certification of a run before format 3 is called ONLY; ``bounded`` are those by interval bounds. ``current``
+    holds the audits that are sound, and of the certificates that are there.
     """
 
     folder: RunFolder
@@ -84,9 +85,15 @@ class Inspection:
     ledger: Ledger | None = None
     spent: Spent | None = None
     certifications: dict[str, Certification] = field(default_factory=dict)
+    bounded: dict[str, IntervalCertification] = field(default_factory=dict)
     attacks: list[Attack] = field(default_factory=list)
     audits: Audits = field(default_factory=dict)
     current: Audits = field(default_factory=dict)
+
+    @property
+    def named(self) -> dict[str, Certification | IntervalCertification]:
+        """All certifications, with and without draws."""
+        return {**self.certifications, **self.bounded}
 
     def certification(self, name: object) -> Certification | None:
         return self.certifications.get(name) if isinstance(name, str) else None
@@ -124,7 +131,7 @@ class Inspection:
             epsilon_rdp=round_up(spent.epsilon_rdp) if spent else None,
             delta=ledger.delta if ledger else None,
             steps=ledger.steps if ledger else None,
-            certificates=sum(len(one.lines.rows) for one in self.certifications.values() if one.lines is not None),
+            certificates=sum(len(one.lines.rows) for one in self.named.values() if one.lines is not None),
             not_checked=tuple(dict.fromkeys(findings.unchecked)),
         )
 
@@ -166,12 +173,12 @@ def inspect(root: Path, originals: Originals | None = None, owners: Callable[[],
     _check_run(seen)
     for one in files.evidence_of(folder, run, CERTIFICATES):
         _check_certificates(seen, one)
-    certified = {name: (one.files.json, one.record) for name, one in seen.certifications.items()}
-    found = promises.robustness_problems(run, certified)
+    found = promises.robustness_problems(run, {name: (one.files.json, one.record) for name, one in seen.named.items()})
     findings.check("promise of robustness", found, "its numbers against the certificates")
     if originals is not None:
         given = _test_set_problems(originals, seen.data)
         seen.originals = originals if findings.check("test set", given, "its size and levels against run.json") else None
+    _check_bounds(seen)
     for one in files.evidence_of(folder, run, ATTACKS):
         _check_attacks(seen, one)
     for one in files.evidence_of(folder, run, AUDITS):
@@ -270,6 +277,11 @@ def _check_run(seen: Inspection) -> None:
 
 def _check_certificates(seen: Inspection, one: Evidence) -> None:
     findings, found = seen.findings, seen.record(one, CERTIFICATES)
+    if found is not None and block(found, "method").get("bound") == sentences.INTERVAL:
+        from twinproof_verify import interval_certificates
+
+        seen.bounded[ONLY if one.name is None else one.name] = interval_certificates.check(seen, one, found)
+        return
     made = seen.certifications[ONLY if one.name is None else one.name] = Certification(one, found or {})
     problems: list[Problem] = []
     if found is not None:
@@ -285,6 +297,18 @@ def _check_certificates(seen: Inspection, one: Evidence) -> None:
     made.lines = lines
     found_in = certificate_lines.line_problems(lines, rules_of(made.settings), made.record.get("inputs"), seen.data)
     findings.check(one.titled("certificates"), chain(unreadable, found_in), f"{len(lines.rows)} radii from their votes")
+
+
+def _check_bounds(seen: Inspection) -> None:
+    """Radii that need no draws: a function of weights and inputs."""
+    if not seen.bounded:
+        return
+    from twinproof_verify import interval_certificates
+
+    if seen.originals is None:
+        seen.findings.leave(interval_certificates.UNGIVEN)
+    else:
+        interval_certificates.check_radii(seen, seen.originals)
 
 
 def _test_set_problems(given: Originals, data: PublicData) -> Iterator[Problem]:
@@ -377,7 +401,7 @@ def _check_audit(seen: Inspection, one: Evidence) -> None:
 def _check_words(seen: Inspection) -> None:
     """All promises against what the settings lead to; those of format 1 have other words, which nothing is compared with."""
     run, findings = seen.run, seen.findings
-    records = {name: one.record for name, one in seen.certifications.items()}
+    records = {name: one.record for name, one in seen.named.items()}
     for name, found in seen.current.items():
         problems = list(promises.refutation_problems(run, name, records.get(name, {}), found))
         findings.check("refuted promises", problems, f"{', '.join(file for file, _ in found)} against run.json")
@@ -422,7 +446,7 @@ def _check_weights(seen: Inspection) -> None:
         seen.findings.check("weights", weights.weight_problems(content), "loads, all finite")
     closing = None if seen.ledger is None else seen.ledger.closing
     stated: dict[str, object] = {} if closing is None else {LEDGER: closing.model_sha256}
-    spoken: list[Certification | Attack] = [*seen.certifications.values(), *seen.attacks]
+    spoken: list[Certification | IntervalCertification | Attack] = [*seen.named.values(), *seen.attacks]
     for one in spoken:
         if one.record:
             stated[one.files.json] = block(one.record, "network").get("model_sha256")

@@ -203,6 +203,8 @@ def _convolution(stride: int, padding: int) -> First:
 
 FIRST_LAYERS = {
     "mlp": First("1"),
+    "relu-mlp": First("1"),
+    "interval-cnn": _convolution(2, 2),
     "small-cnn": _convolution(1, 1),
     "tramer-boneh-cnn": _convolution(2, 2),
     "gelu-cnn": _convolution(2, 3),

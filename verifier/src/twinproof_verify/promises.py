@@ -23,7 +23,11 @@ from twinproof_verify.run_json import (
 )
 from twinproof_verify.sentences import OWN_NETWORK_CODES, own_network_codes, repeated
 
-PRIOR_SHA256 = "d67589bc92a269ea452aca5a1d9c88cc736ea792f79b45443b5df1f25caff108"
+PRIOR_SHA256 = {
+    "gelu-cnn": "d67589bc92a269ea452aca5a1d9c88cc736ea792f79b45443b5df1f25caff108",
+    "interval-cnn": "",
+    "contrast-cnn": "",
+}
 """The digest of the weights that a run may start from: those of the library of this version."""
 
 
@@ -159,9 +163,9 @@ def prior_problems(run: dict[str, Any]) -> Iterator[Problem]:
             yield Problem(RUN_JSON, "prior is stated for a run that started at random", shown(stated), "no prior")
     elif not isinstance(stated, dict) or stated.get("name") != name or len(stated) != 2:
         yield Problem(RUN_JSON, "prior is not the one of config", shown(stated), f"name {shown(name)}, and a digest")
-    elif stated.get("sha256") != PRIOR_SHA256:
+    elif stated.get("sha256") != (wanted := PRIOR_SHA256.get(str(block(run, "config").get("model")), "no learned weights")):
         what = "the run started from weights that are not those of this version"
-        wanted = f"{PRIOR_SHA256}; the version that the run names may have had another file"
+        wanted = f"{wanted}; the version that the run names may have had another file"
         yield Problem(RUN_JSON, what, shown(stated.get("sha256")), wanted)
 
 

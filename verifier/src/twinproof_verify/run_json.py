@@ -29,8 +29,8 @@ FROM_TRAINING = "training"
 CONFIG = {
     "": (
         "data recipe epsilon delta noise_multiplier clip_norm clip_rule clip_r batch_size records epochs steps learning_rate "
-        "momentum schedule averaging sigma copies originals regulariser noise_layer trainers variant model width prior seed "
-        "performance"
+        "momentum schedule averaging sigma copies originals regulariser noise_layer trainers interval variant model width "
+        "prior seed performance"
     ),
     "data": "source test test_fraction public_fraction label classes ranges ranges_noise",
     "regulariser": "weight eta beta macer_gamma radius attack_steps warm_up_epochs xi attack_size attack_stride",
@@ -39,6 +39,7 @@ CONFIG = {
         "hidden_share r_clip r_noise_multiplier"
     ),
     "trainers": "count per_step",
+    "interval": "size share ramp start",
     "performance": "device physical_batch path checkpoint_every report_every",
 }
 """Every setting that config can have, by the section it stands in."""

@@ -173,6 +173,17 @@ SHARED_NOISE = (
     "Inputs were certified with the same noise: what holds for each alone still does, but certificates may fail together.",
     "The weights of the first layer are rounded to multiples of a power of two, so that it is exactly linear.",
 )
+INTERVAL = "interval"
+INTERVAL_PROOF = (
+    "Interval bound propagation (Gowal et al. 2018) with outward rounding, which includes what the network's own sums err in "
+    "float32 (Higham 2002, chapters 3 and 4)"
+)
+INTERVAL_ASSUMPTIONS = [
+    "The linf distance is measured in input units ([0, 1] per coordinate), and the changed input lies in [0, 1] itself.",
+    "The answer is that of the network alone with exactly these weights, without any noise.",
+    "The network runs in float32 or float64, its layers as sums of products in any order; Winograd and Fourier transforms, "
+    "TF32, bfloat16 and float16 are not covered.",
+]
 ALWAYS_REPEATED = ("sigma", "alpha", "n", "largest_radius", "norm")
 # What a promise names only where it is not as in plain smoothing.
 REPEATED_IF_UNUSUAL = {
@@ -327,6 +338,8 @@ def robustness_promise(
     if not certificates:
         sigma = block(run, "config").get("sigma")
         return _promise("none", NOT_CERTIFIED, reason="run `twinproof certify` on this run", values={"sigma": sigma})
+    if block(certificates, "method").get("bound") == INTERVAL:
+        return _interval_promise(certificates)
     settings = sound(CertificateSettings, certificates)
     theorem = None if settings is None else BOUNDS.get((settings.noise.law, settings.method.bound))
     if settings is None or theorem is None:
@@ -352,6 +365,15 @@ def robustness_promise(
     )
     known = promised["reason"]
     return promised | {"status": "refuted", "reason": f"{known}; as expected, {words}" if known else words}
+
+
+def _interval_promise(certificates: dict[str, Any]) -> dict[str, Any]:
+    words = (
+        "For each certified input, with certainty: no change of up to its radius (linf, inputs in [0, 1]) changes the "
+        "network's answer."
+    )
+    values = {"largest_radius": certificates.get("largest_radius"), "norm": "linf", "bound": INTERVAL}
+    return _promise("proven", words, theorem=INTERVAL_PROOF, assumptions=INTERVAL_ASSUMPTIONS, values=values)
 
 
 def _proof(settings: CertificateSettings, theorem: str) -> str:

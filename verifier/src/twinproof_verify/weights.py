@@ -118,6 +118,9 @@ class Network:
 
 SEQUENCES = {
     "mlp": (0, "1 linear 64, 3 linear"),
+    "relu-mlp": (0, "1 linear 64, 3 linear"),
+    "interval-cnn": (8, "0 convolution 16 5 2 2, 2 convolution 32 4 2 1, 5 linear 64, 7 linear"),
+    "contrast-cnn": (8, "1 convolution 16 5 2 2, 3 convolution 32 4 2 1, 6 linear 64, 8 linear"),
     "small-cnn": (4, "0 convolution 16 3, 2 convolution 32 3 2, 5 linear 32, 7 linear"),
     "tramer-boneh-cnn": (1, "0 convolution 16 8 2 2, - pool 1, 3 convolution 32 4 2 0, - pool 1, 7 linear 32, 9 linear"),
     "gelu-cnn": (8, "0 bare 16 7 2, 1 norm, 3 bare 32 3 2, 4 norm, 6 bare 64 3 2, 7 norm, 10 linear"),
@@ -210,7 +213,7 @@ def _small_vit(shape: Shape, classes: int, width: int) -> Network:
 
 BLOCKS = {"scatter-cnn": _scatter_cnn, "wrn-16-4": _wide_resnet, "resnet-18": _resnet, "small-vit": _small_vit}
 NETWORKS = (
-    *("mlp", "small-cnn", "tramer-boneh-cnn", "gelu-cnn", "scatter-cnn", "stobatch-cnn"),
+    *("mlp", "relu-mlp", "interval-cnn", "small-cnn", "tramer-boneh-cnn", "gelu-cnn", "scatter-cnn", "stobatch-cnn"),
     *("wrn-16-4", "resnet-18", "small-vit"),
 )
 

@@ -85,12 +85,16 @@ class Trial:
 
 @dataclass(frozen=True)
 class TrialFormat:
-    """How the trial's records look; ``example`` gives their dtype, the model's own otherwise."""
+    """How the trial's records look; ``example`` gives their dtype, the model's own otherwise.
+
+    ``columns``: what the model returns beside the logits of the ``classes``.
+    """
 
     input_shape: tuple[int, ...]
     classes: int
     copies: int
     example: Tensor | None = None
+    columns: int = 0
 
 
 def make_trial(model: nn.Module, form: TrialFormat, attempt: int = 0) -> Trial:
@@ -259,8 +263,11 @@ def choose_path(
     copies: int,
     path: PathName = "auto",
     example: Tensor | None = None,
+    columns: int = 0,
 ) -> PerExamplePath:
     """The path for this model and loss; ``example`` (1, *input_shape) gives the input's dtype (integer for token ids).
+
+    ``columns``: what the model, a view of a network, returns beside the logits.
 
     Guarantees
         A model with layers that mix examples is refused. The fast path is returned only if, on random records, it agreed
@@ -270,11 +277,11 @@ def choose_path(
     """
     refuse_cross_example_layers(model)
     _check_arguments(model, copies, path)
-    form = TrialFormat(input_shape, classes, copies, example)
+    form = TrialFormat(input_shape, classes, copies, example, columns)
     reason = ""
     with shifted_parameters(model):
         trial = make_trial(model, form)
-        check_forward(model, trial, classes)
+        check_forward(model, trial, classes + columns)
         if path != "vmap":
             found = _proven_fast_path(model, loss, form)
             if isinstance(found, FastPath):

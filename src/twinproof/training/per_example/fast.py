@@ -18,6 +18,7 @@ from torch.utils.hooks import RemovableHandle
 from twinproof.compute.devices import repeatable_convolutions
 from twinproof.errors import ModelError
 from twinproof.extensions import Group, Plugin, find, plugin_of, plugin_of_code
+from twinproof.layers.interval import Magnitude
 from twinproof.layers.noise_constraint import Adjoint
 from twinproof.training.per_example.gradients import Instantiated, PerExampleGradient, zero_gradient
 from twinproof.training.per_example.paths import (
@@ -44,11 +45,23 @@ class Call:
     ``transposed``: a use of its weights by an ``Adjoint``, without its bias. What went into that, shaped like outputs of the
     layer, stands as ``errors``, and the error at what came out of it, shaped like inputs, as ``inputs``: since z = W'c is
     linear in both, the gradient in W is the same product of the two as that of y = Wx.
+
+    ``magnitude``: the ``Magnitude`` that used its weights by their absolute values, without its bias.
     """
 
     inputs: Tensor
     errors: Tensor
     transposed: bool = False
+    magnitude: Magnitude | None = None
+
+    @property
+    def adds_bias(self) -> bool:
+        """Whether the layer itself was called."""
+        return not self.transposed and self.magnitude is None
+
+
+SecondUse = Adjoint | Magnitude
+"""Modules that use the weights of another layer."""
 
 
 LayerHandler = Callable[[Layer, Sequence[Call], int], dict[str, PerExampleGradient]]
@@ -110,7 +123,7 @@ def bias_gradient(
     bias: nn.Parameter, calls: Sequence[Call], records: int, summed: Callable[[Tensor], Tensor]
 ) -> PerExampleGradient:
     """The sum over those calls that added the bias; ``summed`` takes a call's errors to (m, outputs)."""
-    parts = [summed(call.errors) for call in calls if not call.transposed]
+    parts = [summed(call.errors) for call in calls if call.adds_bias]
     return Instantiated(added(parts)) if parts else zero_gradient(bias, records)
 
 
@@ -128,14 +141,14 @@ def joined(parts: Sequence[Tensor]) -> Tensor:
 class Passage:
     """One call of one layer. ``edge`` is the place of the output in the graph, taken before anything changes it in place.
 
-    ``transposed``: the call of an ``Adjoint`` of that layer.
+    ``by``: the module that was called, where it is not the layer itself.
     """
 
     path: str
     inputs: Tensor
     version: int
     edge: GradientEdge
-    transposed: bool = False
+    by: SecondUse | None = None
 
     def unchanged_inputs(self) -> Tensor:
         """The inputs as the layer read them."""
@@ -152,21 +165,21 @@ class Passage:
 
 @dataclass(eq=False)
 class Recorder:
-    """The calls of ``layers`` and of their ``adjoints`` in one forward pass over ``rows`` copies, in their order."""
+    """The calls of ``layers`` and of their ``second_uses`` in one forward pass over ``rows`` copies, in their order."""
 
     layers: Mapping[str, nn.Module]
     rows: int
-    adjoints: Sequence[Adjoint] = ()
+    second_uses: Sequence[SecondUse] = ()
     passages: list[Passage] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         paths = {id(layer): path for path, layer in self.layers.items()}
-        transposed = {id(adjoint): (paths[id(adjoint.layer)], True) for adjoint in self.adjoints}
-        self._paths = {number: (path, False) for number, path in paths.items()} | transposed
+        self._paths: dict[int, tuple[str, SecondUse | None]] = {number: (path, None) for number, path in paths.items()}
+        self._paths |= {id(use): (paths[id(use.layer)], use) for use in self.second_uses}
 
     def note(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
         """Keeps one call; a call outside the graph (under ``no_grad``) has no gradient and is left out."""
-        path, transposed = self._paths.get(id(layer), (None, False))
+        path, by = self._paths.get(id(layer), (None, None))
         if path is None or not output.requires_grad:
             return
         inputs: Tensor = args[0] if args else kwargs["input"]
@@ -178,7 +191,7 @@ class Recorder:
                 wanted=f"({self.rows}, ...)",
                 fix="keep the batch first, or use the vmap path",
             )
-        self.passages.append(Passage(path, inputs.detach(), inputs._version, get_gradient_edge(output), transposed))
+        self.passages.append(Passage(path, inputs.detach(), inputs._version, get_gradient_edge(output), by))
 
 
 class _Recorders(threading.local):
@@ -202,8 +215,8 @@ _HOOKS: weakref.WeakKeyDictionary[nn.Module, _SharedHook] = weakref.WeakKeyDicti
 
 
 @contextmanager
-def recording(layers: Mapping[str, nn.Module], rows: int, adjoints: Sequence[Adjoint] = ()) -> Iterator[Recorder]:
-    """Records the calls of ``layers`` by this thread inside the block, and those of ``adjoints``, whose layers are among them.
+def recording(layers: Mapping[str, nn.Module], rows: int, second_uses: Sequence[SecondUse] = ()) -> Iterator[Recorder]:
+    """Records the calls of ``layers`` by this thread inside the block, and ``second_uses``, whose layers are among them.
 
     No hook is left when the last block has ended.
 
@@ -213,11 +226,11 @@ def recording(layers: Mapping[str, nn.Module], rows: int, adjoints: Sequence[Adj
 
     A recorder sees the forward passes of the thread that opened it and of no other. The hooks are gone after an error too.
     """
-    recorder = Recorder(layers, rows, adjoints)
+    recorder = Recorder(layers, rows, second_uses)
     hooked: list[nn.Module] = []
     try:
         with _LOCK:
-            for layer in (*layers.values(), *adjoints):
+            for layer in (*layers.values(), *second_uses):
                 _use_hook(layer)
                 hooked.append(layer)
         _RECORDERS.active.append(recorder)
@@ -257,7 +270,7 @@ class FastPath(PerExamplePath):
     model itself is not touched, and most of its tensors follow the layout of the input.
 
     Right for models that pass the trial in :func:`choose_path`: no operation mixes rows of the batch, and each
-    parameter acts only through calls of its own layer, or of an ``Adjoint`` of it. The loss sees one record at a time (it
+    parameter acts only through calls of its own layer, or of a ``SecondUse`` of it. The loss sees one record at a time (it
     is mapped over records). Nothing that was collected outlives the call except what the result holds. Several threads
     may call ``gradients`` at the same time: each gets the bits that it would get alone, unless a layer draws from torch's
     global generator.
@@ -276,7 +289,7 @@ class FastPath(PerExamplePath):
         rows = self._laid_out(inputs.flatten(0, 1))
         with repeatable_convolutions(inputs.device):
             with torch.enable_grad(), watched_buffers(self.model):
-                with recording(layers, records * copies, adjoints_of(self.model, layers)) as recorder:
+                with recording(layers, records * copies, second_uses_of(self.model, layers)) as recorder:
                     logits = checked_logits(self.model(rows), records * copies)
                 losses = self._losses(logits.reshape(records, copies, -1), labels)
             calls = _calls(losses, recorder.passages)
@@ -321,10 +334,10 @@ def supported_layers(model: nn.Module) -> dict[str, nn.Module]:
     return layers
 
 
-def adjoints_of(model: nn.Module, layers: Mapping[str, nn.Module]) -> list[Adjoint]:
-    """Where ``model`` uses weights of ``layers`` a second time, transposed."""
+def second_uses_of(model: nn.Module, layers: Mapping[str, nn.Module]) -> list[SecondUse]:
+    """Where ``model`` uses weights of ``layers`` a second time."""
     known = set(map(id, layers.values()))
-    return [module for module in model.modules() if isinstance(module, Adjoint) and id(module.layer) in known]
+    return [module for module in model.modules() if isinstance(module, Adjoint | Magnitude) and id(module.layer) in known]
 
 
 def _unsupported(what: str, where: str, got: str) -> ModelError:
@@ -347,9 +360,14 @@ def _calls(losses: Tensor, passages: Sequence[Passage]) -> dict[str, list[Call]]
     for passage, error in zip(passages, errors, strict=True):
         if error is not None:
             seen = passage.unchanged_inputs()
-            call = Call(error, seen, transposed=True) if passage.transposed else Call(seen, error)
-            calls.setdefault(passage.path, []).append(call)
+            calls.setdefault(passage.path, []).append(_call(seen, error, passage.by))
     return calls
+
+
+def _call(inputs: Tensor, errors: Tensor, by: SecondUse | None) -> Call:
+    if isinstance(by, Magnitude):
+        return Call(inputs, errors, magnitude=by)
+    return Call(inputs, errors) if by is None else Call(errors, inputs, transposed=True)
 
 
 def _layer_gradients(path: str, layer: nn.Module, calls: list[Call], records: int) -> dict[str, PerExampleGradient]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +25,7 @@ from twinproof.training.per_example.gradients import (
     PerExampleGradient,
     Rearranged,
 )
+from twinproof.training.per_example.magnitude import SignedFactors, by_use, difference_gradient, signs_of
 
 # Costs on a CPU in products of a float32 matrix product, measured on one core: a product in a batched float64 Gram matrix, one
 # in a large float64 matrix product, and a number's two conversions to float64 with the norm and the sum taken from them.
@@ -38,15 +40,38 @@ def linear(layer: nn.Linear, calls: Sequence[Call], records: int) -> dict[str, P
     found: dict[str, PerExampleGradient] = {}
     own = trainable(layer)
     if "weight" in own:
-        errors = joined([by_record(call.errors, records, layer.out_features) for call in calls])
-        inputs = joined([by_record(call.inputs, records, layer.in_features) for call in calls])
-        factors = LinearFactors(inputs, errors)
-        keep = factors_are_cheaper(inputs.shape[1], layer.in_features, layer.out_features, errors.device.type)
-        found["weight"] = factors if keep else Instantiated(factors.instantiate())
+        found["weight"] = _linear_weight(layer, calls, records)
     if "bias" in own:
         width = layer.out_features
         found["bias"] = bias_gradient(own["bias"], calls, records, lambda errors: by_record(errors, records, width).sum(1))
     return found
+
+
+def _linear_weight(layer: nn.Linear, calls: Sequence[Call], records: int) -> PerExampleGradient:
+    def factors(group: Sequence[Call]) -> LinearFactors:
+        errors = joined([by_record(call.errors, records, layer.out_features) for call in group])
+        return LinearFactors(joined([by_record(call.inputs, records, layer.in_features) for call in group]), errors)
+
+    def cheaper(positions: int) -> bool:
+        return factors_are_cheaper(positions, layer.in_features, layer.out_features, layer.weight.device.type)
+
+    plain, spreads, differences = by_use(calls)
+    parts = []
+    if plain:
+        found = factors(plain)
+        positions = found.inputs.shape[1]
+        if len(plain) == len(calls):
+            return found if cheaper(positions) else Instantiated(found.instantiate())
+        if spreads and not differences:
+            signed = SignedFactors(found, factors(spreads), signs_of(layer))
+            both = signed.spread.inputs.shape[1]
+            return signed if cheaper(positions + both + positions * both) else Instantiated(signed.instantiate())
+        parts.append(found.instantiate())
+    if spreads:
+        parts.append(signs_of(layer) * factors(spreads).instantiate())
+    if differences:
+        parts.append(difference_gradient(layer, differences, records))
+    return Instantiated(added(parts))
 
 
 def factors_are_cheaper(positions: int, n_in: int, n_out: int, device: str = "cpu") -> bool:
@@ -84,9 +109,27 @@ def convolution(layer: Convolution, calls: Sequence[Call], records: int) -> dict
 
 
 def _weight_gradient(layer: Convolution, calls: Sequence[Call], records: int) -> PerExampleGradient:
-    views = [patches(layer, call.inputs) for call in calls]
+    views = {id(call): patches(layer, call.inputs) for call in calls}
     # The copy follows the memory: with channels innermost it moves runs of channels, otherwise runs of the kernel's last axis.
-    channels_inner = all(view.stride(1) <= view.stride(-1) for view in views)
+    channels_inner = all(view.stride(1) <= view.stride(-1) for view in views.values())
+    plain, spreads, _ = by_use(calls)
+
+    def products(group: Sequence[Call]) -> Rearranged:
+        return _contracted(layer, group, [views[id(call)] for call in group], records, channels_inner=channels_inner)
+
+    if not spreads:
+        return products(plain)
+    spread = products(spreads)
+    signs = signs_of(layer).permute([spread.axes.index(axis) for axis in range(len(spread.axes))])
+    values = spread.inner.instantiate().mul_(signs.reshape(layer.out_channels, -1))
+    if plain:
+        values.add_(products(plain).inner.instantiate())
+    return replace(spread, inner=Instantiated(values))
+
+
+def _contracted(
+    layer: Convolution, calls: Sequence[Call], views: Sequence[Tensor], records: int, *, channels_inner: bool
+) -> Rearranged:
     in_shape = (layer.in_channels // layer.groups, *layer.kernel_size)
     axes = tuple(range(len(in_shape) + 1))
     if channels_inner:
