@@ -197,3 +197,16 @@ def test_both_programs_find_the_same_sizes(dimension: int) -> None:
     certified, verified = EqualShifts(dimension).reach(low, high), equal_shifts_reach(dimension, low, high)
     np.testing.assert_allclose(certified, verified, rtol=0, atol=1e-10)
     np.testing.assert_allclose(GaussianShift().reach(low, high), gaussian_reach(low, high), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("trained", OF_LAPLACE[:1], indirect=True)
+def test_in_l1_at_the_input_tight_may_be_said(trained: Run, dataset: Dataset) -> None:
+    """Under a name of its own, since it is not what is asked for by default; with the radii of the best bound."""
+    run = _certified(trained, dataset, Method(norm="l1"))
+    run = _certified(run, dataset, Method(norm="l1", bound="tight"))
+    best, tight = (find_certification(run.root, name=name) for name in ("l1", "l1-tight"))
+    assert best is not None
+    assert tight is not None
+    assert [one.radius for one in tight.certificates] == [one.radius for one in best.certificates]
+    verified = verify_run(run.root, network=run.network)
+    assert verified.ok, verified.problems
