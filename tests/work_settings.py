@@ -20,7 +20,7 @@ CERTIFICATES = CertificateSettings(
     key="ab" * 32,
     made=MADE,
     state="complete",
-    method=Method(),
+    method=Method(bound="tight"),
     sampling=SAMPLING,
     looks=SAMPLING.schedule.looks,
     noise=NOISE,

@@ -32,7 +32,7 @@ from twinproof.runs.records import default_name
 from twinproof.runs.run import Run
 from twinproof_verify.certificates import Noise, noise_problems
 from twinproof_verify.first_layer import TwoNoises, two_noises_problems
-from twinproof_verify.layers import column_sums, convolution
+from twinproof_verify.layers import column_sums, convolution, joint_matrix, row_sums
 from twinproof_verify.operator_norms import least_provable
 
 SETTINGS: dict[str, Any] = {"recipe": "dpsgd", "noise_multiplier": 1.0, "delta": 1e-3, "steps": 6, "batch_size": 20}
@@ -65,10 +65,12 @@ def _certified(trained: Run, dataset: Dataset, method: Method) -> Run:
     return Run.open(trained.root, trained.network)
 
 
-@pytest.mark.parametrize(("norm", "bound"), [("l1", "tight"), ("linf", "tight"), ("linf", "composition"), ("l2", "pixeldp")])
+@pytest.mark.parametrize(
+    ("norm", "bound"), [("l1", "best"), ("linf", "pure-epsilon"), ("linf", "composition"), ("l2", "pixeldp")]
+)
 def test_a_run_with_two_noises_is_certified_and_verified(trained: Run, dataset: Dataset, norm: str, bound: str) -> None:
     run = _certified(trained, dataset, Method(norm=norm, bound=bound))
-    name = default_name(norm, bound)
+    name = default_name(norm, bound, "best")
     found, promise = find_certification(run.root, name=name), run.robustness[name]
     assert found is not None
     noise = found.settings.noise
@@ -103,7 +105,11 @@ def _facts() -> tuple[Noise, TwoNoises]:
     matrix = convolution(layer.weight.detach().numpy(), shape, (1, 1), (1, 1)).matrix(scales)
     columns = column_sums(matrix)
     np.testing.assert_allclose(columns, outgoing_sums(layer, shape, scales), rtol=1e-10)
-    drawn = TwoNoises(0.1, 0.3, columns, 48, lambda claimed: least_provable(matrix, "linf", "l1", claimed))
+    drawn = TwoNoises(
+        *(0.1, 0.3, columns, row_sums(matrix)),
+        lambda claimed: least_provable(matrix, "linf", "l1", claimed),
+        lambda claimed: least_provable(joint_matrix(matrix, 0.1, 0.3), "linf", "l2", claimed),
+    )
     grid = 2.0**-11
     tau = 64 * (72 * 0.1 * 255 / grid * 2.0**-64 + 2.0**-49) + 2.0**-36
     noise = Noise(
@@ -142,7 +148,7 @@ def test_what_float64_errs_in_the_layer_must_be_paid_too(weights: float) -> None
     """However little it is beside the steps of the grid."""
     noise, drawn = _facts()
     drawn = replace(drawn, columns=drawn.columns * weights)
-    rounding, error = 48 * noise.grid / 255, drawn.float_error(noise)
+    rounding, error = drawn.costs_of_slack(noise, "laplace")
     assert (error < 1e-8 * rounding) == (weights == 1.0)
 
     def understated(slack: float) -> bool:
@@ -165,7 +171,7 @@ def _both_charges(drawn: TwoNoises) -> float:
 @pytest.mark.parametrize("hidden_scale", [0.1, 0.3, 0.7, 0.123456789, 3.3])
 def test_an_honest_norm_of_the_layer_is_accepted_to_the_last_bit(hidden_scale: float) -> None:
     """Rate times scale over scale is not always the rate in floats: the claim that was proven is what counts."""
-    drawn = TwoNoises(1e-6, hidden_scale, np.full(4, 1e9), 4, lambda claimed: max(claimed, 1.0))
+    drawn = TwoNoises(1e-6, hidden_scale, np.full(4, 1e9), np.ones(4), lambda claimed: max(claimed, 1.0), float)
     for rate in np.random.default_rng(0).uniform(1 / hidden_scale, 40 / hidden_scale, 200):
         assert drawn.least_rate("linf", "tight", float(rate)) == rate
     assert drawn.least_rate("linf", "tight", 0.99 / hidden_scale) == pytest.approx(1 / hidden_scale, rel=1e-12)

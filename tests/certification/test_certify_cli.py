@@ -44,7 +44,7 @@ def test_people_see_norm_and_bound_and_a_warning(root: Path, call: Any) -> None:
     ("options", "wanted"),
     [
         (("--norm", "l7"), "l1, l2, linf"),
-        (("--bound", "best"), "tight"),
+        (("--bound", "longest"), "best, tight"),
         (("--statistic", "logits"), "votes, scores"),
         (("--confidence", "bootstrap"), "hoeffding"),
         (("--runner-up", "second"), "complement, union"),

@@ -72,7 +72,14 @@ def test_noise_behind_the_first_layer_is_recorded(
     target, cells = ("l2", 17) if law is Law.GAUSSIAN else ("l1", 72)
     width = first.out_features
     assert (noise["law"], noise["place"]) == (law, "first-layer")
-    assert tuple(record["method"].values()) == ("tight", "clopper-pearson", "linf", "complement", "votes")  # sorted by name
+    bound = "tight" if law is Law.GAUSSIAN else "best"
+    assert tuple(record["method"].values()) == (bound, "clopper-pearson", "linf", "complement", "votes")  # sorted by name
+    if law is Law.LAPLACE:
+        in_l2 = operator_norm(first, (first.in_features,), "linf", "l2", np.ones(width)).value
+        assert in_l2 <= noise["in_l2"]["operator_norm"] <= in_l2 * (1 + 1e-9)
+        assert 0 < noise["in_l2"]["slack"] < noise["slack"]
+    else:
+        assert noise["in_l2"] is None
     assert (record["network"]["classes"], record["resolution"], noise["dimension"]) == (10, 1, width)
     assert (noise["sigma"], noise["levels"]) == (0.25, dataset.levels)
     wanted = operator_norm(first, (first.in_features,), "linf", target, np.ones(width))

@@ -254,7 +254,9 @@ def test_a_name_is_no_path(name: str) -> None:
 
 
 def test_default_names() -> None:
-    assert [default_name("l2", "tight"), check_name(default_name("linf", "hgm-complement"))] == ["l2", "linf-hgm-complement"]
+    assert [default_name("l2", "tight", "tight"), default_name("l2", "best", "best")] == ["l2", "l2"]
+    assert check_name(default_name("linf", "hgm-complement", "tight")) == "linf-hgm-complement"
+    assert default_name("l1", "tight", "best") == "l1-tight"
 
 
 def test_broken_settings_are_named_and_overwritten(root: Path) -> None:

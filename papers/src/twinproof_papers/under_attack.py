@@ -223,6 +223,8 @@ class Rereading:
 
     recorded: str
     rules: Mapping[str, RadiusRule]
+    # The rule of the recorded radii, where their bound is none of those that are read.
+    own: RadiusRule | None = None
 
     @classmethod
     def of(cls, run: Run, dataset: Dataset, settings: CertificateSettings) -> Rereading:
@@ -230,14 +232,14 @@ class Rereading:
         method = Method(norm=settings.method.norm, bound=settings.method.bound)
         smoothed = smoothed_for_run(run, dataset, torch.device("cpu"), sigma=settings.noise.sigma, method=method)
         bounds = bounds_for(settings.noise.place, settings.noise.law, fixed_draws=has_fixed_draws(smoothed.model))
+        shape, classes = tuple(dataset.shape), settings.network.classes
         others = {
-            bound: replace(smoothed, method=replace(method, bound=bound)).radius_rule(
-                tuple(dataset.shape), settings.network.classes
-            )
+            bound: replace(smoothed, method=replace(method, bound=bound)).radius_rule(shape, classes)
             for bound in bounds
             if bound in _OF_THEIR_OWN_NORM
         }
-        return cls(settings.method.bound, {bound: others.get(bound) or recorded_rule(settings, bound) for bound in bounds})
+        rules = {bound: others.get(bound) or recorded_rule(settings, bound) for bound in bounds}
+        return cls(method.bound, rules, None if method.bound in rules else smoothed.radius_rule(shape, classes))
 
     @property
     def bounds(self) -> tuple[str, ...]:
@@ -252,7 +254,8 @@ class Rereading:
 
     def check(self, votes: NDArray[np.int64], recorded: NDArray[np.float64], draws: int, alpha: float) -> None:
         """Refuses to go on where reading the votes again does not give the radii that the run recorded."""
-        again = self.read(self.recorded, votes, draws, alpha).radii
+        rule = self.own or self.rules[self.recorded]
+        again = rule.certified(Evidence.of_votes(draws, votes.astype(np.int64)), alpha).radii
         worst = float(np.abs(again - recorded).max(initial=0.0))
         if worst > _AGREEMENT:
             raise CheckFailed(

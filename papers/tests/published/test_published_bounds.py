@@ -124,7 +124,7 @@ def test_it_is_refuted_with_its_counter_example() -> None:
 def test_it_speaks_of_two_places_alone(place: str) -> None:
     with pytest.raises(ConfigError, match=f"no such bound for laplace noise at the place '{place}'") as refused:
         find_bound("published", Law.LAPLACE, place)
-    assert refused.value.wanted == "one of: tight, pixeldp, composition"
+    assert refused.value.wanted == "one of: best, tight, pure-epsilon, pixeldp, composition"
     assert find_bound("published", Law.GAUSSIAN, place).law is Law.GAUSSIAN
 
 
@@ -136,7 +136,7 @@ def _radii(network: torch.nn.Module, norm: str, bound: str) -> np.ndarray[tuple[
 @pytest.mark.parametrize("norm", NORMS)
 def test_for_every_number_of_votes_it_is_psi_times_the_composition(norm: str) -> None:
     network, _ = _published(PLANE)
-    claimed, composed, tight = (_radii(network, norm, bound) for bound in ("published", "composition", "tight"))
+    claimed, composed, tight = (_radii(network, norm, bound) for bound in ("published", "composition", "pure-epsilon"))
     np.testing.assert_allclose(claimed, PSI * composed, atol=2.1e-6, rtol=1e-8)
     assert claimed[-1] > composed[-1] > 0
     rule = smooth(network, method=Method(norm=norm)).radius_rule((2,), 2)
@@ -148,7 +148,7 @@ def test_for_every_number_of_votes_it_is_psi_times_the_composition(norm: str) ->
 def test_draws_that_are_kept_are_worth_nothing(norm: str) -> None:
     """Sound radii of a published network are those of a network that draws the same noise and keeps none."""
     network, _ = _published(PLANE)
-    for bound in ("tight", "composition", "pixeldp"):
+    for bound in ("best", "pure-epsilon", "composition", "pixeldp"):
         assert np.array_equal(_radii(network, norm, bound), _radii(PLANE.network(PSI), norm, bound))
 
 
@@ -162,7 +162,7 @@ def test_the_norm_says_whose_it_is() -> None:
     assert smoothed.noise.sigma == PLANE.input_scale / PSI, "what is drawn is not what is stated"
 
 
-@pytest.mark.parametrize("bound", ["tight", "composition"])
+@pytest.mark.parametrize("bound", ["best", "pure-epsilon", "composition"])
 def test_sound_certificates_of_a_published_network_hold(bound: str) -> None:
     network, truth = _published(PLANE)
     assert _failures(smooth(network, method=Method(norm="l1", bound=bound)), truth) <= MOST

@@ -68,7 +68,7 @@ def test_it_is_certified_for_the_noise_that_is_drawn_and_not_for_psi_times_that(
     assert float(stored["fixed_draws.on_input"].abs().mean()) == pytest.approx(PSI * float(two.input_noise.deviation), rel=0.5)
     assert float(two.hidden.noise.deviation) == pytest.approx(2 * float(two.input_noise.deviation))
     assert draws.offset.abs().sum() > 0
-    for bound in ("tight", "composition"):
+    for bound in ("pure-epsilon", "composition"):
         made = tp.certify(
             printed_run,
             load("digits"),

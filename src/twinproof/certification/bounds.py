@@ -214,7 +214,7 @@ class PixelDPGaussian(OutputPrivacyBound):
 class PixelDPLaplace(RobustnessBound):
     """ln(low / high) / 2: Eq. 4 with the Laplace mechanism, which is (epsilon, 0)-private under shifts of l1 length epsilon.
 
-    Never above ``TightLaplace``, whose first term it is.
+    Never above ``PureEpsilon``, whose first term it is.
     """
 
     name = "pixeldp"
@@ -271,8 +271,8 @@ class TightGaussian(RobustnessBound):
         return np.asarray((ndtri(low) - ndtri(high)) / 2, dtype=np.float64)
 
 
-class TightLaplace(RobustnessBound):
-    """max(ln(low / high) / 2, -ln(1 - low + high)), in l1.
+class PureEpsilon(RobustnessBound):
+    """max(ln(low / high) / 2, -ln(1 - low + high)), in l1: every place of the noise, every norm, tight in few of them.
 
     Proof: a shift by s in l1 changes the noise's density by a factor of at most e^s, so that every score p and its complement
     1 - p stay within that factor. From the scores: the top class keeps at least e^-s low, every other one gets at most
@@ -280,7 +280,7 @@ class TightLaplace(RobustnessBound):
     high = 1 - low <= 1/2 a halfspace along an axis reaches the second.
     """
 
-    name = "tight"
+    name = "pure-epsilon"
     law = Law.LAPLACE
     theorem = "Laplace noise keeps a score and its complement within e^s under a shift of l1 length s"
 
@@ -290,6 +290,26 @@ class TightLaplace(RobustnessBound):
         with np.errstate(divide="ignore"):
             scores, complement = lowered_log(low / high) / 2, lowered_log(1 / ((1 - low) + high))
         return np.maximum(scores, complement)
+
+
+class TightLaplace(PureEpsilon):
+    """``PureEpsilon`` where it is tight: in l1, with noise at the input. Runs of formats 1 to 3 call it so everywhere."""
+
+    name = "tight"
+
+
+class BestLaplace(PureEpsilon):
+    """The longest radius of those that hold: ``PureEpsilon``, ``GaussianShift``, and ``EqualShifts`` in linf at the input.
+
+    The ways of the last two to a radius stand beside this one's (``RadiusRule.others``): each divides a reach by a norm of its
+    own. All of them speak of the same bounds on the same scores, so that the longest holds wherever those do.
+    """
+
+    name = "best"
+    theorem = (
+        "the longest radius by three trade-offs of Laplace noise: within e^s under a shift of l1 length s; at worst "
+        "sqrt(pi/2) s-Gaussian under one of l2 length s; exact where every coordinate of the input moves alike (linf)"
+    )
 
 
 class Composition(PixelDPLaplace):

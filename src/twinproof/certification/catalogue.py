@@ -7,22 +7,28 @@ from dataclasses import replace
 
 from twinproof.certification.bounds import (
     HGM,
+    BestLaplace,
     Composition,
     HGMComplement,
     PixelDPGaussian,
     PixelDPLaplace,
+    PureEpsilon,
     RobustnessBound,
     TightGaussian,
     TightLaplace,
 )
+from twinproof.certification.method import BEST, Method
 from twinproof.errors import ConfigError
 from twinproof.extensions import Group, Plugin, find, names, permitted, plugin_of, where_to_get
 from twinproof.guarantee import Status
-from twinproof.layers.noise import Law
+from twinproof.layers.noise import Law, Place
+from twinproof.privacy.linear_maps import Norm
 
 _BOUNDS: tuple[RobustnessBound, ...] = (
     TightGaussian(),
+    BestLaplace(),
     TightLaplace(),
+    PureEpsilon(),
     HGM(),
     HGMComplement(),
     PixelDPGaussian(),
@@ -35,23 +41,42 @@ _BY_NAME: Mapping[tuple[str, Law], RobustnessBound] = {(bound.name, bound.law): 
 def bound_names() -> tuple[str, ...]:
     """The names of all bounds; nothing from outside is loaded."""
     outside = (name.rpartition(".")[0] for name in names(Group.BOUNDS))
-    return tuple(dict.fromkeys([*(bound.name for bound in _BOUNDS), *outside]))
+    return tuple(dict.fromkeys([BEST, *(bound.name for bound in _BOUNDS), *outside]))
+
+
+def best_bound(law: Law) -> str:
+    """The name of the bound that ``best`` asks for: one is tight for Gaussian noise, and no single one for Laplace noise."""
+    return TightGaussian.name if law is Law.GAUSSIAN else BestLaplace.name
+
+
+def refuse_loose(method: Method, law: Law, place: str) -> None:
+    """Refuses to call new radii tight that are not."""
+    if (method.bound, law) == (TightLaplace.name, Law.LAPLACE) and (method.norm, place) != (Norm.L1, Place.INPUT):
+        raise ConfigError(
+            "this bound is not tight here",
+            where="bound",
+            got=f"{method.bound} for {law} noise, {method.norm}, {place}",
+            wanted=f"tight for {law} noise in {Norm.L1} at the {Place.INPUT}",
+            fix=f"leave --bound out for the longest radii that are proven, or take {PureEpsilon.name}",
+        )
 
 
 def find_bound(name: str, law: Law, place: str | None = None) -> RobustnessBound:
     """The bound of that name for noise of that law, and at that ``place`` where one is given; the error lists what there is."""
+    name = best_bound(law) if name == BEST else name
     found = _BY_NAME.get((name, law)) or _from_outside(f"{name}.{law}")
     if found is None or not _speaks_of(found, place):
         noise = f"{law} noise" if found is None else f"{law} noise at the place {place!r}"
         outside = (_from_outside(known) for known in names(Group.BOUNDS) if known.endswith(f".{law}"))
         every = [bound for bound in (*_BOUNDS, *outside) if bound is not None]
-        there = ", ".join(bound.name for bound in every if bound.law == law and _speaks_of(bound, place))
+        fitting = (bound.name for bound in every if bound.law == law and _speaks_of(bound, place))
+        there = ", ".join(dict.fromkeys([BEST, *fitting]))
         raise ConfigError(
             f"there is no such bound for {noise}" if name in bound_names() else "there is no such bound",
             where="bound",
             got=name,
             wanted=f"one of: {there}",
-            fix=where_to_get(name) or "tight is never smaller than the other sound ones",
+            fix=where_to_get(name) or "best is never shorter than the other sound ones",
         )
     return found
 

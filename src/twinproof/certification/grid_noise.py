@@ -338,8 +338,8 @@ def layer_noise(sigma: float, law: Law, dimension: int, largest: float) -> GridN
     return GridNoise(sigma, 1, law, grid, largest + grid)
 
 
-def joint_noise(scale: float, levels: int, dimension: int) -> GridNoise:
-    """Laplace noise of ``scale`` (input units) for inputs of ``levels`` stored levels and for a layer of ``dimension`` numbers.
+def joint_noise(scale: float, levels: int, dimension: int, law: Law = Law.LAPLACE) -> GridNoise:
+    """Noise of ``scale`` (input units) for inputs of ``levels`` stored levels and for a layer of ``dimension`` numbers.
 
     The layer's noise is the same law on the same grid in other units; so the grid is as fine as rounding that layer asks for
     (``layer_noise``). Input plus noise is less than 2^23 steps: the whole number of steps can still be recovered after a
@@ -347,11 +347,11 @@ def joint_noise(scale: float, levels: int, dimension: int) -> GridNoise:
     """
     _check_sigma(scale)
     sigma = max(scale, _SMALLEST_SIGMA) * max(levels, 1)
-    grid = min(1.0, _fine_grid(sigma, Law.LAPLACE, float(dimension), float(levels), room=_HALF))
-    if not _is_exact(Law.LAPLACE, sigma / grid, levels / grid, room=_HALF):
+    grid = min(1.0, _fine_grid(sigma, law, float(dimension), float(levels), room=_HALF))
+    if not _is_exact(law, sigma / grid, levels / grid, room=_HALF):
         # Either the input is too many steps of a fine grid, or the draws are too many of one as coarse as a level.
         # The largest is a scale, in input units, whose draws still fit half of float32's whole numbers in steps of one level.
-        largest = (_HALF * _FLOAT32_EXACT - levels - 1) / (CUTS[Law.LAPLACE] * levels)
+        largest = (_HALF * _FLOAT32_EXACT - levels - 1) / (CUTS[law] * levels)
         wrong, wanted = ("small", "about 1e-4 or more") if scale < 1 else ("large", f"about {largest:.1g} or less")
         raise ConfigError(
             f"the noise on the input is too {wrong} for noise at two places",
@@ -359,7 +359,7 @@ def joint_noise(scale: float, levels: int, dimension: int) -> GridNoise:
             got=f"scale {scale} on {levels} levels",
             wanted=f"a scale of {wanted}",
         )
-    return GridNoise(scale, levels, Law.LAPLACE, grid, float(levels))
+    return GridNoise(scale, levels, law, grid, float(levels))
 
 
 def _fine_grid(sigma: float, law: Law, cost: float, largest: float, room: float = 1.0) -> float:

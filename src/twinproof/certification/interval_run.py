@@ -11,7 +11,7 @@ from typing import ClassVar, Unpack
 import torch
 
 from twinproof.certification.interval import STEPS, UNDECIDED, IntervalNetwork
-from twinproof.certification.method import CSV, INTERVAL, is_interval
+from twinproof.certification.method import BEST, CSV, INTERVAL, is_interval
 from twinproof.compute.devices import FLOAT32, describe_device, resolve_device
 from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError, RunError, system_faults
@@ -138,7 +138,7 @@ def certify_intervals(
     device = resolve_device(how.device)
     bounds = IntervalNetwork.of(run.model(device), tuple(dataset.shape))
     inputs = min(limit or len(dataset.test), len(dataset.test))
-    place = work.Place(run.root, CERTIFICATES, check_name(how.name or default_name(Norm.LINF, INTERVAL)))
+    place = work.Place(run.root, CERTIFICATES, check_name(how.name or default_name(Norm.LINF, INTERVAL, BEST)))
     how.ranks.check_device(device)
 
     def prepare(earlier: IntervalSettings | None, key: Key) -> IntervalSettings:

@@ -15,6 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from twinproof.certification.confidence import CONFIDENCE_NAMES, RunnerUp, check_alpha, find_confidence
+from twinproof.certification.noise_site import Movement
 from twinproof.errors import ConfigError, RunError
 from twinproof.privacy.linear_maps import Norm
 from twinproof.runs.layout import COMPLETE
@@ -39,6 +40,10 @@ class Statistic(StrEnum):
     SCORES = "scores"  # the softmax of the outputs, floored to multiples of 2^-20
 
 
+BEST = "best"
+"""Asks for the longest radii that are proven for the noise (``catalogue.best_bound``)."""
+
+
 @dataclass(frozen=True)
 class Method:
     """How radii are made; the default is CERTIFY of Cohen et al. 2019.
@@ -49,7 +54,7 @@ class Method:
     """
 
     norm: str = Norm.L2
-    bound: str = "tight"
+    bound: str = BEST
     statistic: str = Statistic.VOTES
     confidence: str = "clopper-pearson"
     runner_up: str = RunnerUp.COMPLEMENT
@@ -201,7 +206,7 @@ CSV = "certificates.csv"
 METHOD = same_names("norm", "bound", "statistic", "confidence", "runner_up")
 SAMPLING = same_names("n0", "n", "alpha", "target_radius", "shared_noise")
 NOISE = same_names("law", "place", "sigma", "grid", "levels", "dimension", "tau", "operator_norm", "operator_norm_method") | (
-    same_names("slack", "slackless_norm")
+    same_names("slack", "slackless_norm", "in_l2")
 )
 NETWORK = same_names("model_sha256", "form", "arithmetic", "classes")
 MADE = same_names("device", "versions", "created", "seconds")
@@ -222,6 +227,7 @@ class NoiseRecord:
     operator_norm_method: str
     slack: Length
     slackless_norm: Length | None
+    in_l2: Movement | None = None  # with the bound ``best`` of Laplace noise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,7 +270,7 @@ def read_certificate_settings(path: Path) -> CertificateSettings:
     """The content of a ``certificates.json`` of any format."""
     nested = {"method": METHOD, "sampling": SAMPLING, "noise": NOISE, "network": NETWORK, "made": MADE}
     fix = "restore the file, or certify again with --overwrite"
-    return read_settings(path, CertificateSettings, nested, fix=fix, slackless_norm=None)[0]
+    return read_settings(path, CertificateSettings, nested, fix=fix, slackless_norm=None, in_l2=None)[0]
 
 
 @dataclass(frozen=True)

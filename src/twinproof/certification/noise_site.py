@@ -32,6 +32,7 @@ from twinproof.layers.noise_placement import NoiseSplit
 from twinproof.privacy.linear_maps import Norm, layer_map
 from twinproof.privacy.operator_norm import operator_norm
 from twinproof.privacy.paper_formulas import paper_reshaped_kernel, paper_row_norm, paper_single_feature_map
+from twinproof.runs.reading import Length
 
 # The norm in which each law's noise hides a shift.
 TARGETS = {Law.GAUSSIAN: Norm.L2, Law.LAPLACE: Norm.L1}
@@ -53,6 +54,24 @@ def identity_norm(law: Law, norm: str, dimension: int) -> NormBound:
     power = powers[Norm(norm)]
     value = math.nextafter(math.sqrt(dimension), math.inf) if power == 0.5 else float(dimension) ** power
     return NormBound(value, "identity")
+
+
+@dataclass(frozen=True)
+class Movement:
+    """How far the layer that gets the noise moves for one unit of the input, and by how much more for its ``slack``.
+
+    ``slackless_norm``, where there is one, is a norm that holds without slack.
+    """
+
+    operator_norm: Length
+    operator_norm_method: str
+    slack: Length = 0.0
+    slackless_norm: Length | None = None
+
+    def size(self, reached: Floats) -> Floats:
+        """The change of the input that moves the layer by no more than ``reached``, in units of its noise."""
+        sizes = np.maximum(reached - self.slack, 0.0) / self.operator_norm
+        return sizes if self.slackless_norm is None else np.maximum(sizes, reached / self.slackless_norm)
 
 
 def layer_norm(layer: nn.Module, shape: tuple[int, ...], law: Law, norm: str, scale: Floats) -> NormBound:
@@ -104,6 +123,10 @@ class NoiseSite(ABC):
         """A norm, not below that of ``norm_bound``, which holds without ``slack``; None where there is none to prefer."""
         return None
 
+    @abstractmethod
+    def in_l2(self, shape: tuple[int, ...], norm: str) -> Movement:
+        """How far points of inputs of ``shape`` are apart in l2, whatever the law: for bounds on Laplace noise in l2."""
+
 
 class InputSite(NoiseSite):
     """Equal noise on the input itself: points are stored levels, and nothing is rounded."""
@@ -125,6 +148,11 @@ class InputSite(NoiseSite):
     def norm_bound(self, shape: tuple[int, ...], norm: str, charge: Charge = Charge.PROVEN) -> NormBound:
         """That of the identity, for every charge."""
         return identity_norm(self.noise.law, norm, self.dimension(shape))
+
+    def in_l2(self, shape: tuple[int, ...], norm: str) -> Movement:
+        """Nothing is rounded."""
+        found = identity_norm(Law.GAUSSIAN, norm, self.dimension(shape))
+        return Movement(found.value, found.method)
 
 
 class FirstLayerSite(NoiseSite):
@@ -185,7 +213,7 @@ class LayerSite(FirstLayerSite):
         self.place = split.place
         self._whitened = WhitenedLayer(self.layer, self.layer_shape, self.scales, noise.law, sigma, levels)
         self.noise, self.slack, self._point_shape = self._whitened.noise, self._whitened.slack, noise.shape
-        self._norms: dict[tuple[str, bool], NormBound] = {}
+        self._norms: dict[tuple[str, Law, bool], NormBound] = {}
         remaining = [RemainingNoise(noise.law, sigma, noise.spread)] if noise.spread.random else []
         self.network = nn.Sequential(Unwhitened(split, self.scales), *remaining, *split.after)
 
@@ -200,12 +228,19 @@ class LayerSite(FirstLayerSite):
 
     def norm_bound(self, shape: tuple[int, ...], norm: str, charge: Charge = Charge.PROVEN) -> NormBound:
         """The operator norm of the whitened layer, where one noise alone is added; found once, since it can take seconds."""
+        return self._norm_bound(shape, norm, self.noise.law, charge is Charge.CLAIMED)
+
+    def in_l2(self, shape: tuple[int, ...], norm: str) -> Movement:
+        """The operator norm that Gaussian noise would ask for, and rounding as it is in l2."""
+        found = self._norm_bound(shape, norm, Law.GAUSSIAN, False)
+        return Movement(found.value, found.method, self._whitened.slack_for(Law.GAUSSIAN))
+
+    def _norm_bound(self, shape: tuple[int, ...], norm: str, law: Law, claimed: bool) -> NormBound:
         self.check_shape(shape)
-        claimed = charge is Charge.CLAIMED
-        if (norm, claimed) not in self._norms:
+        if (norm, law, claimed) not in self._norms:
             bound = papers_norm if claimed else layer_norm
-            self._norms[norm, claimed] = bound(self.layer, self.layer_shape, self.noise.law, norm, self.scales)
-        return self._norms[norm, claimed]
+            self._norms[norm, law, claimed] = bound(self.layer, self.layer_shape, law, norm, self.scales)
+        return self._norms[norm, law, claimed]
 
 
 # Sums, roots and products that make up the slack are each right to 2^-53 of their value; far below this share.
@@ -233,9 +268,14 @@ class WhitenedLayer:
         rows = np.ldexp(self._matrix.absolute().apply(ones)[:, 0], self._matrix.exponent) * (1 + self._matrix.error)
         refuse_zeros(layer, rows)
         self.noise: GridNoise = layer_noise(sigma, law, self.dimension, float(rows.max()))
+        self._rows = rows
+        self.slack = self.slack_for(law)
+
+    def slack_for(self, law: Law) -> float:
+        """The slack in the norm in which noise of ``law`` hides a shift."""
         whole, root = float(self.dimension), math.sqrt(self.dimension)
-        steps, error = (root, np.linalg.norm(rows)) if law is Law.GAUSSIAN else (whole, rows.sum())
-        self.slack = few_digits_above(ROUNDED_UP * (steps * self.noise.grid + 2 * self._matrix.error * float(error)))
+        steps, error = (root, np.linalg.norm(self._rows)) if law is Law.GAUSSIAN else (whole, self._rows.sum())
+        return few_digits_above(ROUNDED_UP * (steps * self.noise.grid + 2 * self._matrix.error * float(error)))
 
     def points(self, stored: Tensor) -> Tensor:
         """(inputs, dimension) float32 multiples of the grid, on the device of ``stored``, which holds levels."""

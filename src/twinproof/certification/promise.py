@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from twinproof.certification.bounds import RobustnessBound
+from twinproof.certification.bounds import RobustnessBound, TightGaussian
 from twinproof.certification.catalogue import bound_plugin, find_bound, status_of
 from twinproof.certification.confidence import RunnerUp, find_confidence
 from twinproof.certification.method import PLAIN, CertificateSettings, Statistic
@@ -42,7 +42,7 @@ _SHARED = (
 _UNUSUAL: dict[str, float | str] = {
     "law": str(Law.GAUSSIAN),
     "place": str(Place.INPUT),
-    "bound": PLAIN.bound,
+    "bound": TightGaussian.name,
     "statistic": str(PLAIN.statistic),
     "confidence": PLAIN.confidence,
     "runner_up": str(PLAIN.runner_up),
@@ -98,7 +98,7 @@ def _theorem(settings: CertificateSettings, bound: RobustnessBound) -> str:
     confidence = find_confidence(method.confidence).theorem
     usual = (settings.noise.law, method.bound, method.statistic, method.confidence) == (
         Law.GAUSSIAN,
-        PLAIN.bound,
+        TightGaussian.name,
         PLAIN.statistic,
         PLAIN.confidence,
     )

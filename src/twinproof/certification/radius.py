@@ -4,7 +4,8 @@
 
 ``reach`` is in deviations of the noise, in l2 for Gaussian and l1 for Laplace noise, in the layer that gets the noise;
 ``operator_norm`` is how far that layer moves for one unit of the input, and ``slack`` what rounding it to the grid can add.
-Where noise enters at two places, one of them may need no rounding: ``slackless_norm`` is the norm of that one.
+Where noise enters at two places, one of them may need no rounding: ``slackless_norm`` is the norm of that one. Laplace noise
+has more than one sound reach, each with a norm of its own (``BestLaplace``): the longest radius counts.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from torch import Tensor
 from twinproof.certification.bounds import RobustnessBound
 from twinproof.certification.confidence import Confidence, Evidence, RunnerUp, after_tau, clopper_pearson_lower, find_confidence
 from twinproof.certification.method import MOST_DRAWS, PLAIN, Method, Sampling, Schedule
+from twinproof.certification.noise_site import Movement
 from twinproof.certification.votes import Counter, row_statistic
 from twinproof.errors import ConfigError
 from twinproof.guarantee import round_down
@@ -46,11 +48,12 @@ class RadiusRule:
     Guarantees
         If the class was chosen without the evidence, then with probability 1 - alpha over the draws: where ``certified``, the
         smoothed classifier gives that class to the input and to every input at a distance below the radius - for a
-        ``bound`` whose status is proven. Proof: the confidence bounds hold with that probability for the noise as drawn,
-        and after tau for the law itself; two inputs at distance r have layers at most operator_norm * r + slack apart (or
+        ``bound`` whose status is proven. Proof: the confidence bounds hold with that probability for the noise as drawn, and
+        after tau for the law itself; two inputs at distance r have layers at most operator_norm * r + slack apart (or
         slackless_norm * r, where that is given); up to sigma * reach nothing changes. What the float64 operations of this line
         err is covered by the share of tau that is for arithmetic (2^-36 of probability, through slopes of at least a tenth,
         is far above a few units of 2^-52), and the searched bounds are rounded down by themselves. Decimals are rounded down.
+        Of several ways to a radius each holds whenever the confidence bounds do, and so does the longest.
     """
 
     bound: RobustnessBound
@@ -61,6 +64,7 @@ class RadiusRule:
     operator_norm: float = 1.0
     slack: float = 0.0
     slackless_norm: float | None = None
+    others: tuple[tuple[RobustnessBound, Movement], ...] = ()
 
     @property
     def confidence(self) -> Confidence:
@@ -80,10 +84,9 @@ class RadiusRule:
     def certified(self, evidence: Evidence, alpha: float) -> Certified:
         """What each input's evidence certifies."""
         low, high = after_tau(*self.confidence.bounds(evidence, alpha, self.classes, self.runner_up), self.tau)
-        reached = self.sigma * self.bound.reach(low, high)
-        exact = np.maximum(reached - self.slack, 0.0) / self.operator_norm
-        if self.slackless_norm is not None:
-            exact = np.maximum(exact, reached / self.slackless_norm)
+        own = Movement(self.operator_norm, "", self.slack, self.slackless_norm)
+        ways = ((self.bound, own), *self.others)
+        exact = np.max([movement.size(self.sigma * bound.reach(low, high)) for bound, movement in ways], axis=0)
         # Many inputs have as many votes, and rounding down in decimals takes its time.
         numbers, which = np.unique(exact, return_inverse=True)
         radii = np.array([round_down(float(radius)) for radius in numbers], dtype=np.float64)

@@ -10,7 +10,7 @@ from typing import Unpack
 import torch
 from torch import nn
 
-from twinproof.certification.catalogue import bound_plugin, find_bound
+from twinproof.certification.catalogue import best_bound, bound_plugin, find_bound, refuse_loose
 from twinproof.certification.method import (
     CSV,
     INTERVAL,
@@ -113,7 +113,7 @@ def certify(
 
     ``sigma`` replaces the deviation of the run's noise, ``method`` plain CERTIFY in the run's norm (``smoothed_for_run``). The
     ``options`` are ``name``, ``overwrite``, ``key``, ``device``, ``progress`` and ``ranks`` (``runs.work.How``). A run holds
-    several certifications; the default ``name`` is the norm, with the bound where it is not ``tight``. An interrupted
+    several certifications; the default ``name`` is the norm, with the bound where it is not the best. An interrupted
     certification with the same settings is resumed; one with other settings is replaced only with ``overwrite``.
 
     Guarantees
@@ -126,7 +126,8 @@ def certify(
     how, began = How(**options), time.monotonic()
     dataset = dataset or load_run_data(run)
     job = _Certifying.of(run, dataset, sampling or Sampling(), method, sigma, limit, how.device)
-    place = work.Place(run.root, CERTIFICATES, check_name(how.name or default_name(job.method.norm, job.method.bound)))
+    usual = default_name(job.method.norm, job.method.bound, best_bound(job.smoothed.noise.law))
+    place = work.Place(run.root, CERTIFICATES, check_name(how.name or usual))
     how.ranks.check_device(job.device)
 
     def prepare(earlier: CertificateSettings | None, wanted: Key) -> CertificateSettings:
@@ -179,6 +180,7 @@ class _Certifying:
         target = resolve_device(device)
         smoothed = smoothed_for_run(run, dataset, target, sigma=sigma, method=method)
         sampling.refuse_other_methods(smoothed.method)
+        refuse_loose(smoothed.method, smoothed.noise.law, smoothed.site.place)
         return cls(run, dataset, sampling, target, min(limit or len(dataset.test), len(dataset.test)), smoothed)
 
     @property

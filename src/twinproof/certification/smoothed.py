@@ -15,7 +15,7 @@ Guarantees
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,15 +23,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from twinproof.certification.bounds import RobustnessBound
-from twinproof.certification.catalogue import find_bound
+from twinproof.certification.bounds import BestLaplace, RobustnessBound
+from twinproof.certification.catalogue import best_bound, find_bound
 from twinproof.certification.confidence import RunnerUp
 from twinproof.certification.grid_noise import GridNoise, input_noise
-from twinproof.certification.method import PLAIN, Method, NoiseRecord, Sampling
+from twinproof.certification.laplace_shifts import LARGEST_DIMENSION, EqualShifts, GaussianShift
+from twinproof.certification.method import BEST, PLAIN, Method, NoiseRecord, Sampling
 from twinproof.certification.noise_site import (
     AsSmoothed,
     InputSite,
     LayerSite,
+    Movement,
     NoiseSite,
     NormBound,
     front_of,
@@ -56,6 +58,7 @@ from twinproof.errors import ConfigError, DataError, ModelError
 from twinproof.keys import Key
 from twinproof.layers.module_state import evaluation_mode
 from twinproof.layers.noise_placement import split_at_noise, split_at_two_noises
+from twinproof.privacy.linear_maps import Norm
 from twinproof.runs.records import ABSTAIN, UNKNOWN, Certificate
 
 
@@ -131,7 +134,9 @@ class SmoothedClassifier:
     smoothed: AsSmoothed | None = None
 
     def __post_init__(self) -> None:
-        find_bound(self.method.bound, self.site.noise.law, self.site.place)
+        if self.method.bound == BEST:
+            object.__setattr__(self, "method", replace(self.method, bound=best_bound(self.noise.law)))
+        find_bound(self.method.bound, self.noise.law, self.site.place)
 
     @property
     def noise(self) -> GridNoise:
@@ -179,7 +184,16 @@ class SmoothedClassifier:
             operator_norm=self.operator_norm(shape).value,
             slack=self.site.slack,
             slackless_norm=self.site.slackless_norm(shape, self.norm, self.bound.charge),
+            others=self._others(shape),
         )
+
+    def _others(self, shape: tuple[int, ...]) -> tuple[tuple[RobustnessBound, Movement], ...]:
+        """Ways to a radius beside the bound's own."""
+        if not isinstance(self.bound, BestLaplace):
+            return ()
+        dimension, in_l2 = self.site.dimension(shape), (GaussianShift(), self.site.in_l2(shape, self.norm))
+        equal = isinstance(self.site, InputSite) and self.norm == Norm.LINF and dimension <= LARGEST_DIMENSION
+        return (in_l2, (EqualShifts(dimension), Movement(1.0, "identity"))) if equal else (in_l2,)
 
     def noise_record(self, shape: tuple[int, ...], classes: int) -> NoiseRecord:
         """What certificates of inputs of ``shape`` say about the noise."""
@@ -196,6 +210,7 @@ class SmoothedClassifier:
             operator_norm_method=self.operator_norm(shape).method,
             slack=rule.slack,
             slackless_norm=rule.slackless_norm,
+            in_l2=rule.others[0][1] if rule.others else None,
         )
 
     def certify(

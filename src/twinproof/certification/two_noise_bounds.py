@@ -1,8 +1,8 @@
-"""What a change of the input costs where Laplace noise is drawn on the input and behind the first layer.
+"""What a change of the input costs where noise is drawn on the input and behind the first layer.
 
-The pass is h = theta'(x + e1) + e2 with e1 ~ Lap(b1) on every input and e2 ~ Lap(b2) on every output, then anything else.
+The pass is h = theta'(x + e1) + e2 with e1 of scale b1 on every input and e2 of scale b2 on every output, then anything else.
 
-Proof of the single-pass rate. Let x' = x + a and split a = a1 + a2 in any way. Then
+Laplace noise. Proof of the single-pass rate. Let x' = x + a and split a = a1 + a2 in any way. Then
 
     theta'(x' + e1) + e2 = theta'(x + (e1 + a1)) + (e2 + theta' a2):
 
@@ -17,6 +17,13 @@ which is what sequential composition charges for two separate passes (Theorem 5 
 an attacker of f^x * f^h sees x twice. Here x is seen once, through both noises.
 Coordinate by coordinate: give each j wholly to the place where it costs less. By the triangle inequality |theta' a2|_1 <=
 sum_j |a_j| s_j with s_j = sum_k |theta_jk|, so N(a) <= sum_j |a_j| min(1/b1, s_j/b2): the dual norm of these minima.
+
+Gaussian noise, and the Gaussian bound on Laplace noise. By the same split a change costs what a shift of (e1, e2) does that
+has the l2 length sqrt(|a1|^2 / b1^2 + |theta' a2|^2 / b2^2), in deviations. With a1 = (I - K) a and a2 = K a for any matrix K
+that is at most |M a|, M being (I - K) / b1 above theta' K / b2; with G = theta theta' the best K is
+(I / b1^2 + G / b2^2)^-1 / b1^2, for which M'M = P = (b1^2 I + b2^2 G^-1)^-1, the parallel sum. ``joint_norm`` bounds |M a| over
+changes a of length 1. K as it is computed need not be the best, and every rounding of M'M and of its Cholesky factor R
+(R'R = M'M + what is added for them) is paid for: |M a| <= |R a|, whose norm is bounded as any layer's.
 """
 
 from __future__ import annotations
@@ -25,14 +32,22 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
+from scipy.linalg import LinAlgError, cholesky
 from torch import nn
 
 from twinproof import checks
-from twinproof.certification.bounds import Composition, TightLaplace
-from twinproof.certification.noise_site import identity_norm, layer_norm
+from twinproof.certification.bounds import Composition, PureEpsilon
+from twinproof.certification.noise_site import NormBound, identity_norm, layer_norm
 from twinproof.layers.noise import Law
-from twinproof.privacy.linear_maps import Array, Norm, layer_map, relative_error
+from twinproof.privacy.linear_maps import Array, LinearMap, Norm, layer_map, relative_error
+from twinproof.privacy.operator_norm import operator_norm
+from twinproof.privacy.spectral import fits_dense, schur_square
+
+# Products that bound the layer's 2->2 norm, which only scales what is added for rounding; above it the noise of the input is
+# all that counts, and squares would lose it.
+_STEPS, _LARGEST = 3, 1e6
 
 
 def outgoing_sums(layer: nn.Module, shape: tuple[int, ...], scale: ArrayLike | None = None) -> Array:
@@ -130,14 +145,50 @@ def _dual_norm(costs: NDArray[np.float64], norm: Norm) -> float:
     return math.ldexp(total * (1 + relative_error(len(costs))), exponent)
 
 
+def joint_norm(
+    layer: nn.Module, shape: tuple[int, ...], norm: str, input_scale: float, hidden_scale: float, scale: NDArray[np.float64]
+) -> NormBound:
+    """The most deviations, in l2, that a change of length 1 in ``norm`` can cost under both noises: by P, or by one alone."""
+    matrix = layer_map(layer, shape, scale)
+    alone = _quotient(identity_norm(Law.GAUSSIAN, norm, matrix.inputs).value, input_scale)
+    behind = _quotient(layer_norm(layer, shape, Law.GAUSSIAN, norm, scale).value, hidden_scale)
+    found = [(behind, "first layer"), (alone, "input")]
+    if fits_dense(matrix.inputs) and (factor := _parallel_factor(matrix, input_scale, hidden_scale)) is not None:
+        both = nn.Linear(matrix.inputs, matrix.inputs, bias=False, dtype=torch.float64)
+        with torch.no_grad():
+            both.weight.copy_(torch.from_numpy(factor))
+        bound = operator_norm(both, (matrix.inputs,), source=norm, target=Norm.L2)
+        found.append((_quotient(bound.value, input_scale), f"both, {bound.method}"))
+    value, name = min(found)
+    return NormBound(value, f"single pass: {name}")
+
+
+def _parallel_factor(matrix: LinearMap, input_scale: float, hidden_scale: float) -> Array | None:
+    """R with |M a| <= |R a| / ``input_scale`` for every a; None where floats do not hold it."""
+    ratio = math.ldexp(input_scale / hidden_scale, matrix.exponent)
+    largest = math.sqrt(schur_square(matrix, steps=_STEPS)) * ratio
+    if not largest < _LARGEST:
+        return None
+    gram, one = matrix.column_gram() * ratio**2, np.eye(matrix.inputs)
+    rest = np.linalg.solve(one + gram, one)
+    square = (one - rest).T @ (one - rest) + rest.T @ gram @ rest
+    # Both Gram matrices, products of magnitudes, and the factorisation: 16 times the share of any one of them is more than all.
+    magnitude = float(np.linalg.norm(one - rest)) ** 2 + (float(np.linalg.norm(rest)) * largest) ** 2
+    added = 16 * max(matrix.error, relative_error(matrix.inputs)) * magnitude
+    try:
+        return np.asarray(cholesky((square + square.T) / 2 + added * one), dtype=np.float64)
+    except LinAlgError:
+        return None
+
+
 def single_pass_radius(low: ArrayLike, high: ArrayLike, found: Rates) -> NDArray[np.float64]:
     """The size below which no change can change the answer, in the norm of the rates; elementwise, rounded down.
 
     ``low`` is below the expected score of the top class, ``high`` above every other one's, for fresh draws of both noises in
-    every pass. A change of size r keeps every score and its complement within e^(rate * r), which is all that ``TightLaplace``
+    every pass. A change of size r keeps every score and its complement within e^(rate * r), which is all that ``PureEpsilon``
     asks of a shift of length rate * r. Never below ``composition_radius`` of the same numbers.
     """
-    return _downwards(TightLaplace().reach(low, high), found.single_pass)
+    return _downwards(PureEpsilon().reach(low, high), found.single_pass)
 
 
 def composition_radius(low: ArrayLike, high: ArrayLike, found: Rates) -> NDArray[np.float64]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -12,12 +14,14 @@ from twinproof.certification.grid_noise import GridNoise, joint_noise
 from twinproof.certification.noise_site import (
     ROUNDED_UP,
     FirstLayerSite,
+    Movement,
     NormBound,
     Unwhitened,
+    identity_norm,
     refuse_hidden_work,
     refuse_zeros,
 )
-from twinproof.certification.two_noise_bounds import Rates, incoming_sums, rates
+from twinproof.certification.two_noise_bounds import Rates, incoming_sums, joint_norm, rates
 from twinproof.errors import ConfigError, ModelError
 from twinproof.layers.fixed_draws import stated_over_drawn
 from twinproof.layers.noise import Law, NoiseLayer
@@ -72,18 +76,21 @@ class NoisyLayer(nn.Module):
 
 
 class TwoNoisesSite(FirstLayerSite):
-    """Laplace noise of ``input_scale`` on the input and of ``split.noise.deviation`` behind the first layer, as drawn.
+    """Noise of one law, of ``input_scale`` on the input and of ``split.noise.deviation`` behind the first layer, as drawn.
 
     Points are stored levels followed by zeros, to which the noise of the layer is added: it reaches the layer inside
     ``network``, whose first module computes the layer for every noisy input (``NoisyLayer``). ``noise.sigma`` is the scale at
     the input, in input units, as are ``slack`` and all norms here.
 
-    "How far points are apart" is here sigma * N(a) of ``rates``: what a change costs where both noises are drawn afresh for
-    every row. Proof: shift the noise of the input by a1, on the grid, and the layer's by the difference of its whole numbers,
-    which is exact; by ``NoisyLayer`` that is at most |S^-1 W a2|_1 in units of its step, plus ``slack``. A change that is left
-    to the input's noise alone needs no rounding: ``slackless_norm``. So the composition, which charges more than that, is paid
-    without slack. None of this holds for ``Charge.CLAIMED``, what StoBatch says of noise that is ``stated`` to be larger than
-    it is: refuted, to compare.
+    "How far points are apart" is for Laplace noise sigma * N(a) of ``rates``: what a change costs where both noises are drawn
+    afresh for every row. Proof: shift the noise of the input by a1, on the grid, and the layer's by the difference of its whole
+    numbers, which is exact; by ``NoisyLayer`` that is at most |S^-1 W a2|_1 in units of its step, plus ``slack``. A change that
+    is left to the input's noise alone needs no rounding: ``slackless_norm``. So the composition, which charges more than that,
+    is paid without slack. None of this holds for ``Charge.CLAIMED``, what StoBatch says of noise that is ``stated`` to be
+    larger than it is: refuted, to compare.
+    In l2, which is Gaussian noise's norm, it is sigma * |M a| of ``joint_norm``, for a split that M makes. To stay on the grid
+    a1 is rounded to it: both parts move by at most half a step h in each coordinate, which costs at most h / 2 times
+    sqrt(inputs / sigma^2 + |S^-1 |W| 1|^2 / ``hidden_scale``^2), and lengths of both parts together add up.
     """
 
     place = BOTH_PLACES
@@ -95,13 +102,17 @@ class TwoNoisesSite(FirstLayerSite):
         matrix = layer_map(self.layer, self.layer_shape, self.scales)
         sums = incoming_sums(self.layer, self.layer_shape, self.scales)
         refuse_zeros(self.layer, sums)
-        self.noise = joint_noise(input_scale, levels, matrix.outputs)
+        self.noise = joint_noise(input_scale, levels, matrix.outputs, split.noise.law)
         self._hidden_scale, self._inputs, self._outputs = float(split.noise.deviation), matrix.inputs, matrix.outputs
-        step = self.noise.grid / levels
-        furthest = 1 + (self.noise.table.reach + 1) * step
-        error = 2 * matrix.error * float(sums.sum()) * furthest * self.noise.sigma / self._hidden_scale
-        self.slack = few_digits_above(ROUNDED_UP * (matrix.outputs * step + error))
+        step, ratio = self.noise.grid / levels, self.noise.sigma / self._hidden_scale
+        error = 2 * matrix.error * (1 + (self.noise.table.reach + 1) * step) * ratio
+        length = float(np.linalg.norm(sums))
+        split_up = step / 2 * math.hypot(math.sqrt(self._inputs), ratio * length)
+        self._slack_in_l2 = few_digits_above(ROUNDED_UP * (math.sqrt(self._outputs) * step + error * length + split_up))
+        in_l1 = few_digits_above(ROUNDED_UP * (self._outputs * step + error * float(sums.sum())))
+        self.slack = in_l1 if self.noise.law is Law.LAPLACE else self._slack_in_l2
         self._stated = stated
+        self._in_l2: dict[str, NormBound] = {}
         self._rates: dict[str, Rates] = {}
         noisy = NoisyLayer(matrix, self.noise, self._hidden_scale, split.noise.shape, split.noise.deviation.device)
         self.network = nn.Sequential(noisy, Unwhitened(split, self.scales), *split.after)
@@ -125,6 +136,11 @@ class TwoNoisesSite(FirstLayerSite):
     def norm_bound(self, shape: tuple[int, ...], norm: str, charge: Charge = Charge.PROVEN) -> NormBound:
         """sigma times the single-pass rate; ``composed``: times that of the composition; ``claimed``: as if it were larger."""
         self.check_shape(shape)
+        if self.noise.law is Law.GAUSSIAN:
+            if charge is not Charge.PROVEN:
+                what = "no paper claims anything of two Gaussian noises in one pass"
+                raise ConfigError(what, where="bound", got=str(charge), wanted="a bound that is proven")
+            return self._joint_norm(norm)
         found = self.rates(norm)
         if charge is Charge.CLAIMED:
             rate = found.composed / self._stated
@@ -139,8 +155,24 @@ class TwoNoisesSite(FirstLayerSite):
     def slackless_norm(self, shape: tuple[int, ...], norm: str, charge: Charge = Charge.PROVEN) -> float:
         """That of the input's noise alone, or that of a charge for both, which is the same with slack and without."""
         if charge is Charge.PROVEN:
-            return self._of_rate(self.rates(norm).input)
+            return self._alone(self.noise.law, norm)
         return self.norm_bound(shape, norm, charge).value
+
+    def in_l2(self, shape: tuple[int, ...], norm: str) -> Movement:
+        """By both noises, or without slack by that of the input alone."""
+        self.check_shape(shape)
+        found = self._joint_norm(norm)
+        return Movement(found.value, found.method, self._slack_in_l2, self._alone(Law.GAUSSIAN, norm))
+
+    def _joint_norm(self, norm: str) -> NormBound:
+        if norm not in self._in_l2:
+            scales = (self.noise.sigma, self._hidden_scale, self.scales)
+            found = joint_norm(self.layer, self.layer_shape, norm, *scales)
+            self._in_l2[norm] = NormBound(self._of_rate(found.value), found.method)
+        return self._in_l2[norm]
+
+    def _alone(self, law: Law, norm: str) -> float:
+        return few_digits_above(ROUNDED_UP * identity_norm(law, norm, self._inputs).value)
 
     def _of_rate(self, rate: float) -> float:
         return few_digits_above(ROUNDED_UP * self.noise.sigma * rate)
@@ -161,7 +193,7 @@ def two_noises_site(
             fix="set the deviations of its noise layers (NoiseLayer.set_deviation)",
         )
     for name, noise in (("input_noise", two.input_noise), ("noise", two.hidden.noise)):
-        _refuse_other_laws(name, noise)
+        _refuse_other_laws(name, noise, two.hidden.noise.law)
     if not bool(np.all(two.input_noise.spread.least_scales() == 1)):
         raise ModelError(
             "unequal noise on the input cannot be certified beside noise behind the first layer",
@@ -173,12 +205,12 @@ def two_noises_site(
     return TwoNoisesSite(two.hidden, float(two.input_noise.deviation), shape, levels, stated_over_drawn(two))
 
 
-def _refuse_other_laws(name: str, noise: NoiseLayer) -> None:
-    if noise.law is not Law.LAPLACE or noise.spread.random or not float(noise.deviation) > 0:
+def _refuse_other_laws(name: str, noise: NoiseLayer, law: Law) -> None:
+    if noise.law is not law or noise.spread.random or not float(noise.deviation) > 0:
         raise ModelError(
-            "two noises are certified together where both are Laplace's",
+            "two noises are certified together where both have one law",
             where=name,
             got=f"{noise.law}, deviation {float(noise.deviation)}, scales drawn at random: {noise.spread.random}",
-            wanted="laplace, a deviation above 0, scales that are fixed",
-            fix="leave one of the noise layers out, or give both the law laplace",
+            wanted=f"{law}, a deviation above 0, scales that are fixed",
+            fix="leave one of the noise layers out, or give both one law",
         )

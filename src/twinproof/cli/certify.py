@@ -31,9 +31,10 @@ _Norm = Annotated[
 _Bound = Annotated[
     str | None,
     typer.Option(
-        help="Robustness bound: interval (without noise, for networks of ReLU and pooling), or of smoothing: tight, hgm, "
-        "hgm-complement, pixeldp, composition or published (a paper's claim, refuted).",
-        show_default="interval for runs of that recipe, else tight",
+        help="Robustness bound: interval (without noise, for networks of ReLU and pooling), or of smoothing: best (the longest "
+        "that is proven), tight, pure-epsilon, hgm, hgm-complement, pixeldp, composition or published (a paper's claim, "
+        "refuted).",
+        show_default="interval for runs of that recipe, else best",
     ),
 ]
 _Confidence = Annotated[

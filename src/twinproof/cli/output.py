@@ -51,7 +51,8 @@ PublicFraction = Annotated[
     ),
 ]
 Name = Annotated[
-    str | None, typer.Option("--name", help="Name of the result.", show_default="the norm, and the bound where it is not tight")
+    str | None,
+    typer.Option("--name", help="Name of the result.", show_default="the norm, and the bound where it is not the best"),
 ]
 Certificates = Annotated[
     str | None,

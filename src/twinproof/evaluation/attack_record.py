@@ -194,6 +194,7 @@ _FORMER = {
 }
 _NOT_RECORDED: dict[str, Any] = {
     "slackless_norm": None,
+    "in_l2": None,
     "operator_norm_method": "",
     "arithmetic": "",
     "classes": 0,

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from twinproof.attacks.run import default_batch, run_attack
 from twinproof.attacks.search import METHODS
-from twinproof.certification.method import PLAIN, Certification, Method, Sampling, certifications, find_certification
+from twinproof.certification.catalogue import best_bound
+from twinproof.certification.method import Certification, Method, Sampling, certifications, find_certification
 from twinproof.certification.radius import largest_radius
 from twinproof.certification.run import norm_of_run, smoothed_for_run
 from twinproof.compute.devices import describe_device, resolve_device
@@ -39,6 +40,7 @@ from twinproof.evaluation.protocols import CLEAN, AttackedClassifiers, AttackPla
 from twinproof.extensions import Group, plugin_of
 from twinproof.files import write_atomic
 from twinproof.keys import Key
+from twinproof.layers.noise import Law
 from twinproof.runs import work
 from twinproof.runs.layout import update_run_json
 from twinproof.runs.records import ATTACKS, Made, NetworkRecord, check_name, default_name, json_file
@@ -78,7 +80,7 @@ def attack(
     The smoothed classifier is the one that was certified, with its norm and bound, or the run's own: ``certificates`` names
     the certification, by default the one in the norm of the ``plan``, or the only one. ``sampling`` says how it is asked at
     each attacked input, by votes. The ``options`` are those of ``certify``; the default name is the norm of the attacks, with
-    the bound where it is not ``tight``.
+    the bound where it is not the best.
 
     Guarantees
         - Whatever is refused is refused before anything in the run is touched, and a run whose attacks are not finished
@@ -106,8 +108,10 @@ def attack(
         return attacker[0].settings
 
     usable = _usable(certified, run)
-    bound = PLAIN.bound if usable is None else usable.settings.method.bound
-    place = Place(run.root, ATTACKS, check_name(how.name or default_name(plan.norm, bound)))
+    usual = plan.norm
+    if usable is not None:
+        usual = default_name(usual, usable.settings.method.bound, best_bound(Law(usable.settings.noise.law)))
+    place = Place(run.root, ATTACKS, check_name(how.name or usual))
     with work.begun(place, AttackSettings, prepare, read_attack_settings, records=dataset.test, how=how) as begun:
         if not begun.complete:
             settings = replace(begun.settings, certificates=attacker[0].settings.certificates)
@@ -207,7 +211,7 @@ def _prepared(
         key=key.secret.hex(),
         made=Made.now(describe_device(device)),
         plan=plan,
-        method=method,
+        method=smoothed.method,
         sampling=sampling,
         noise=smoothed.noise_record(shape, base.classes),
         certificates=None if certified is None else certified.name,

@@ -18,7 +18,9 @@ _PLACES = {
     "input-and-first-layer": "at the input and after the first layer",
 }
 _BOUNDS = {
+    "best": "the longest of three proofs for Laplace noise",
     "tight": "tight (Neyman and Pearson)",
+    "pure-epsilon": "pure differential privacy over the l1 length",
     "hgm": "HGM-PixelDP, corrected",
     "hgm-complement": "HGM-PixelDP, corrected, with the complement",
     "pixeldp": "PixelDP",

@@ -88,9 +88,9 @@ class WorkSettings:
 S = TypeVar("S", bound=WorkSettings)
 
 
-def default_name(norm: str, bound: str) -> str:
-    """The norm, and the bound where it is not the default."""
-    return norm if bound == "tight" else f"{norm}-{bound}"
+def default_name(norm: str, bound: str, usual: str) -> str:
+    """The norm, and the bound where it is not the ``usual`` one."""
+    return norm if bound == usual else f"{norm}-{bound}"
 
 
 def check_name(name: str) -> str:
@@ -130,13 +130,24 @@ def read_settings(
 def unfolded(found: JsonObject, nested: Mapping[str, Mapping[str, str]], **more: Any) -> JsonObject:
     """A record of format 1 or 2 in the shape of today's, with ``more`` keys that it did not have; others stay as they are."""
     if found.record.get("format") not in (1, 2):
-        return found
+        return _with_later_keys(found)
     flat = {**more, **found.record}
     record = {
         **flat,
         **{section: {key: flat[old] for key, old in keys.items() if old in flat} for section, keys in nested.items()},
     }
     return replace(found, record=record, content=json.dumps(record).encode())
+
+
+# Keys of format 3 that its first records did not have, by section.
+_LATER: dict[str, dict[str, None]] = {"noise": {"in_l2": None}}
+
+
+def _with_later_keys(found: JsonObject) -> JsonObject:
+    given = {name: found.record.get(name) for name in _LATER}
+    old = {name: {**_LATER[name], **one} for name, one in given.items() if isinstance(one, dict) and _LATER[name].keys() - one}
+    record = {**found.record, **old}
+    return replace(found, record=record, content=json.dumps(record).encode()) if old else found
 
 
 def json_file(record: Mapping[str, Any]) -> bytes:

@@ -171,8 +171,8 @@ def _noise(size: int, law: Law = Law.LAPLACE, deviation: float = 1.0, spread: Sp
 
 
 REFUSED = [
-    (_noise(3, Law.GAUSSIAN), _noise(2), "both are Laplace's"),
-    (_noise(3), _noise(2, Law.GAUSSIAN), "both are Laplace's"),
+    (_noise(3, Law.GAUSSIAN), _noise(2), "both have one law"),
+    (_noise(3), _noise(2, Law.GAUSSIAN), "both have one law"),
     (_noise(3, deviation=0.0), _noise(2), "deviation above 0"),
     (_noise(3), _noise(2, deviation=0.0), "deviation above 0"),
     (_noise(3), _noise(2, spread=RandomSpread((2,), 0.5)), "scales that are fixed"),

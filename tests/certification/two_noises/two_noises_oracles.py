@@ -1,4 +1,4 @@
-"""Half-spaces behind two Laplace noises: their smoothed scores and the changes that flip them are known exactly."""
+"""Half-spaces behind two noises: for Laplace noise their scores, and the changes that flip them, are known exactly."""
 
 from __future__ import annotations
 
@@ -43,6 +43,7 @@ class TwoNoisesHalfspace:
     cut: float
     input_scale: float
     hidden_scale: float
+    law: Law = Law.LAPLACE
 
     @property
     def direction(self) -> Floats:
@@ -79,7 +80,7 @@ class TwoNoisesHalfspace:
         shape = (self.theta.shape[1],)
 
         def noise(size: tuple[int, ...], scale: float) -> NoiseLayer:
-            return NoiseLayer(size, Law.LAPLACE, scale / psi, UniformSpread(size))
+            return NoiseLayer(size, self.law, scale / psi, UniformSpread(size))
 
         inner = nn.Sequential(first, last)
         return add_two_noises(inner, shape, noise(shape, self.input_scale), lambda size: noise(size, self.hidden_scale))

@@ -118,9 +118,13 @@ def clopper_pearson(correct: int, total: int, confidence: float) -> tuple[float,
 
 GAUSSIAN, LAPLACE = "gaussian", "laplace"
 TIGHT, HGM, HGM_COMPLEMENT, PIXELDP, PUBLISHED = "tight", "hgm", "hgm-complement", "pixeldp", "published"
-COMPOSITION = "composition"
+COMPOSITION, PURE_EPSILON, BEST = "composition", "pure-epsilon", "best"
 # Two float64 computations of one closed form; and of one maximum that is searched for.
 CLOSED_SLACK, SEARCH_SLACK = 1e-9, 1e-6
+# In scales: two programs that compute the size of equal shifts as the format describes it.
+SHIFT_SLACK = 1e-9
+MOST_COORDINATES = 2**16
+"""Of Laplace noise on the input, for which the size of equal shifts is asked for."""
 PUBLISHED_DELTA = 1e-5
 _GRID, _ZOOM, _ROUNDS = 256, 16, 6
 # Pairs searched together: what a table of them may take.
@@ -145,8 +149,8 @@ def _laplace_dp(low: Array, high: Array) -> Array:
     return (np.log(low) - np.log(high)) / 2
 
 
-def _laplace_tight(low: Array, high: Array) -> Array:
-    """The better of that and of privacy applied to the complement."""
+def _pure_epsilon(low: Array, high: Array) -> Array:
+    """The better of that and of privacy applied to the complement; formats 1 to 3 call it tight, which it is in l1."""
     return np.maximum(_laplace_dp(low, high), _log_complement(low, high))
 
 
@@ -235,7 +239,9 @@ _REACHES: dict[tuple[str, str], Callable[[Array, Array], Array]] = {
     (GAUSSIAN, HGM_COMPLEMENT): _gaussian_hgm_complement,
     (GAUSSIAN, PIXELDP): _gaussian_pixeldp,
     (GAUSSIAN, PUBLISHED): _gaussian_published,
-    (LAPLACE, TIGHT): _laplace_tight,
+    (LAPLACE, BEST): _pure_epsilon,  # in l1; the longest radius counts
+    (LAPLACE, TIGHT): _pure_epsilon,
+    (LAPLACE, PURE_EPSILON): _pure_epsilon,
     (LAPLACE, PIXELDP): _laplace_dp,
     (LAPLACE, COMPOSITION): _laplace_dp,
     (LAPLACE, PUBLISHED): _laplace_dp,  # false by the noise that it is multiplied with, not by this
@@ -250,11 +256,15 @@ def slack_of(law: str, bound: str) -> float:
 
 def reach_of(law: str, bound: str, low: Array, high: Array) -> Array:
     """The reach for bounds ``low`` on the answer's probability and ``high`` on any other's; 0 where low <= high."""
+    return _of_answers(_REACHES[law, bound], low, high)
+
+
+def _of_answers(reach: Reach, low: Array, high: Array) -> Array:
     pairs, places = np.unique(np.stack([low, high], axis=1), axis=0, return_inverse=True)
     answers = pairs[:, 0] > pairs[:, 1]
     found = np.zeros(len(pairs))
     with np.errstate(all="ignore"):  # what has no finite value is reported by whoever asks
-        found[answers] = _REACHES[law, bound](pairs[answers, 0], pairs[answers, 1])
+        found[answers] = reach(pairs[answers, 0], pairs[answers, 1])
     return found[places.reshape(-1)]
 
 
@@ -281,11 +291,28 @@ class Answers:
 
 
 @dataclass(frozen=True)
+class Moved:
+    """How far what gets the noise moves for one unit of the input, besides rounding; or without, where there is such a norm."""
+
+    norm: float
+    rounding: float = 0.0
+    without_rounding: float | None = None
+
+    def radius(self, reach: Array) -> Array:
+        """The size of the change that moves it by ``reach``."""
+        with np.errstate(all="ignore"):
+            radius = np.maximum((reach - self.rounding) / self.norm, 0.0)
+            return radius if self.without_rounding is None else np.maximum(radius, reach / self.without_rounding)
+
+
+@dataclass(frozen=True)
 class Rule:
     """The numbers behind the radii of ``n`` draws; ``alpha`` is the share of the look after these draws.
 
     ``sigma`` and ``rounding`` are in units of the whitened layer, which moves by at most ``operator_norm`` (plus ``rounding``)
-    when the input moves by one; or by ``slackless_norm`` and nothing for rounding, where there is such a number.
+    when the input moves by one; or by ``slackless_norm`` and nothing for rounding, where there is such a number. Laplace noise
+    has further reaches, which count where they are longer: in l2, where it is known how far that ``in_l2`` moves, and in linf
+    where so many ``coordinates`` of the input have noise of their own.
     """
 
     sigma: float
@@ -296,6 +323,8 @@ class Rule:
     operator_norm: float = 1.0
     rounding: float = 0.0
     slackless_norm: float | None = None
+    in_l2: Moved | None = None
+    coordinates: int = 0
 
     def answers(self, counts: Counts) -> Answers:
         """What the sums prove; those that n draws cannot give are taken for the nearest that they can."""
@@ -309,11 +338,17 @@ class Rule:
     def _answers(self, counts: Counts) -> Answers:
         low, high = self.bounds(counts.within(self.n, self.way.resolution))
         reach = self.sigma * reach_of(self.way.law, self.way.bound, low, high)
+        radius = Moved(self.operator_norm, self.rounding, self.slackless_norm).radius(reach)
         with np.errstate(all="ignore"):
-            radius = np.maximum((reach - self.rounding) / self.operator_norm, 0.0)
-            if self.slackless_norm is not None:
-                radius = np.maximum(radius, reach / self.slackless_norm)
             slack = slack_of(self.way.law, self.way.bound) * reach / self.operator_norm
+        if self.in_l2 is not None:
+            from twinproof_verify.laplace import equal_shifts_reach, gaussian_reach
+
+            radius = np.maximum(radius, self.in_l2.radius(self.sigma * _of_answers(gaussian_reach, low, high)))
+            slack = np.maximum(slack, CLOSED_SLACK * radius)
+            if self.coordinates:
+                equal = _of_answers(lambda one, other: equal_shifts_reach(self.coordinates, one, other), low, high)
+                radius, slack = np.maximum(radius, self.sigma * equal), slack + self.sigma * SHIFT_SLACK
         return Answers(low, high, radius, np.where(np.isfinite(radius), slack, 0.0))
 
     def bounds(self, counts: Counts) -> tuple[Array, Array]:

@@ -15,7 +15,20 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from twinproof_verify import models
-from twinproof_verify.bounds import BOUNDS, CLOPPER_PEARSON, COMPLEMENT, CONFIDENCES, GAUSSIAN, LAPLACE, PUBLISHED, Rule, Way
+from twinproof_verify.bounds import (
+    BEST,
+    BOUNDS,
+    CLOPPER_PEARSON,
+    COMPLEMENT,
+    CONFIDENCES,
+    GAUSSIAN,
+    LAPLACE,
+    MOST_COORDINATES,
+    PUBLISHED,
+    Moved,
+    Rule,
+    Way,
+)
 from twinproof_verify.evidence import format_down, shown
 from twinproof_verify.findings import Problem
 from twinproof_verify.models import ROUNDING_UNIT, Record, block, read
@@ -83,6 +96,15 @@ class Sampling(Record):
     shared_noise: bool
 
 
+class Movement(Record):
+    """How far what gets Laplace noise moves in l2 when the input moves by one."""
+
+    operator_norm: models.Positive
+    operator_norm_method: models.Text
+    slack: models.NotNegative
+    slackless_norm: models.Positive | None
+
+
 class NoiseRecord(Record):
     """The noise, and how far what gets it moves when the input does."""
 
@@ -98,6 +120,8 @@ class NoiseRecord(Record):
     slack: models.NotNegative
     # Of noise at two places: the norm that needs no slack.
     slackless_norm: models.Positive | None
+    # With the bound ``best`` of Laplace noise.
+    in_l2: Movement | None = None
 
 
 class Look(Record):
@@ -145,6 +169,17 @@ METHOD = ("statistic", "confidence", "runner_up", "law", "place", "bound", "reso
 
 
 @dataclass(frozen=True)
+class Distance:
+    """What a record says of how far apart inputs are where noise of ``law`` hides a shift; its keys begin with ``name``."""
+
+    name: str
+    law: str
+    operator_norm: float
+    slack: float
+    slackless_norm: float | None
+
+
+@dataclass(frozen=True)
 class Noise:
     """What ``file`` says about the noise; ``dimension`` is the number of its coordinates."""
 
@@ -161,11 +196,19 @@ class Noise:
     operator_norm: float
     slack: float
     slackless_norm: float | None = None
+    in_l2: Movement | None = None
 
     @classmethod
     def of(cls, file: str, settings: Smoothed) -> Noise:
-        numbers = settings.noise.model_dump(exclude={"operator_norm_method"})
-        return cls(file=file, norm=settings.method.norm, bound=settings.method.bound, **numbers)
+        numbers = settings.noise.model_dump(exclude={"operator_norm_method", "in_l2"})
+        return cls(file=file, norm=settings.method.norm, bound=settings.method.bound, in_l2=settings.noise.in_l2, **numbers)
+
+    def distances(self) -> Iterator[Distance]:
+        """In the norm of the law, and in l2 where that is recorded too."""
+        yield Distance("", self.law, self.operator_norm, self.slack, self.slackless_norm)
+        if self.in_l2 is not None:
+            two = self.in_l2
+            yield Distance("in_l2.", GAUSSIAN, two.operator_norm, two.slack, two.slackless_norm)
 
     @property
     def steps(self) -> float:
@@ -181,14 +224,14 @@ def smallest_tau(law: str, steps: float, dimension: int) -> float:
     return dimension * (2 * TABLE_ENDS[law] * steps * 2.0**-64 + 2.0**-49) + 2.0**-36
 
 
-def smallest_slack(noise: Noise) -> float:
+def smallest_slack(noise: Noise, law: str) -> float:
     """What rounding to the grid costs: two inputs' rounding errors, each at most half a step in every coordinate.
 
     At the input stored levels lie on the grid already; with noise at both places only the layer is rounded.
     """
     if noise.place != FIRST_LAYER:
         return 0.0
-    return noise.grid * (math.sqrt(noise.dimension) if noise.law == GAUSSIAN else noise.dimension)
+    return noise.grid * (math.sqrt(noise.dimension) if law == GAUSSIAN else noise.dimension)
 
 
 def identity_norm(norm: str, law: str, dimension: int) -> float:
@@ -206,19 +249,26 @@ def noise_problems(noise: Noise) -> Iterator[Problem]:
     least = smallest_tau(noise.law, noise.steps, noise.dimension)
     if not noise.tau >= least * (1 - FLOAT_SLACK):
         yield Problem(noise.file, "tau is understated", repr(noise.tau), f"at least {least!r}")
-    paid = smallest_slack(noise)
-    if not noise.slack >= paid * (1 - FLOAT_SLACK):
-        what = "slack is understated: rounding to the grid costs more"
-        yield Problem(noise.file, what, repr(noise.slack), f"at least {paid!r}")
-    if noise.place != BOTH and noise.slackless_norm is not None:
-        what = "only noise at two places can be charged without slack"
-        yield Problem(noise.file, what, repr(noise.slackless_norm), "null")
+    if (noise.in_l2 is not None) != (noise.bound == BEST):
+        what = "in_l2 belongs to the bound best, and to no other"
+        yield Problem(
+            noise.file, what, "nothing" if noise.in_l2 is None else "norm and slack in l2", f"bound {shown(noise.bound)}"
+        )
+    for one in noise.distances():
+        paid = smallest_slack(noise, one.law)
+        if not one.slack >= paid * (1 - FLOAT_SLACK):
+            what = f"{one.name}slack is understated: rounding to the grid costs more"
+            yield Problem(noise.file, what, repr(one.slack), f"at least {paid!r}")
+        if noise.place != BOTH and one.slackless_norm is not None:
+            what = "only noise at two places can be charged without slack"
+            yield Problem(noise.file, what, repr(one.slackless_norm), "null")
+        truth = identity_norm(noise.norm, one.law, noise.dimension)
+        same = abs(one.operator_norm - truth) <= FLOAT_SLACK * truth and one.operator_norm >= truth * (1 - _LAST_BITS)
+        if noise.place == INPUT and not same:
+            what = f"{one.name}operator_norm is not that of the input itself"
+            yield Problem(noise.file, what, repr(one.operator_norm), repr(truth))
     if noise.place == INPUT:
         yield from exactness_problems(noise, float(noise.levels))
-        truth = identity_norm(noise.norm, noise.law, noise.dimension)
-        if not abs(noise.operator_norm - truth) <= FLOAT_SLACK * truth or noise.operator_norm < truth * (1 - _LAST_BITS):
-            what = "operator_norm is not that of the input itself"
-            yield Problem(noise.file, what, repr(noise.operator_norm), repr(truth))
 
 
 def exactness_problems(noise: Noise, largest: float, room: float = 1.0) -> Iterator[Problem]:
@@ -233,9 +283,9 @@ def exactness_problems(noise: Noise, largest: float, room: float = 1.0) -> Itera
 
 
 def known_bounds(settings: Smoothed) -> tuple[str, ...]:
-    """The bounds for the law of the noise; what is published of Laplace noise speaks of two places at once."""
+    """The bounds for the law of the noise; what is published of Laplace noise speaks of two places, of Gaussian of one."""
     law, alone = settings.noise.law, settings.noise.place != BOTH
-    return tuple(one for one in BOUNDS[law] if not (alone and (law, one) == (LAPLACE, PUBLISHED)))
+    return tuple(one for one in BOUNDS[law] if one != PUBLISHED or alone == (law == GAUSSIAN))
 
 
 def bound_problems(file: str, settings: Smoothed, plugins: tuple[str, ...] = ()) -> Iterator[Problem]:
@@ -262,7 +312,21 @@ def rule_of(settings: Smoothed, n: int, alpha: float, resolution: int = 1) -> Ru
         return None
     classes = settings.network.classes
     way = Way(noise.law, method.bound, method.confidence, method.runner_up, classes, resolution)
-    return Rule(noise.sigma, noise.tau, n, alpha, way, noise.operator_norm, noise.slack, noise.slackless_norm)
+    two = None if method.bound != BEST else noise.in_l2
+    in_l2 = None if two is None else Moved(two.operator_norm, two.slack, two.slackless_norm)
+    equal = in_l2 is not None and (method.norm, noise.place) == ("linf", INPUT) and noise.dimension <= MOST_COORDINATES
+    return Rule(
+        noise.sigma,
+        noise.tau,
+        n,
+        alpha,
+        way,
+        noise.operator_norm,
+        noise.slack,
+        noise.slackless_norm,
+        in_l2,
+        noise.dimension if equal else 0,
+    )
 
 
 def read_settings(

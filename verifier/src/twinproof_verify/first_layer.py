@@ -24,6 +24,7 @@ from twinproof_verify.certificates import (
     FLOAT_SLACK,
     INPUT,
     TABLE_ENDS,
+    Distance,
     Noise,
     exactness_problems,
     identity_norm,
@@ -41,6 +42,7 @@ from twinproof_verify.layers import (
     Placement,
     Spread,
     column_sums,
+    joint_matrix,
     largest_output,
     numbers,
     placement_of,
@@ -70,12 +72,12 @@ def layer_error(law: str, inputs: int, rows: NDArray[np.float64]) -> float:
     return 2 * relative_share(inputs) * length
 
 
-def share_problems(noise: Noise, rounding: float, error: float) -> Iterator[Problem]:
+def share_problems(file: str, said: Distance, rounding: float, error: float) -> Iterator[Problem]:
     """Whether the record's slack pays for ``rounding`` to the grid and for the ``error`` of float64, both in its own units."""
     paid = rounding + error
-    if not noise.slack >= paid * (1 - _OWN_ROUNDING):
-        what = "slack is understated: rounding to the grid and in float64 costs more"
-        yield Problem(noise.file, what, repr(noise.slack), f"at least {paid!r}")
+    if not said.slack >= paid * (1 - _OWN_ROUNDING):
+        what = f"{said.name}slack is understated: rounding to the grid and in float64 costs more"
+        yield Problem(file, what, repr(said.slack), f"at least {paid!r}")
 
 
 STATED_OVER_DRAWN = 2.0
@@ -84,17 +86,19 @@ STATED_OVER_DRAWN = 2.0
 
 @dataclass(frozen=True)
 class TwoNoises:
-    """What the network draws: scales on the input and behind the layer, which has these sums of its ``columns``.
+    """What the network draws: scales on the input and behind the layer, which has these sums of its ``columns`` and ``rows``.
 
-    ``least_provable`` takes a number and returns it if the layer is proven to stretch by no more, else a larger one;
-    ``stated`` is how many times larger its paper says that both noises are.
+    ``least_provable`` takes a number and returns it if the layer is proven to stretch by no more in l1, else a larger one;
+    ``least_joint`` the same for what both noises together charge in l2. ``stated`` is how many times larger its paper says that
+    both noises are.
     """
 
     input_scale: float
     hidden_scale: float
     columns: NDArray[np.float64]
-    outputs: int
+    rows: NDArray[np.float64]
     least_provable: Callable[[float], float]
+    least_joint: Callable[[float], float]
     stated: float = 1.0
 
     def known_costs(self, norm: str) -> tuple[float, float]:
@@ -114,6 +118,11 @@ class TwoNoises:
         rate = (alone + self._least_hidden(stated_rate * times - alone)) / times
         return rate if rate > stated_rate * (1 + FLOAT_SLACK) else stated_rate
 
+    def least_rate_in_l2(self, norm: str, stated_rate: float) -> float:
+        """``stated_rate`` if the two noises together charge no more deviations, in l2, per unit of ``norm``; else more."""
+        alone = identity_norm(norm, GAUSSIAN, len(self.columns)) / self.input_scale
+        return stated_rate if alone <= stated_rate else min(alone, self.least_joint(stated_rate))
+
     def _least_hidden(self, stated_rate: float) -> float:
         """What the noise behind the layer alone charges: a number as low as can be proven, once the stated one cannot."""
         claimed = stated_rate * self.hidden_scale
@@ -123,11 +132,16 @@ class TwoNoises:
         # Times the scale and divided by it again may end one float above where it began: a claim that is proven stays as it is.
         return stated_rate if least == claimed else least / self.hidden_scale
 
-    def float_error(self, noise: Noise) -> float:
-        """As ``layer_error``, but noisy inputs reach as far as the table of the noise; in input units."""
-        furthest = 1 + math.ceil(TABLE_ENDS[LAPLACE] * noise.steps) * noise.grid / noise.levels
-        length = float(self.columns.sum()) * furthest * self.input_scale / self.hidden_scale
-        return 2 * relative_share(len(self.columns)) * length
+    def costs_of_slack(self, noise: Noise, law: str) -> tuple[float, float]:
+        """Of rounding the layer (in l2 the split too), and as ``layer_error`` for inputs as far as the noise's table goes."""
+        step, ratio = noise.grid / noise.levels, self.input_scale / self.hidden_scale
+        furthest = 1 + math.ceil(TABLE_ENDS[noise.law] * noise.steps) * step
+        share = 2 * relative_share(len(self.columns)) * furthest * ratio
+        if law == LAPLACE:
+            return len(self.rows) * step, share * float(self.columns.sum())
+        length = float(np.linalg.norm(self.rows))
+        split = math.hypot(math.sqrt(len(self.columns)), ratio * length) * step / 2
+        return math.sqrt(len(self.rows)) * step + split, share * length
 
 
 def two_noises_problems(noise: Noise, drawn: TwoNoises) -> Iterator[Problem]:
@@ -135,22 +149,27 @@ def two_noises_problems(noise: Noise, drawn: TwoNoises) -> Iterator[Problem]:
     if noise.sigma != drawn.input_scale:
         what = "sigma is not the scale of the network's noise on its input"
         yield Problem(noise.file, what, repr(noise.sigma), repr(drawn.input_scale))
-    coordinates = len(drawn.columns) + drawn.outputs
+    coordinates = len(drawn.columns) + len(drawn.rows)
     if noise.dimension != coordinates:
         what = "dimension is not the number of coordinates that get noise"
         yield Problem(noise.file, what, str(noise.dimension), str(coordinates))
-    yield from share_problems(noise, drawn.outputs * noise.grid / noise.levels, drawn.float_error(noise))
-    alone, _ = drawn.known_costs(noise.norm)
-    for name, said in (("operator_norm", noise.operator_norm), ("slackless_norm", noise.slackless_norm)):
-        if said is None:
-            continue
-        stated = said / noise.sigma * (1 + FLOAT_SLACK)
-        # Where rounding is not paid for, only the noise of the input can be charged for all.
-        of_input = name == "slackless_norm" and noise.bound not in (PUBLISHED, COMPOSITION)
-        least = alone if of_input else drawn.least_rate(noise.norm, noise.bound, stated)
-        if not stated >= least:
-            what = f"{name} is below what the noise and the weights of the first layer allow"
-            yield Problem(noise.file, what, repr(said), f"at least {noise.sigma * least!r}")
+    for one in noise.distances():
+        yield from share_problems(noise.file, one, *drawn.costs_of_slack(noise, one.law))
+        alone = identity_norm(noise.norm, one.law, len(drawn.columns)) / drawn.input_scale
+        for name, said in (("operator_norm", one.operator_norm), ("slackless_norm", one.slackless_norm)):
+            if said is None:
+                continue
+            stated = said / noise.sigma * (1 + FLOAT_SLACK)
+            # Where rounding is not paid for, only the noise of the input can be charged for all.
+            if name == "slackless_norm" and noise.bound not in (PUBLISHED, COMPOSITION):
+                least = alone
+            elif one.law == GAUSSIAN:
+                least = drawn.least_rate_in_l2(noise.norm, stated)
+            else:
+                least = drawn.least_rate(noise.norm, noise.bound, stated)
+            if not stated >= least:
+                what = f"{one.name}{name} is below what the noise and the weights of the first layer allow"
+                yield Problem(noise.file, what, repr(said), f"at least {noise.sigma * least!r}")
     # Half the room: a quotient in float32 must still tell whole steps apart.
     yield from exactness_problems(noise, float(noise.levels), room=0.5)
 
@@ -192,6 +211,16 @@ class NoiseSite:
         asked = (norm, target, claimed)
         if asked not in self.known:
             self.known[asked] = least_provable(self.matrix, norm, target, claimed)
+        return self.known[asked]
+
+    def least_joint(self, norm: str, claimed: float) -> float:
+        """The same for what both noises together charge of a change, in l2 and in deviations."""
+        if self.matrix is None or self.input_deviation is None:
+            raise LayerTooLargeError("no matrix")
+        asked = (norm, "both", claimed)
+        if asked not in self.known:
+            both = joint_matrix(self.matrix, self.input_deviation, self.deviation)
+            self.known[asked] = least_provable(both, norm, "l2", claimed)
         return self.known[asked]
 
 
@@ -253,7 +282,7 @@ def _site(placement: Placement, tensors: Tensors, shape: tuple[int, ...]) -> Noi
         deviation=_deviation(tensors, placement.spread),
         scales=scales,
         matrix=matrix,
-        input_deviation=None if on_input is None else _equal_deviation(tensors, placement.law, on_input, math.prod(shape)),
+        input_deviation=None if on_input is None else _equal_deviation(tensors, on_input, math.prod(shape)),
         stated=STATED_OVER_DRAWN if placement.kept else 1.0,
     )
 
@@ -262,9 +291,9 @@ def _deviation(tensors: Tensors, spread: Spread) -> float:
     return float(numbers(tensors, f"{spread.name}.deviation").reshape(()))
 
 
-def _equal_deviation(tensors: Tensors, law: str, spread: Spread, coordinates: int) -> float:
-    """Of noise on the input; unequal noise, or noise of another law, counts as none, for which nothing is proven."""
-    equal = law == LAPLACE and spread.kind != "random" and bool((spread.scales(tensors, coordinates) == 1).all())
+def _equal_deviation(tensors: Tensors, spread: Spread, coordinates: int) -> float:
+    """Of noise on the input; unequal noise counts as none, for which nothing is proven."""
+    equal = spread.kind != "random" and bool((spread.scales(tensors, coordinates) == 1).all())
     return _deviation(tensors, spread) if equal else 0.0
 
 
@@ -299,18 +328,19 @@ def _layer_problems(noise: Noise, site: NoiseSite, layer: Layer, leave: Leave) -
     if site.matrix is None:
         leave(TOO_LARGE)
         return
-    target = "l2" if noise.law == GAUSSIAN else "l1"
     claim = _papers_claim(noise.norm, site, layer, site.matrix) if noise.bound == PUBLISHED else None
-    try:
-        least = site.least_provable(noise.norm, target, noise.operator_norm) if claim is None else claim * (1 - FLOAT_SLACK)
-    except LayerTooLargeError:
-        leave(TOO_LARGE)
-        least = reached(site.matrix, noise.norm, target)
-    if not noise.operator_norm >= least:
-        what = "operator_norm is below what the weights of the first layer allow"
-        yield Problem(noise.file, what, repr(noise.operator_norm), f"at least {least!r}")
-    erring = layer_error(noise.law, layer.inputs, row_sums(site.matrix))
-    yield from share_problems(noise, smallest_slack(noise), erring)
+    for one in noise.distances():
+        target = "l2" if one.law == GAUSSIAN else "l1"
+        try:
+            least = site.least_provable(noise.norm, target, one.operator_norm) if claim is None else claim * (1 - FLOAT_SLACK)
+        except LayerTooLargeError:
+            leave(TOO_LARGE)
+            least = reached(site.matrix, noise.norm, target)
+        if not one.operator_norm >= least:
+            what = f"{one.name}operator_norm is below what the weights of the first layer allow"
+            yield Problem(noise.file, what, repr(one.operator_norm), f"at least {least!r}")
+        erring = layer_error(one.law, layer.inputs, row_sums(site.matrix))
+        yield from share_problems(noise.file, one, smallest_slack(noise, one.law), erring)
     yield from exactness_problems(noise, largest_output(site.matrix))
 
 
@@ -329,11 +359,11 @@ def _papers_claim(norm: str, site: NoiseSite, layer: Layer, matrix: Matrix) -> f
 
 
 def _two_noises_problems(noise: Noise, site: NoiseSite, input_scale: float, leave: Leave) -> Iterator[Problem]:
-    """Noise on the input and behind the layer, both of Laplace's law."""
+    """Noise on the input and behind the layer, both of one law."""
     usable = all(0 < scale < math.inf for scale in (input_scale, site.deviation))
-    if (noise.law, noise.place, site.law) != (LAPLACE, BOTH, LAPLACE) or not usable:
-        what = "two noises are certified together where both are Laplace's, and equal on the input"
-        yield Problem(noise.file, what, f"{noise.law}, {noise.place}", f"{LAPLACE}, {BOTH}")
+    if (noise.law, noise.place) != (site.law, BOTH) or not usable:
+        what = "two noises are certified together where both are of the network's law, and equal on the input"
+        yield Problem(noise.file, what, f"{noise.law}, {noise.place}", f"{site.law}, {BOTH}")
         return
     if site.matrix is None:
         leave(TOO_LARGE)
@@ -342,8 +372,9 @@ def _two_noises_problems(noise: Noise, site: NoiseSite, input_scale: float, leav
         input_scale,
         site.deviation,
         column_sums(site.matrix),
-        len(site.scales),
+        row_sums(site.matrix),
         lambda claimed: site.least_provable(noise.norm, "l1", claimed),
+        lambda claimed: site.least_joint(noise.norm, claimed),
         site.stated,
     )
     try:

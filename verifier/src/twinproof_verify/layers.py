@@ -155,6 +155,26 @@ def largest_output(matrix: Matrix) -> float:
     return float(((row_sums(matrix) + np.abs(np.asarray(matrix.sum(axis=1)))) / 2).max())
 
 
+# Rows of a matrix whose eigenvectors are found.
+_LARGEST_GRAM = 4096
+
+
+def joint_matrix(matrix: Matrix, input_scale: float, hidden_scale: float) -> Array:
+    """R, where a change a costs |R a| deviations in l2 of noise on the input and behind the layer: the best split of it.
+
+    R'R is the parallel sum (input_scale^2 I + hidden_scale^2 (A'A)^-1)^-1, by the eigenvectors of A'A. Its eigenvalues are
+    raised by more than float64 errs in them.
+    """
+    inputs = int(matrix.shape[1])
+    if inputs > _LARGEST_GRAM:
+        raise LayerTooLargeError(f"{inputs} inputs")
+    gram = matrix.T @ matrix
+    dense = np.asarray(gram if isinstance(gram, np.ndarray) else gram.toarray(), dtype=np.float64)
+    values, vectors = np.linalg.eigh(dense)
+    values = np.maximum(values, 0.0) + float(values.max()) * inputs * 2.0**-50
+    return np.asarray(np.sqrt(values / (hidden_scale**2 + input_scale**2 * values))[:, None] * vectors.T)
+
+
 _FLOATS = {"F64": "<f8", "F32": "<f4", "F16": "<f2"}
 
 
@@ -260,7 +280,7 @@ class OwnersNetwork:
 
 def placement_of(config: dict[str, Any], owners: OwnersNetwork | None) -> Placement | None:
     """Where the settings put the noise, or where the owner's network has it; None if there is none."""
-    known = OwnersNetwork(FIRST_LAYERS.get(str(config.get("model"))), config.get("model") == "mlp", None)
+    known = OwnersNetwork(FIRST_LAYERS.get(str(config.get("model"))), config.get("model") in ("mlp", "relu-mlp"), None)
     network = known if owners is None else owners
     if config.get("noise_layer") is None:
         return network.noise

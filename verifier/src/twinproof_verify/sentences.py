@@ -112,7 +112,12 @@ NOT_CERTIFIED = "No prediction has been certified yet."
 ONLY_CLAIMED = "Nothing is promised: these radii are what a paper claims, to be compared."
 BOUNDS = {
     ("gaussian", "tight"): "Cohen, Rosenfeld and Kolter 2019, Theorem 1 (Neyman-Pearson), in the whitened layer; tight",
+    ("laplace", "best"): (
+        "the longest radius by three trade-offs of Laplace noise: within e^s under a shift of l1 length s; at worst "
+        "sqrt(pi/2) s-Gaussian under one of l2 length s; exact where every coordinate of the input moves alike (linf)"
+    ),
     ("laplace", "tight"): "Laplace noise keeps a score and its complement within e^s under a shift of l1 length s",
+    ("laplace", "pure-epsilon"): "Laplace noise keeps a score and its complement within e^s under a shift of l1 length s",
     ("gaussian", "hgm"): "Phan et al. 2019, Eq. 4 and Theorem 3 (in the whitened layer: Theorem 2)",
     ("gaussian", "hgm-complement"): (
         "Phan et al. 2019, Theorem 3, with Eq. 4 or its form for the complement, whichever reaches farther"

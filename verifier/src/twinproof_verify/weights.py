@@ -213,8 +213,8 @@ def _small_vit(shape: Shape, classes: int, width: int) -> Network:
 
 BLOCKS = {"scatter-cnn": _scatter_cnn, "wrn-16-4": _wide_resnet, "resnet-18": _resnet, "small-vit": _small_vit}
 NETWORKS = (
-    *("mlp", "relu-mlp", "interval-cnn", "contrast-cnn", "small-cnn", "tramer-boneh-cnn", "gelu-cnn", "scatter-cnn", "stobatch-cnn"),
-    *("wrn-16-4", "resnet-18", "small-vit"),
+    *("mlp", "relu-mlp", "interval-cnn", "contrast-cnn", "small-cnn", "tramer-boneh-cnn", "gelu-cnn", "scatter-cnn"),
+    *("stobatch-cnn", "wrn-16-4", "resnet-18", "small-vit"),
 )
 
 
