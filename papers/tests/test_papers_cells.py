@@ -108,7 +108,7 @@ HOUSE_ROW = {"data": {"source": "digits"}, "recipe": "twinproof"}
 
 
 def ship(monkeypatch: pytest.MonkeyPatch, digest: str) -> None:
-    monkeypatch.setattr(prior_of_cell, "prior_sha256", lambda: digest)
+    monkeypatch.setattr(prior_of_cell, "prior_sha256", lambda network: digest)
 
 
 def name_of(cell: Cell) -> str:
