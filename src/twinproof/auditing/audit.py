@@ -27,6 +27,7 @@ from twinproof.auditing.certificate_verdict import (
     read_audit,
     verdict_of,
 )
+from twinproof.auditing.interval_verdict import is_interval_audit, read_interval_audit
 from twinproof.certification.method import CertificateSettings, Certification, Sampling, find_certification
 from twinproof.certification.promise import certified_promise
 from twinproof.certification.run import norm_of_run, smoothed_for_run
@@ -87,7 +88,7 @@ def audit(
     device = resolve_device(how.device)
     place = Place(run.root, AUDITS, check_name(how.name or found.certification.name))
     if how.overwrite and place.bound():
-        _refuse_to_forget(place, found)
+        refuse_to_forget(place, found.lines_sha256)
     classifier: list[SmoothedClassifier] = []
 
     def prepare(earlier: AuditSettings | None, key: Key) -> AuditSettings:
@@ -158,7 +159,7 @@ def certificates_of(run: Run, dataset: Dataset, limit: int | None, name: str | N
             wanted="a complete certification",
             fix=f"twinproof certify {run.root}",
         )
-    digests = [_bound_digest(run, path) for path in (found.path, found.csv)]
+    digests = [bound_digest(run, path) for path in (found.path, found.csv)]
     if not found.is_of(run):
         raise RunError(
             "the certificates are about other weights",
@@ -172,7 +173,7 @@ def certificates_of(run: Run, dataset: Dataset, limit: int | None, name: str | N
     return AuditedCertificates(found, tuple(lines), *digests)
 
 
-def _bound_digest(run: Run, path: Path) -> str:
+def bound_digest(run: Run, path: Path) -> str:
     """The digest of a file, which must be the one that the run recorded: otherwise it is nobody's claim."""
     name = path.relative_to(run.root).as_posix()
     bound = str(read_run_json(run.root).get("files", {}).get(name, {}).get("sha256", "no digest"))
@@ -213,11 +214,20 @@ def _refuse_impossible(found: Certification, lines: list[Certificate], dataset: 
             )
 
 
-def _refuse_to_forget(place: Place, found: AuditedCertificates) -> None:
+def _refuted_by(path: Path, name: str) -> str | None:
+    """The digest of the certificates that an earlier audit refuted."""
+    if not path.is_file():
+        return None
+    if is_interval_audit(path):
+        found = read_interval_audit(path, name)
+        return found.settings.certificates_sha256 if found.verdict.refuted else None
+    earlier = read_audit(path, name)
+    return earlier.settings.certificates_sha256 if earlier.verdict is not None and earlier.verdict.refuted else None
+
+
+def refuse_to_forget(place: Place, certificates_sha256: str) -> None:
     """An audit that refuted these very certificates is evidence: a weaker one must not take its place."""
-    earlier = read_audit(place.settings, place.name) if place.settings.is_file() else None
-    refuted = earlier is not None and earlier.verdict is not None and earlier.verdict.refuted
-    if refuted and earlier is not None and earlier.settings.certificates_sha256 == found.lines_sha256:
+    if _refuted_by(place.settings, place.name) == certificates_sha256:
         raise RunError(
             "the audit that refuted these certificates is kept",
             where=str(place.settings),

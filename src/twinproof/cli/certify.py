@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from twinproof.auditing.certificate_verdict import audits_of
+from twinproof.auditing.certificate_verdict import CertificateAudit, audits_of
+from twinproof.auditing.interval_verdict import IntervalAudit, interval_audits_of
 from twinproof.certification import run as certification
 from twinproof.certification.interval_run import IntervalCertifiedRun
 from twinproof.certification.method import INTERVAL, Method, Sampling, default_confidence
@@ -157,5 +158,6 @@ def _tell(run: Path, result: CertifiedRun | IntervalCertifiedRun, at: list[float
         typer.echo(
             f"note: attacks {', '.join(attacked)} were compared with the previous certificates; attack again to renew them"
         )
-    if audited := [one.name for one in audits_of(run).values() if one.settings.of == result.name]:
+    audits: list[CertificateAudit | IntervalAudit] = [*audits_of(run).values(), *interval_audits_of(run).values()]
+    if audited := [one.name for one in audits if one.settings.of == result.name]:
         typer.echo(f"note: audits {', '.join(audited)} are about the previous certificates; renew them with --overwrite")
