@@ -132,6 +132,19 @@ def test_an_attack_is_held_against_interval_bounds(root: Path, call: Any, plante
     assert ("DEFECT" in ended.err) == planted
 
 
+def test_noise_that_nobody_asked_for_is_not_attacked(tmp_path: Path, call: Any) -> None:
+    """Refutes judging a network that answers by itself under sigma 0.25; once it is certified so, it can be attacked so."""
+    run = train(tiny("digits", recipe="interval", model="relu-mlp", steps=2), tmp_path / "run").root
+    asked = ("attack", run, *ATTACK, *QUICK, "--json")
+    for before in ((), ("certify", run, *INTERVAL)):
+        assert not before or call(*before).code == 0
+        ended = call(*asked)
+        assert (ended.code, "twinproof audit" in ended.json()["error"]["fix"]) == (2, True)
+        assert not (run / "attacks").exists()
+    call("certify", run, "--bound", "tight", "--n", "50", "--device", "cpu", "--limit", "4")
+    assert call(*asked).json()["certificates"] == "l2"
+
+
 @pytest.mark.parametrize("options", [("--votes", "100"), ("--draws", "4")])
 def test_options_of_other_audits_are_refused(root: Path, call: Any, options: tuple[str, ...]) -> None:
     call("certify", root, *INTERVAL)
