@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Unpack
+from typing import Unpack, overload
 
 import numpy as np
 import torch
@@ -27,7 +27,8 @@ from twinproof.auditing.certificate_verdict import (
     read_audit,
     verdict_of,
 )
-from twinproof.auditing.interval_verdict import is_interval_audit, read_interval_audit
+from twinproof.auditing.interval_verdict import IntervalAudit, IntervalBudget, is_interval_audit, read_interval_audit
+from twinproof.certification.interval_run import is_about_intervals
 from twinproof.certification.method import CertificateSettings, Certification, Sampling, find_certification
 from twinproof.certification.promise import certified_promise
 from twinproof.certification.run import norm_of_run, smoothed_for_run
@@ -50,20 +51,45 @@ _BATCH = {"cpu": 16, "cuda": 128}
 _ATTACKED: TypeAdapter[list[AttackedCertificate]] = TypeAdapter(list[AttackedCertificate])
 
 
+@overload
+def audit(
+    run: Run,
+    dataset: Dataset | None = None,
+    *,
+    budget: AttackBudget,
+    limit: int | None = None,
+    certificates: str | None = None,
+    **options: Unpack[Options],
+) -> CertificateAudit: ...
+
+
+@overload
+def audit(
+    run: Run,
+    dataset: Dataset | None = None,
+    *,
+    budget: AttackBudget | IntervalBudget | None = None,
+    limit: int | None = None,
+    certificates: str | None = None,
+    **options: Unpack[Options],
+) -> CertificateAudit | IntervalAudit: ...
+
+
 @system_faults("run the same command again: it goes on where it stopped")
 def audit(
     run: Run,
     dataset: Dataset | None = None,
     *,
-    budget: AttackBudget | None = None,
+    budget: AttackBudget | IntervalBudget | None = None,
     limit: int | None = None,
     certificates: str | None = None,
     **options: Unpack[Options],
-) -> CertificateAudit:
+) -> CertificateAudit | IntervalAudit:
     """Attacks every certificate of the first ``limit`` inputs of the test set (all by default); see docs/formats/run.md.
 
     ``certificates`` names the certification: by default that in the run's norm, or the only one. The ``options`` are those of
-    ``certify``; the default name is that of the certification.
+    ``certify``; the default name is that of the certification. Certificates by interval bounds, and they alone, take an
+    ``IntervalBudget``; attacks on them have guarantees of their own (``interval_audit.audit_intervals``).
 
     Guarantees
         - True certificates are called refuted with probability at most 0.001 (``certificate_verdict``).
@@ -73,7 +99,11 @@ def audit(
           refuted promise of robustness has the status ``refuted`` there. One that its bound had refuted before is attacked
           like any other, and stays refuted whatever is found.
     """
-    how, budget, began = How(**options), budget or AttackBudget(), time.monotonic()
+    if not isinstance(budget, AttackBudget) and is_about_intervals(run.root, certificates):
+        from twinproof.auditing.interval_audit import audit_intervals  # it rests on this module
+
+        return audit_intervals(run, dataset, budget=budget, limit=limit, certificates=certificates, **options)
+    how, budget, began = How(**options), _of_draws(budget), time.monotonic()
     dataset = dataset or load_run_data(run)
     run.refuse_other_data(dataset)
     found = certificates_of(run, dataset, limit, certificates)
@@ -122,6 +152,19 @@ def audit(
         if not begun.complete:
             _make(found, dataset, classifier[0], begun, began)
     return read_audit(place.settings, place.name)
+
+
+def _of_draws(budget: AttackBudget | IntervalBudget | None) -> AttackBudget:
+    """The budget of attacks on a smoothed classifier; one that is for the network alone is refused."""
+    if isinstance(budget, IntervalBudget):
+        raise ConfigError(
+            "these certificates are not ones of interval bounds",
+            where="budget",
+            got=budget,
+            wanted="an AttackBudget, which says how often to draw",
+            fix="leave the budget out, or name certificates by interval bounds",
+        )
+    return budget or AttackBudget()
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,6 @@ from twinproof.certification.interval_run import (
     interval_certifications,
     interval_promise,
 )
-from twinproof.certification.method import certifications
 from twinproof.compute.devices import FLOAT32, describe_device, matrix_products, resolve_device
 from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError, RunError, system_faults
@@ -187,12 +186,6 @@ def contradicted(run: Run, lines: Sequence[AttackLine]) -> tuple[IntervalFlip, .
             if one is not None and line.length <= one.radius and line.network != one.prediction:
                 found.append(IntervalFlip(one.index, one.prediction, line.network, line.length, one.radius))
     return tuple(found)
-
-
-def is_about_intervals(root: str | Path, certificates: str | None) -> bool:
-    """Whether ``certificates`` names a certification by interval bounds, or none is named and the run has no other kind."""
-    bounded = interval_certifications(root)
-    return certificates in bounded if certificates is not None else bool(bounded) and not certifications(root)
 
 
 @dataclass

@@ -11,8 +11,9 @@ import typer
 from twinproof.auditing.audit import audit as audit_run
 from twinproof.auditing.certificate_search import AttackBudget
 from twinproof.auditing.certificate_verdict import MARKOV, REFUTED_BELOW, CertificateAudit, Verdict, nothing_inside
-from twinproof.auditing.interval_audit import audit_intervals, is_about_intervals
+from twinproof.auditing.interval_audit import audit_intervals
 from twinproof.auditing.interval_verdict import IntervalAudit, IntervalBudget
+from twinproof.certification.interval_run import is_about_intervals
 from twinproof.certification.method import certifications
 from twinproof.cli.output import (
     Certificates,

@@ -38,9 +38,8 @@ Apply = Callable[[Path], Any]
 
 
 def audited(root: Path, **options: Any) -> IntervalAudit:
-    found: IntervalAudit = audit_intervals(
-        Run.open(root), digits_of(root), **{"budget": QUICK, "device": "cpu", "key": Key.from_seed(3), **options}
-    )
+    settings = {"budget": QUICK, "device": "cpu", "key": Key.from_seed(3), **options}
+    found: IntervalAudit = audit_intervals(Run.open(root), digits_of(root), **settings)
     return found
 
 
@@ -99,6 +98,13 @@ def test_an_honest_audit_is_bound_and_verifies(root: Path) -> None:
     for checked in (verify(root), with_test_set(root), tp.verify(root)):
         assert checked.problems == ()
         assert {f"audit ({NAME})", f"audit is of these certificates ({NAME})"} <= {one.name for one in checked.checks}
+
+
+def test_audit_in_python_attacks_what_is_there(root: Path) -> None:
+    found = tp.audit(Run.open(root), digits_of(root), limit=3, device="cpu", key=Key.from_seed(3))
+    assert isinstance(found, IntervalAudit)
+    assert found.settings.budget == IntervalBudget(100, 3)
+    assert tp.audit(Run.open(root), digits_of(root), limit=3, device="cpu", key=Key.from_seed(3)) == found
 
 
 def test_one_flip_refutes_the_promise_everywhere(broken: Path) -> None:
@@ -161,7 +167,9 @@ def test_the_two_kinds_keep_apart(root: Path) -> None:
     tp.certify(run, data, sampling=Sampling(10, 100, 0.01), limit=2, device="cpu")
     few = tp.AttackBudget(steps=1, draws=1, restarts=1, directions=1, rounds=1, screen=20, votes=100)
     tp.audit(run, data, budget=few, device="cpu")
-    audited(root)
+    with pytest.raises(ConfigError, match="not ones of interval bounds"):
+        tp.audit(run, data, budget=QUICK, device="cpu")
+    tp.audit(run, data, budget=QUICK, certificates=NAME, device="cpu")
     assert (list(audits_of(root)), list(interval_audits_of(root))) == (["l2"], [NAME])
     with pytest.raises(RunError, match="another kind"):
         audited(root, name="l2")
