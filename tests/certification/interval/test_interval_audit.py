@@ -264,6 +264,8 @@ def test_broken_audits_are_problems_not_errors(broken: Path) -> None:
         (broken / AUDIT).write_bytes(content)
         bind(broken)
         assert verify(broken).problems
+        with pytest.raises(RunError):
+            interval_audits_of(broken)
 
 
 def test_the_report_shows_what_was_found(root: Path, broken: Path) -> None:
