@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from twinproof.auditing.audit import audit
     from twinproof.auditing.certificate_search import AttackBudget
     from twinproof.auditing.verify import verify_run as verify
-    from twinproof.certification.interval_run import certify_intervals
     from twinproof.certification.method import Method, Sampling
     from twinproof.certification.run import certify, smoothed_for_run
     from twinproof.certification.smoothed import SmoothedClassifier, smooth
@@ -41,7 +40,6 @@ _PLACES = {
     "attack": "twinproof.evaluation.under_attack.attack",
     "audit": "twinproof.auditing.audit.audit",
     "certify": "twinproof.certification.run.certify",
-    "certify_intervals": "twinproof.certification.interval_run.certify_intervals",
     "load_run_data": "twinproof.runs.run.load_run_data",
     "report": "twinproof.reporting.run.report_run",
     "smooth": "twinproof.certification.smoothed.smooth",
@@ -59,7 +57,6 @@ __all__ = [
     "attack",
     "audit",
     "certify",
-    "certify_intervals",
     "data",
     "load_run_data",
     "open",

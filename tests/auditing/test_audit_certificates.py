@@ -50,7 +50,8 @@ def digits(certified: tuple[Path, Dataset]) -> Dataset:
 
 def _audit(root: Path, dataset: Dataset, **options: Any) -> CertificateAudit:
     settings = {"budget": small.QUICK, "device": "cpu", "key": small.AUDIT_KEY, **options}
-    return tp.audit(Run.open(root), dataset, **settings)
+    audited: CertificateAudit = tp.audit(Run.open(root), dataset, **settings)
+    return audited
 
 
 def _content(root: Path) -> dict[str, bytes]:

@@ -56,7 +56,8 @@ def _give_noise(
 
 def _certify(root: Path, dataset: Dataset, **options: Any) -> CertifiedRun:
     settings = {"sampling": SAMPLING, "limit": LIMIT, "device": "cpu", "key": KEY, **options}
-    return tp.certify(Run.open(root), dataset, **settings)
+    made: CertifiedRun = tp.certify(Run.open(root), dataset, **settings)
+    return made
 
 
 @pytest.mark.parametrize("law", list(Law))

@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,8 +35,8 @@ def certified(
     overwrite: bool = False,
 ) -> Callable[[Ranks], int]:
     sampling = Sampling(10, 200, 0.01, target)
-    named = {"sampling": sampling, "limit": INPUTS, "device": "cpu", "key": key, "progress": progress, "overwrite": overwrite}
-    return lambda ranks: len(tp.certify(Run.open(root), dataset, ranks=ranks, **named).certificates)  # type: ignore[arg-type]
+    named: dict[str, Any] = {"limit": INPUTS, "device": "cpu", "key": key, "progress": progress, "overwrite": overwrite}
+    return lambda ranks: len(tp.certify(Run.open(root), dataset, sampling=sampling, ranks=ranks, **named).certificates)
 
 
 @pytest.mark.parametrize(("world", "target"), [(2, None), (3, None), (2, 0.05)])

@@ -44,7 +44,8 @@ def root(trained: Path, tmp_path: Path) -> Path:
 
 def _certify(root: Path, dataset: Dataset, **options: Any) -> CertifiedRun:
     settings = {"sampling": SAMPLING, "limit": LIMIT, "device": "cpu", "key": KEY, **options}
-    return tp.certify(tp.open(root), dataset, **settings)
+    made: CertifiedRun = tp.certify(tp.open(root), dataset, **settings)
+    return made
 
 
 def _content(root: Path) -> dict[str, bytes]:

@@ -39,7 +39,8 @@ def root(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
 def _certify(root: Path, dataset: Dataset, sampling: Sampling = SHARED, **options: Any) -> CertifiedRun:
     settings = {"sampling": sampling, "limit": LIMIT, "device": "cpu", "key": KEY, **options}
-    return tp.certify(Run.open(root), dataset, **settings)
+    made: CertifiedRun = tp.certify(Run.open(root), dataset, **settings)
+    return made
 
 
 @pytest.mark.parametrize("sampling", [SHARED, replace(SHARED, target_radius=0.1)], ids=["all draws", "target"])

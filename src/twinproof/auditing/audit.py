@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Unpack
+from typing import Unpack, overload
 
 import numpy as np
 import torch
@@ -27,6 +27,8 @@ from twinproof.auditing.certificate_verdict import (
     read_audit,
     verdict_of,
 )
+from twinproof.auditing.interval_verdict import IntervalAudit, IntervalBudget, is_interval_audit, read_interval_audit
+from twinproof.certification.interval_run import is_about_intervals
 from twinproof.certification.method import CertificateSettings, Certification, Sampling, find_certification
 from twinproof.certification.promise import certified_promise
 from twinproof.certification.run import norm_of_run, smoothed_for_run
@@ -49,20 +51,45 @@ _BATCH = {"cpu": 16, "cuda": 128}
 _ATTACKED: TypeAdapter[list[AttackedCertificate]] = TypeAdapter(list[AttackedCertificate])
 
 
+@overload
+def audit(
+    run: Run,
+    dataset: Dataset | None = None,
+    *,
+    budget: AttackBudget,
+    limit: int | None = None,
+    certificates: str | None = None,
+    **options: Unpack[Options],
+) -> CertificateAudit: ...
+
+
+@overload
+def audit(
+    run: Run,
+    dataset: Dataset | None = None,
+    *,
+    budget: AttackBudget | IntervalBudget | None = None,
+    limit: int | None = None,
+    certificates: str | None = None,
+    **options: Unpack[Options],
+) -> CertificateAudit | IntervalAudit: ...
+
+
 @system_faults("run the same command again: it goes on where it stopped")
 def audit(
     run: Run,
     dataset: Dataset | None = None,
     *,
-    budget: AttackBudget | None = None,
+    budget: AttackBudget | IntervalBudget | None = None,
     limit: int | None = None,
     certificates: str | None = None,
     **options: Unpack[Options],
-) -> CertificateAudit:
+) -> CertificateAudit | IntervalAudit:
     """Attacks every certificate of the first ``limit`` inputs of the test set (all by default); see docs/formats/run.md.
 
     ``certificates`` names the certification: by default that in the run's norm, or the only one. The ``options`` are those of
-    ``certify``; the default name is that of the certification.
+    ``certify``; the default name is that of the certification. Certificates by interval bounds, and they alone, take an
+    ``IntervalBudget``; attacks on them have guarantees of their own (``interval_audit.audit_intervals``).
 
     Guarantees
         - True certificates are called refuted with probability at most 0.001 (``certificate_verdict``).
@@ -72,7 +99,11 @@ def audit(
           refuted promise of robustness has the status ``refuted`` there. One that its bound had refuted before is attacked
           like any other, and stays refuted whatever is found.
     """
-    how, budget, began = How(**options), budget or AttackBudget(), time.monotonic()
+    if not isinstance(budget, AttackBudget) and is_about_intervals(run.root, certificates):
+        from twinproof.auditing.interval_audit import audit_intervals  # it rests on this module
+
+        return audit_intervals(run, dataset, budget=budget, limit=limit, certificates=certificates, **options)
+    how, budget, began = How(**options), _of_draws(budget), time.monotonic()
     dataset = dataset or load_run_data(run)
     run.refuse_other_data(dataset)
     found = certificates_of(run, dataset, limit, certificates)
@@ -87,7 +118,7 @@ def audit(
     device = resolve_device(how.device)
     place = Place(run.root, AUDITS, check_name(how.name or found.certification.name))
     if how.overwrite and place.bound():
-        _refuse_to_forget(place, found)
+        refuse_to_forget(place, found.lines_sha256)
     classifier: list[SmoothedClassifier] = []
 
     def prepare(earlier: AuditSettings | None, key: Key) -> AuditSettings:
@@ -121,6 +152,19 @@ def audit(
         if not begun.complete:
             _make(found, dataset, classifier[0], begun, began)
     return read_audit(place.settings, place.name)
+
+
+def _of_draws(budget: AttackBudget | IntervalBudget | None) -> AttackBudget:
+    """The budget of attacks on a smoothed classifier; one that is for the network alone is refused."""
+    if isinstance(budget, IntervalBudget):
+        raise ConfigError(
+            "these certificates are not ones of interval bounds",
+            where="budget",
+            got=budget,
+            wanted="an AttackBudget, which says how often to draw",
+            fix="leave the budget out, or name certificates by interval bounds",
+        )
+    return budget or AttackBudget()
 
 
 @dataclass(frozen=True)
@@ -158,7 +202,7 @@ def certificates_of(run: Run, dataset: Dataset, limit: int | None, name: str | N
             wanted="a complete certification",
             fix=f"twinproof certify {run.root}",
         )
-    digests = [_bound_digest(run, path) for path in (found.path, found.csv)]
+    digests = [bound_digest(run, path) for path in (found.path, found.csv)]
     if not found.is_of(run):
         raise RunError(
             "the certificates are about other weights",
@@ -172,7 +216,7 @@ def certificates_of(run: Run, dataset: Dataset, limit: int | None, name: str | N
     return AuditedCertificates(found, tuple(lines), *digests)
 
 
-def _bound_digest(run: Run, path: Path) -> str:
+def bound_digest(run: Run, path: Path) -> str:
     """The digest of a file, which must be the one that the run recorded: otherwise it is nobody's claim."""
     name = path.relative_to(run.root).as_posix()
     bound = str(read_run_json(run.root).get("files", {}).get(name, {}).get("sha256", "no digest"))
@@ -213,11 +257,20 @@ def _refuse_impossible(found: Certification, lines: list[Certificate], dataset: 
             )
 
 
-def _refuse_to_forget(place: Place, found: AuditedCertificates) -> None:
+def _refuted_by(path: Path, name: str) -> str | None:
+    """The digest of the certificates that an earlier audit refuted."""
+    if not path.is_file():
+        return None
+    if is_interval_audit(path):
+        found = read_interval_audit(path, name)
+        return found.settings.certificates_sha256 if found.verdict.refuted else None
+    earlier = read_audit(path, name)
+    return earlier.settings.certificates_sha256 if earlier.verdict is not None and earlier.verdict.refuted else None
+
+
+def refuse_to_forget(place: Place, certificates_sha256: str) -> None:
     """An audit that refuted these very certificates is evidence: a weaker one must not take its place."""
-    earlier = read_audit(place.settings, place.name) if place.settings.is_file() else None
-    refuted = earlier is not None and earlier.verdict is not None and earlier.verdict.refuted
-    if refuted and earlier is not None and earlier.settings.certificates_sha256 == found.lines_sha256:
+    if _refuted_by(place.settings, place.name) == certificates_sha256:
         raise RunError(
             "the audit that refuted these certificates is kept",
             where=str(place.settings),

@@ -24,6 +24,7 @@ from scipy.special import betainc
 
 from twinproof.auditing.certificate_judge import FALSE_FLIPS
 from twinproof.auditing.certificate_search import AttackBudget
+from twinproof.auditing.interval_verdict import is_interval_audit
 from twinproof.certification.method import MADE, NETWORK
 from twinproof.guarantee import round_down, round_up
 from twinproof.runs.layout import FORMAT, refuse_unknown_format
@@ -158,7 +159,9 @@ def read_audit(path: Path, name: str) -> CertificateAudit:
 
 
 def audits_of(root: str | Path) -> dict[str, CertificateAudit]:
-    return {name: read_audit(path, name) for name, path in evidence(Path(root), AUDITS).items()}
+    """Those of a run about randomized smoothing; ``interval_verdict`` has the deterministic ones."""
+    found = {name: path for name, path in evidence(Path(root), AUDITS).items() if not is_interval_audit(path)}
+    return {name: read_audit(path, name) for name, path in found.items()}
 
 
 def explained_by_chance(flips: int, inputs: int, alpha: float, *, shared_noise: bool) -> float:

@@ -11,7 +11,7 @@ from typing import ClassVar, Unpack
 import torch
 
 from twinproof.certification.interval import STEPS, UNDECIDED, IntervalNetwork
-from twinproof.certification.method import BEST, CSV, INTERVAL, is_interval
+from twinproof.certification.method import BEST, CSV, INTERVAL, certifications, is_interval
 from twinproof.compute.devices import FLOAT32, describe_device, resolve_device
 from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError, RunError, system_faults
@@ -102,6 +102,12 @@ def interval_certifications(root: str | Path) -> dict[str, IntervalCertification
     """Those of a run, by name."""
     found = {name: path for name, path in evidence(Path(root), CERTIFICATES).items() if is_interval(path)}
     return {name: IntervalCertification(name, path, read_interval_settings(path)) for name, path in found.items()}
+
+
+def is_about_intervals(root: str | Path, certificates: str | None) -> bool:
+    """Whether ``certificates`` names a certification by interval bounds, or none is named and the run has no other kind."""
+    bounded = interval_certifications(root)
+    return certificates in bounded if certificates is not None else bool(bounded) and not certifications(root)
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import asdict, dataclass, replace
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack, overload
 
 import torch
 from torch import nn
 
 from twinproof.certification.catalogue import best_bound, bound_plugin, find_bound, refuse_loose
 from twinproof.certification.method import (
+    BEST,
     CSV,
     INTERVAL,
     PLAIN,
@@ -28,6 +29,7 @@ from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError, ModelError, RunError, system_faults
 from twinproof.keys import Key
 from twinproof.layers.noise import Law, NoiseLayer, Place
+from twinproof.privacy.linear_maps import Norm
 from twinproof.runs import work
 from twinproof.runs.records import (
     CERTIFICATES,
@@ -42,6 +44,9 @@ from twinproof.runs.records import (
 )
 from twinproof.runs.run import Run, load_run_data
 from twinproof.runs.work import How, Options, Work
+
+if TYPE_CHECKING:
+    from twinproof.certification.interval_run import IntervalCertifiedRun
 
 # Inputs certified and made durable together: a kill loses at most these. With a target an input gets far fewer draws, and
 # at the later looks only a few of the inputs are left to fill a forward pass. Shared noise is made once for all of them.
@@ -98,6 +103,32 @@ class CertifiedRun:
     images_per_second: float
 
 
+@overload
+def certify(
+    run: Run,
+    dataset: Dataset | None = None,
+    *,
+    sampling: Sampling,
+    method: Method | None = None,
+    sigma: float | None = None,
+    limit: int | None = None,
+    **options: Unpack[Options],
+) -> CertifiedRun: ...
+
+
+@overload
+def certify(
+    run: Run,
+    dataset: Dataset | None = None,
+    *,
+    sampling: Sampling | None = None,
+    method: Method | None = None,
+    sigma: float | None = None,
+    limit: int | None = None,
+    **options: Unpack[Options],
+) -> CertifiedRun | IntervalCertifiedRun: ...
+
+
 @system_faults("run the same command again: it goes on where it stopped")
 def certify(
     run: Run,
@@ -108,12 +139,15 @@ def certify(
     sigma: float | None = None,
     limit: int | None = None,
     **options: Unpack[Options],
-) -> CertifiedRun:
+) -> CertifiedRun | IntervalCertifiedRun:
     """Certifies the first ``limit`` test inputs of ``run`` (all by default) and records the guarantee in ``run.json``.
 
-    ``sigma`` replaces the deviation of the run's noise, ``method`` plain CERTIFY in the run's norm (``smoothed_for_run``). The
-    ``options`` are ``name``, ``overwrite``, ``key``, ``device``, ``progress`` and ``ranks`` (``runs.work.How``). A run holds
-    several certifications; the default ``name`` is the norm, with the bound where it is not the best. An interrupted
+    ``sigma`` replaces the deviation of the run's noise, ``method`` plain CERTIFY in the run's norm (``smoothed_for_run``). A
+    run of the recipe ``interval`` for which none of ``sampling``, ``method`` and ``sigma`` is given, or any run with a
+    ``method`` whose bound is ``interval``, is certified without noise (``interval_run.certify_intervals``).
+
+    The ``options`` are ``name``, ``overwrite``, ``key``, ``device``, ``progress`` and ``ranks`` (``runs.work.How``). A run
+    holds several certifications; the default ``name`` is the norm, with the bound where it is not the best. An interrupted
     certification with the same settings is resumed; one with other settings is replaced only with ``overwrite``.
 
     Guarantees
@@ -123,6 +157,10 @@ def certify(
         - The certificates are the same to the byte for any number of ranks: noise belongs to the input, and the batches of
           inputs are those of one rank.
     """
+    if _without_draws(run, sampling, method, sigma):
+        from twinproof.certification.interval_run import certify_intervals  # smoothing does not need it
+
+        return certify_intervals(run, dataset, limit=limit, **options)
     how, began = How(**options), time.monotonic()
     dataset = dataset or load_run_data(run)
     job = _Certifying.of(run, dataset, sampling or Sampling(), method, sigma, limit, how.device)
@@ -142,6 +180,38 @@ def certify(
     settings = read_certificate_settings(place.settings)
     lines = _complete_lines(place, settings)
     return CertifiedRun(place.name, settings, lines, begun.made / max(time.monotonic() - began, 1e-9))
+
+
+def default_bound(run: Run) -> str:
+    """The bound that a run is certified by where none is asked for: interval bounds where it was trained for them."""
+    return INTERVAL if run.record["config"].get("recipe") == INTERVAL else BEST
+
+
+def _without_draws(run: Run, sampling: Sampling | None, method: Method | None, sigma: float | None) -> bool:
+    """Whether interval bounds were asked for; refused together with what speaks of draws."""
+    drawn = [name for name, value in (("sampling", sampling), ("sigma", sigma)) if value is not None]
+    if method is None:
+        return not drawn and default_bound(run) == INTERVAL
+    if method.bound != INTERVAL:
+        return False
+    drawn += [] if method.is_plain else ["statistic, confidence or runner_up"]
+    if drawn:
+        raise ConfigError(
+            "interval bounds draw nothing, so that these settings have no meaning",
+            where="bound",
+            got=f"{method.bound} with {', '.join(drawn)}",
+            wanted="the bound without them",
+            fix="leave them out; or the bound tight, which certifies by randomized smoothing",
+        )
+    if method.norm != Norm.LINF:
+        raise ConfigError(
+            "interval bounds give radii in linf",
+            where="norm",
+            got=f"{method.norm} with {method.bound}",
+            wanted=str(Norm.LINF),
+            fix="the norm linf; or the bound tight, which certifies by randomized smoothing",
+        )
+    return True
 
 
 @dataclass
@@ -168,14 +238,6 @@ class _Certifying:
     ) -> _Certifying:
         if limit is not None and limit < 1:
             raise ConfigError("there is nothing to certify", where="limit", got=limit, wanted="at least 1 input")
-        if method is not None and method.bound == INTERVAL:
-            raise ConfigError(
-                "interval bounds are no bound of randomized smoothing",
-                where="bound",
-                got=method.bound,
-                wanted="a bound of the smoothed classifier",
-                fix="twinproof.certify_intervals(run)",
-            )
         run.refuse_other_data(dataset)
         target = resolve_device(device)
         smoothed = smoothed_for_run(run, dataset, target, sigma=sigma, method=method)

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from twinproof.attacks.search import attack_names
-from twinproof.auditing.interval_audit import IntervalFlip, contradicted
+from twinproof.auditing.interval_audit import contradicted
+from twinproof.auditing.interval_verdict import IntervalFlip
 from twinproof.certification.method import Sampling
 from twinproof.cli.output import (
     Certificates,

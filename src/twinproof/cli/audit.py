@@ -11,7 +11,9 @@ import typer
 from twinproof.auditing.audit import audit as audit_run
 from twinproof.auditing.certificate_search import AttackBudget
 from twinproof.auditing.certificate_verdict import MARKOV, REFUTED_BELOW, CertificateAudit, Verdict, nothing_inside
-from twinproof.auditing.interval_audit import IntervalAudit, audit_intervals, is_about_intervals
+from twinproof.auditing.interval_audit import audit_intervals
+from twinproof.auditing.interval_verdict import IntervalAudit, IntervalBudget
+from twinproof.certification.interval_run import is_about_intervals
 from twinproof.certification.method import certifications
 from twinproof.cli.output import (
     Certificates,
@@ -34,8 +36,8 @@ from twinproof.keys import Key
 from twinproof.runs.records import values_of
 from twinproof.runs.run import Run, load_run_data
 
-# Options about draws and about the file of an audit, which deterministic certificates do not have.
-_OF_SMOOTHING = ("draws", "votes", "name", "overwrite")
+# Options about draws, which deterministic certificates do not have.
+_OF_SMOOTHING = ("draws", "votes")
 
 
 def audit(
@@ -59,8 +61,7 @@ def audit(
 
     Searches within each certified radius for an input with another answer, and beyond it for the nearest one, in the norm of
     the certificates. Exits with 1 if more certificates fail than chance explains, unless their bound is known to be false.
-    Certificates by interval bounds claim certainty: the network itself is attacked, one other answer is enough, and nothing is
-    written.
+    Certificates by interval bounds claim certainty: the network itself is attacked, and one other answer is enough.
 
     Example: twinproof audit runs/mnist --limit 1000
 
@@ -80,12 +81,13 @@ def audit(
             found = audit_intervals(
                 opened,
                 load_run_data(opened, source=data, data_root=data_root),
-                certificates=certificates,
+                budget=IntervalBudget(steps, restarts),
                 limit=limit,
-                steps=steps,
-                restarts=restarts,
-                seed=seed or 0,
+                certificates=certificates,
                 device=device or "auto",
+                name=name,
+                key=None if seed is None else Key.from_seed(seed),
+                overwrite=overwrite,
                 progress=bars,
             )
         _tell_intervals(run, found, as_json=as_json)
@@ -116,17 +118,20 @@ def audit(
 
 def _tell_intervals(run: Path, found: IntervalAudit, *, as_json: bool) -> None:
     """Prints what attacks on the network found; exits with 1 if anything."""
+    verdict, settings = found.verdict, found.settings
     if as_json:
-        print_json({"run": str(run), **asdict(found), "verdict": found.verdict})
+        more = values_of(settings, "of", "norm", "budget.steps", "budget.restarts", "made.device", "made.seconds")
+        flipped = [{key: value for key, value in asdict(one).items() if key != "point"} for one in found.flips]
+        print_json({"run": str(run), "name": found.name, **asdict(verdict), **more, "flipped": flipped})
     else:
         rows = [
-            ("attacked", f"{found.attacked} certificates by interval bounds of {found.inputs} inputs (linf)"),
-            ("answer changed", f"{len(found.flips)} inside their radius; each would be a defect"),
+            ("attacked", f"{verdict.attacked} certificates by interval bounds of {verdict.inputs} inputs ({settings.norm})"),
+            ("answer changed", f"{verdict.flips} inside their radius; each would be a defect"),
             *((f"input {one.index}", f"class {one.answer} at {one.distance!r} of {one.radius!r}") for one in found.flips[:20]),
-            ("verdict", found.verdict),
+            ("verdict", verdict.verdict),
         ]
         print_rows(rows)
-    if found.flips:
+    if verdict.refuted:
         raise typer.Exit(1)
 
 

@@ -7,10 +7,11 @@ from typing import Annotated
 
 import typer
 
-from twinproof.auditing.certificate_verdict import audits_of
+from twinproof.auditing.certificate_verdict import CertificateAudit, audits_of
+from twinproof.auditing.interval_verdict import IntervalAudit, interval_audits_of
 from twinproof.certification import run as certification
-from twinproof.certification.interval_run import IntervalCertifiedRun, certify_intervals
-from twinproof.certification.method import INTERVAL, PLAIN, Method, Sampling, default_confidence
+from twinproof.certification.interval_run import IntervalCertifiedRun
+from twinproof.certification.method import INTERVAL, Method, Sampling, default_confidence
 from twinproof.certification.run import CertifiedRun
 from twinproof.checks import not_negative
 from twinproof.cli.output import DataPlace, DataRoot, Device, Json, Name, Overwrite, RunPath, given_options, print_json
@@ -20,7 +21,6 @@ from twinproof.errors import ConfigError
 from twinproof.evaluation.attack_record import attacks_of
 from twinproof.privacy.linear_maps import Norm
 from twinproof.runs.run import Run, load_run_data
-from twinproof.runs.work import Options
 
 # Options about draws: interval bounds make none.
 _OF_SMOOTHING = ("statistic", "confidence", "runner_up", "n", "n0", "alpha", "sigma", "target_radius", "shared_noise")
@@ -96,27 +96,31 @@ def certify(
     radii = [_radius(one) for one in at or ()]
     with launched_ranks(as_json=as_json) as ranks:
         opened = Run.open(run)
-        bound = bound or (INTERVAL if opened.record["config"].get("recipe") == INTERVAL else PLAIN.bound)
-        if bound == INTERVAL:
-            _refuse_smoothing(context, norm)
+        bound = bound or certification.default_bound(opened)
+        deterministic = bound == INTERVAL
+        if deterministic:
+            _refuse_draws(context)
         with bars_of(ranks) as bars:
             dataset = load_run_data(opened, source=data, data_root=data_root)
-            how = Options(name=name, overwrite=overwrite, device=device or "auto", progress=bars, ranks=ranks)
-            result: CertifiedRun | IntervalCertifiedRun
-            if bound == INTERVAL:
-                result = certify_intervals(opened, dataset, limit=limit, **how)
-            else:
-                method = Method(
-                    norm or certification.norm_of_run(opened),
+            result = certification.certify(
+                opened,
+                dataset,
+                sampling=None if deterministic else Sampling(n0, n, alpha, target_radius, shared_noise),
+                method=Method(
+                    norm or (Norm.LINF if deterministic else certification.norm_of_run(opened)),
                     bound,
                     statistic,
                     confidence or default_confidence(statistic),
                     runner_up,
-                )
-                sampling = Sampling(n0, n, alpha, target_radius, shared_noise)
-                result = certification.certify(
-                    opened, dataset, sampling=sampling, method=method, sigma=sigma, limit=limit, **how
-                )
+                ),
+                sigma=sigma,
+                limit=limit,
+                name=name,
+                overwrite=overwrite,
+                device=device or "auto",
+                progress=bars,
+                ranks=ranks,
+            )
     if ranks.is_first:
         _tell(run, result, radii, as_json=as_json, overwrite=overwrite)
 
@@ -126,8 +130,8 @@ def _radius(value: float) -> float:
     return value
 
 
-def _refuse_smoothing(context: typer.Context, norm: str | None) -> None:
-    """Options that say something of draws, and norms that interval bounds are not in."""
+def _refuse_draws(context: typer.Context) -> None:
+    """Options that say something of draws, even where they repeat a default."""
     if given := given_options(context, _OF_SMOOTHING):
         raise ConfigError(
             "interval bounds draw nothing, so that these options have no meaning",
@@ -135,14 +139,6 @@ def _refuse_smoothing(context: typer.Context, norm: str | None) -> None:
             got=f"interval with {', '.join(given)}",
             wanted="the options without them",
             fix="leave them out; or --bound tight, which certifies by randomized smoothing",
-        )
-    if norm not in (None, Norm.LINF):
-        raise ConfigError(
-            "interval bounds give radii in linf",
-            where="norm",
-            got=f"{norm} with interval",
-            wanted=str(Norm.LINF),
-            fix="leave --norm out; or --bound tight, which certifies by randomized smoothing",
         )
 
 
@@ -162,5 +158,6 @@ def _tell(run: Path, result: CertifiedRun | IntervalCertifiedRun, at: list[float
         typer.echo(
             f"note: attacks {', '.join(attacked)} were compared with the previous certificates; attack again to renew them"
         )
-    if audited := [one.name for one in audits_of(run).values() if one.settings.of == result.name]:
+    audits: list[CertificateAudit | IntervalAudit] = [*audits_of(run).values(), *interval_audits_of(run).values()]
+    if audited := [one.name for one in audits if one.settings.of == result.name]:
         typer.echo(f"note: audits {', '.join(audited)} are about the previous certificates; renew them with --overwrite")

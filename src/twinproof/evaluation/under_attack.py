@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, NoReturn, Unpack
 
 import torch
 from safetensors.numpy import save as save_arrays
@@ -17,9 +17,9 @@ from torch import Tensor
 from twinproof.attacks.run import default_batch, run_attack
 from twinproof.attacks.search import METHODS
 from twinproof.certification.catalogue import best_bound
-from twinproof.certification.method import Certification, Method, Sampling, certifications, find_certification
+from twinproof.certification.method import INTERVAL, Certification, Method, Sampling, certifications, find_certification
 from twinproof.certification.radius import largest_radius
-from twinproof.certification.run import norm_of_run, smoothed_for_run
+from twinproof.certification.run import default_bound, norm_of_run, smoothed_for_run
 from twinproof.compute.devices import describe_device, resolve_device
 from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError, RunError, system_faults
@@ -78,7 +78,8 @@ def attack(
     """Attacks the first ``limit`` test inputs of ``run`` (None: all) and records both protocols' results.
 
     The smoothed classifier is the one that was certified, with its norm and bound, or the run's own: ``certificates`` names
-    the certification, by default the one in the norm of the ``plan``, or the only one. ``sampling`` says how it is asked at
+    the certification, by default the one in the norm of the ``plan``, or the only one. A run of the recipe ``interval`` that
+    was never certified under noise is refused: its network is what ``audit`` attacks. ``sampling`` says how it is asked at
     each attacked input, by votes. The ``options`` are those of ``certify``; the default name is the norm of the attacks, with
     the bound where it is not the best.
 
@@ -101,6 +102,8 @@ def attack(
     run.refuse_other_data(dataset)
     device = resolve_device(how.device)
     certified = find_certification(run.root, name=certificates, norm=plan.norm)
+    if certified is None and default_bound(run) == INTERVAL:
+        _refuse_noise(run)
     attacker: list[_Attacker] = []
 
     def prepare(earlier: AttackSettings | None, key: Key) -> AttackSettings:
@@ -120,6 +123,17 @@ def attack(
             _renew(place, plan, certified, run)
     made = read_attacks(place.settings, place.name)
     return AttackedRun(place.name, made.settings, made.results, made.lines)
+
+
+def _refuse_noise(run: Run) -> NoReturn:
+    """A run that was trained to answer without noise is not attacked under noise that nobody asked for."""
+    raise RunError(
+        "this run answers by its network alone, so that there is no smoothed classifier to attack",
+        where=str(run.root),
+        got=f"recipe {INTERVAL}, and no certificates by randomized smoothing",
+        wanted="attacks on the network itself, inside its certified radii",
+        fix=f"twinproof audit {run.root}; to attack it under noise, first twinproof certify {run.root} --bound tight",
+    )
 
 
 def default_norm(run: Run, certificates: str | None = None) -> str:

@@ -6,13 +6,14 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from twinproof.auditing.certificate_verdict import FLIPPED, AttackedCertificate, CertificateAudit, nothing_inside
+from twinproof.auditing.interval_verdict import IntervalAudit
 from twinproof.data.record import Dataset
 from twinproof.errors import UserError
 from twinproof.evaluation.accuracy import Interval
@@ -225,6 +226,20 @@ class AuditFacts:
         return RatioCounts(tuple(edge / BINS_PER_RADIUS for edge in range(bins + 1)), tuple(inside), tuple(beyond), not_found)
 
 
+@dataclass(frozen=True)
+class IntervalAuditFacts:
+    """An audit of certificates by interval bounds, of which one flip is a defect; ``certification`` as in ``AuditFacts``."""
+
+    name: str
+    certification: str | None
+    audit: IntervalAudit
+    expected: ClassVar[bool] = False
+
+    @property
+    def refutes(self) -> bool:
+        return self.certification is not None and self.audit.verdict.refuted
+
+
 def attack_facts(attacks: Attacks, certifications: Sequence[Certification]) -> AttackFacts:
     """Holds attacks against the certification that they name, or else that of their norm, or the first."""
     settings, results, lines = attacks.settings, attacks.results, attacks.lines
@@ -265,6 +280,12 @@ def audit_facts(audit: CertificateAudit, certifications: Sequence[Certification]
         audit=audit,
         levels=None if settings is None else settings.noise.levels,
     )
+
+
+def interval_audit_facts(audit: IntervalAudit, certifications: Sequence[Certification]) -> IntervalAuditFacts:
+    """Finds the certificates that the audit is about by their digest."""
+    about = next((one.name for one in certifications if one.sha256 == audit.settings.certificates_sha256), None)
+    return IntervalAuditFacts(audit.name, about, audit)
 
 
 def needed_radius(settings: AttackSettings, size: float) -> float:

@@ -10,11 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from twinproof.auditing.certificate_verdict import audits_of
+from twinproof.auditing.interval_verdict import interval_audits_of
 from twinproof.evaluation.accuracy import Interval
 from twinproof.evaluation.attack_record import attacks_of
 from twinproof.files import sha256_file
 from twinproof.guarantee import EMPTY_EPSILON, PROMISING, Guarantee, Kind
-from twinproof.reporting.attacks import AttackFacts, AuditFacts, attack_facts, audit_facts
+from twinproof.reporting.attacks import (
+    AttackFacts,
+    AuditFacts,
+    IntervalAuditFacts,
+    attack_facts,
+    audit_facts,
+    interval_audit_facts,
+)
 from twinproof.reporting.evidence import (
     Certification,
     certifications,
@@ -76,14 +84,15 @@ class RunFacts:
     certifications: tuple[Certification, ...]
     attacks: tuple[AttackFacts, ...]
     audits: tuple[AuditFacts, ...]
+    interval_audits: tuple[IntervalAuditFacts, ...]
     progress: tuple[Progress, ...]
     verification: Mapping[str, Any] | None
     examples: bool
 
     @property
-    def refuting(self) -> list[AttackFacts | AuditFacts]:
+    def refuting(self) -> list[AttackFacts | AuditFacts | IntervalAuditFacts]:
         """Attacks and audits that contradict certificates."""
-        found: list[AttackFacts | AuditFacts] = [*self.attacks, *self.audits]
+        found: list[AttackFacts | AuditFacts | IntervalAuditFacts] = [*self.attacks, *self.audits, *self.interval_audits]
         return [one for one in found if one.refutes]
 
     @property
@@ -118,8 +127,10 @@ def load_facts(root: Path, verification: Mapping[str, Any] | None = None, *, exa
     certified = tuple(certifications(root, run))
     attacks = tuple(attack_facts(one, certified) for one in attacks_of(root).values())
     audits = tuple(audit_facts(one, certified) for one in audits_of(root).values())
+    bounded = tuple(interval_audit_facts(one, certified) for one in interval_audits_of(root).values())
     refused = verification is not None and verification.get("ok") is not True
-    contradicted = {one.certification for one in attacks if one.refutes} | {one.certification for one in audits if one.refutes}
+    tried: list[AttackFacts | AuditFacts | IntervalAuditFacts] = [*attacks, *audits, *bounded]
+    contradicted = {one.certification for one in tried if one.refutes}
     return RunFacts(
         name=os.fsencode(root.resolve().name).decode("utf-8", "replace"),  # a name on the disk may be any bytes
         run=run,
@@ -134,6 +145,7 @@ def load_facts(root: Path, verification: Mapping[str, Any] | None = None, *, exa
         ),
         attacks=attacks,
         audits=audits,
+        interval_audits=bounded,
         progress=_progress(root),
         verification=verification,
         examples=examples,

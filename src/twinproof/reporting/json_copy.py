@@ -10,7 +10,7 @@ from typing import Any
 from twinproof.data.record import Dataset
 from twinproof.evaluation.certified import radius_at_accuracy
 from twinproof.guarantee import Guarantee
-from twinproof.reporting.attacks import AttackFacts, AuditFacts
+from twinproof.reporting.attacks import AttackFacts, AuditFacts, IntervalAuditFacts
 from twinproof.reporting.card import SHARES, Badge, privacy_badge, privacy_sentence, robustness_badge, robustness_sentence
 from twinproof.reporting.evidence import Certification
 from twinproof.reporting.examples import attacked_misfit, choose_examples, misfit
@@ -67,7 +67,7 @@ def json_copy(facts: RunFacts, dataset: Dataset | None = None) -> dict[str, Any]
             for line in facts.progress
         ],
         "attacks": [_attacks(one, dataset, shown) for one in facts.attacks],
-        "audits": [_audit(one) for one in facts.audits],
+        "audits": [*(_audit(one) for one in facts.audits), *(_interval_audit(one) for one in facts.interval_audits)],
         # The verifier's record may also name the folder that it ran in.
         "verification": facts.verification
         and {key: facts.verification.get(key) for key in ("ok", "problems", "checks", "not_checked")},
@@ -149,6 +149,20 @@ def _audit(one: AuditFacts) -> dict[str, Any]:
         "flipped": [
             {"index": flipped.index, "ratio": flipped.flip.ratio} for flipped in one.flipped if flipped.flip is not None
         ],
+    }
+
+
+def _interval_audit(one: IntervalAuditFacts) -> dict[str, Any]:
+    """An audit of certificates that hold with certainty: no alpha, no histogram, nothing beyond the radius."""
+    audit = one.audit
+    return {
+        "name": one.name,
+        "certification": one.certification,
+        **values_of(audit.settings, "state", "norm", "inputs", "attackable", "budget.steps", "budget.restarts"),
+        "current": one.certification is not None,
+        "verdict": asdict(audit.verdict),
+        "attacked": audit.verdict.attacked,
+        "flipped": [{"index": flip.index, "ratio": flip.ratio} for flip in audit.flips],
     }
 
 

@@ -83,9 +83,11 @@ def test_an_audit_attacks_the_network_itself(root: Path, call: Any) -> None:
     call("certify", root, *INTERVAL)
     ended = call("audit", root, "--steps", "20", "--restarts", "2", "--device", "cpu", "--json")
     answer = ended.json()
-    assert (ended.code, answer["verdict"], answer["flips"], answer["of"]) == (0, "not refuted", [], "linf-interval")
+    assert (ended.code, answer["verdict"], answer["flips"], answer["flipped"]) == (0, "not refuted", 0, [])
+    assert (answer["name"], answer["of"], answer["steps"], answer["refuted"]) == ("linf-interval", "linf-interval", 20, False)
     assert answer["attacked"] == sum(float(line.split(",")[3]) > 0 for line in (root / CSV).read_text().splitlines()[1:])
-    assert "not refuted" in call("audit", root, "--steps", "2", "--device", "cpu").out
+    assert "not refuted" in call("audit", root, "--steps", "2", "--name", "short", "--device", "cpu").out
+    assert "audits linf-interval, short" in call("certify", root, *INTERVAL, "--overwrite").out
 
 
 def lengthened(root: Path) -> None:
@@ -103,8 +105,8 @@ def test_radii_that_are_too_long_are_refuted(root: Path, call: Any) -> None:
     ended = call("audit", root, "--steps", "20", "--device", "cpu", "--json")
     answer = ended.json()
     assert (ended.code, answer["verdict"]) == (1, "refuted")
-    assert len(answer["flips"]) > 5
-    assert all(one["distance"] <= 0.5 + 1e-6 and one["answer"] != one["prediction"] for one in answer["flips"])
+    assert len(answer["flipped"]) == answer["flips"] > 5
+    assert all(one["distance"] <= 0.5 and one["answer"] != one["prediction"] for one in answer["flipped"])
 
 
 def test_an_attack_on_the_smoothed_classifier_names_the_audit_instead(root: Path, call: Any) -> None:
@@ -130,7 +132,20 @@ def test_an_attack_is_held_against_interval_bounds(root: Path, call: Any, plante
     assert ("DEFECT" in ended.err) == planted
 
 
-@pytest.mark.parametrize("options", [("--votes", "100"), ("--draws", "4"), ("--name", "x"), ("--overwrite",)])
+def test_noise_that_nobody_asked_for_is_not_attacked(tmp_path: Path, call: Any) -> None:
+    """Refutes judging a network that answers by itself under sigma 0.25; once it is certified so, it can be attacked so."""
+    run = train(tiny("digits", recipe="interval", model="relu-mlp", steps=2), tmp_path / "run").root
+    asked = ("attack", run, *ATTACK, *QUICK, "--json")
+    for before in ((), ("certify", run, *INTERVAL)):
+        assert not before or call(*before).code == 0
+        ended = call(*asked)
+        assert (ended.code, "twinproof audit" in ended.json()["error"]["fix"]) == (2, True)
+        assert not (run / "attacks").exists()
+    call("certify", run, "--bound", "tight", "--n", "50", "--device", "cpu", "--limit", "4")
+    assert call(*asked).json()["certificates"] == "l2"
+
+
+@pytest.mark.parametrize("options", [("--votes", "100"), ("--draws", "4")])
 def test_options_of_other_audits_are_refused(root: Path, call: Any, options: tuple[str, ...]) -> None:
     call("certify", root, *INTERVAL)
     ended = call("audit", root, *options, "--json")
@@ -143,4 +158,6 @@ def test_certificates_of_other_weights_are_not_attacked(root: Path, call: Any) -
     record = json.loads(path.read_text())
     record["network"]["model_sha256"] = "0" * 64
     path.write_text(json.dumps(record))
+    assert "that this run recorded" in call("audit", root, "--json").json()["error"]["what"]
+    bind(root)
     assert "other weights" in call("audit", root, "--json").json()["error"]["what"]

@@ -6,19 +6,22 @@ import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from interval_runs import bounded as bounded
 from interval_runs import figures as figures
 from interval_runs import root as root
+from small_runs import tiny
 
 import twinproof as tp
 from interruption import StopAfter
 from rank_processes import run_ranks
 from twinproof.certification import interval_run
-from twinproof.certification.interval_run import certify_intervals, interval_certifications
+from twinproof.certification.interval_run import IntervalCertifiedRun, certify_intervals, interval_certifications
 from twinproof.certification.method import Method, Sampling, certifications
+from twinproof.certification.run import CertifiedRun
 from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError, ModelError, RunError
 from twinproof.evaluation.certified import LINF_RADII, summarize
@@ -116,9 +119,40 @@ def test_the_two_kinds_keep_apart(root: Path, figures: Dataset) -> None:
     assert certifications(root) == {}
 
 
-def test_smoothing_with_that_bound_says_what_to_call(root: Path, figures: Dataset) -> None:
-    with pytest.raises(ConfigError, match="certify_intervals"):
-        tp.certify(Run.open(root), figures, method=Method("linf", "interval"), device="cpu")
+def test_that_bound_certifies_without_draws(root: Path, figures: Dataset) -> None:
+    made = tp.certify(Run.open(root), figures, method=Method("linf", "interval"), limit=6, device="cpu")
+    assert isinstance(made, IntervalCertifiedRun)
+    assert made.certificates == certify_intervals(Run.open(root), figures, limit=6, device="cpu").certificates
+
+
+@pytest.mark.parametrize(
+    ("method", "asked", "got"),
+    [
+        (Method("linf", "interval"), {"sampling": Sampling(10, 100, 0.01)}, "sampling"),
+        (Method("linf", "interval"), {"sigma": 0.5}, "sigma"),
+        (Method("linf", "interval", "scores", "hoeffding"), {}, "statistic"),
+        (Method("l2", "interval"), {}, "l2 with interval"),
+    ],
+)
+def test_draws_and_other_norms_have_no_meaning_there(
+    root: Path, figures: Dataset, method: Method, asked: dict[str, Any], got: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        tp.certify(Run.open(root), figures, method=method, device="cpu", **asked)
+    assert got in str(refused.value.got)
+    assert not (root / "certificates").exists()
+
+
+def test_a_run_of_that_recipe_is_certified_without_draws_by_itself(tmp_path: Path) -> None:
+    """Refutes smoothing it at a deviation that it was never trained for: its radii would be useless."""
+    run = tp.train(tiny("digits", recipe="interval", model="relu-mlp", steps=2), tmp_path / "run")
+    made = tp.certify(run, limit=4, device="cpu")
+    assert isinstance(made, IntervalCertifiedRun)
+    assert list(interval_certifications(run.root)) == [made.name] == [NAME]
+    asked: list[dict[str, Any]] = [{"sampling": Sampling(5, 20, 0.1)}, {"sigma": 0.5}, {"method": Method()}]
+    for number, one in enumerate(asked):
+        few = {"sampling": Sampling(5, 20, 0.1)} | one
+        assert isinstance(tp.certify(run, limit=2, device="cpu", name=f"drawn-{number}", **few), CertifiedRun)
 
 
 def test_a_network_without_bounds_is_refused_and_nothing_written(trained: Path, dataset: Dataset, tmp_path: Path) -> None:

@@ -373,6 +373,11 @@ def _check_audit(seen: Inspection, one: Evidence) -> None:
     findings, record, old = seen.findings, seen.record(one, AUDITS), is_former(seen.run)
     if record is None:
         return
+    if sentences.INTERVALS in record:
+        from twinproof_verify import interval_audits
+
+        interval_audits.check(seen, one, record)
+        return
     audit, faults = read(audits.AuditFile, record, one.json)
     section = block(record, "certificates")
     named = section.get("of")

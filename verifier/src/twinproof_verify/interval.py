@@ -168,6 +168,12 @@ class Network:
         """Outputs of the last layer."""
         return len(self.last.bias)
 
+    @property
+    def inputs(self) -> int:
+        """Numbers of one input."""
+        first = next((layer for layer in (*self.layers, self.last) if not isinstance(layer, str)), self.last)
+        return int(first.matrix.shape[1])
+
     def before_last(self, stored: NDArray[Any], sizes: Array) -> tuple[Array, Array]:
         """Where the last layer's inputs lie for ``stored`` (columns, inputs) inputs, changed by up to ``sizes``."""
         centre = stored.T / self.levels

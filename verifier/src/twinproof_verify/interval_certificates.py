@@ -129,7 +129,7 @@ def check_radii(seen: Inspection, originals: Originals) -> None:
     usable = [one for one in seen.bounded.values() if one.settings is not None and one.lines is not None]
     if not usable:
         return
-    network = _network(seen)
+    network = run_network(seen)
     for one in usable:
         if one.lines is None:
             continue
@@ -148,7 +148,7 @@ def check_radii(seen: Inspection, originals: Originals) -> None:
             seen.findings.check(title, found, about)
 
 
-def _network(seen: Inspection) -> Network | Problem | str:
+def run_network(seen: Inspection) -> Network | Problem | str:
     """The network of run.json; in words why there is none here, or what is wrong with its weights."""
     config, data, content = block(seen.run, "config"), block(seen.run, "data"), seen.folder.content(MODEL)
     name = config.get("model")

@@ -174,6 +174,8 @@ SHARED_NOISE = (
     "The weights of the first layer are rounded to multiples of a power of two, so that it is exactly linear.",
 )
 INTERVAL = "interval"
+INTERVALS = "intervals"
+"""The section of an audit of such certificates."""
 INTERVAL_PROOF = (
     "Interval bound propagation (Gowal et al. 2018) with outward rounding, which includes what the network's own sums err in "
     "float32 (Higham 2002, chapters 3 and 4)"
@@ -339,7 +341,7 @@ def robustness_promise(
         sigma = block(run, "config").get("sigma")
         return _promise("none", NOT_CERTIFIED, reason="run `twinproof certify` on this run", values={"sigma": sigma})
     if block(certificates, "method").get("bound") == INTERVAL:
-        return _interval_promise(certificates)
+        return _interval_promise(certificates, audit)
     settings = sound(CertificateSettings, certificates)
     theorem = None if settings is None else BOUNDS.get((settings.noise.law, settings.method.bound))
     if settings is None or theorem is None:
@@ -367,13 +369,21 @@ def robustness_promise(
     return promised | {"status": "refuted", "reason": f"{known}; as expected, {words}" if known else words}
 
 
-def _interval_promise(certificates: dict[str, Any]) -> dict[str, Any]:
+def _interval_promise(certificates: dict[str, Any], audit: tuple[str, dict[str, Any]] | None) -> dict[str, Any]:
     words = (
         "For each certified input, with certainty: no change of up to its radius (linf, inputs in [0, 1]) changes the "
         "network's answer."
     )
     values = {"largest_radius": certificates.get("largest_radius"), "norm": "linf", "bound": INTERVAL}
-    return _promise("proven", words, theorem=INTERVAL_PROOF, assumptions=INTERVAL_ASSUMPTIONS, values=values)
+    promised = _promise("proven", words, theorem=INTERVAL_PROOF, assumptions=INTERVAL_ASSUMPTIONS, values=values)
+    file, verdict = audit or ("", {})
+    if verdict.get("refuted") is not True:
+        return promised
+    reason = (
+        f"attacks changed {shown(verdict.get('flips'))} certified answers of {shown(verdict.get('inputs'))} inputs inside "
+        f"their radii, which interval bounds exclude with certainty ({file})"
+    )
+    return promised | {"status": "refuted", "reason": reason}
 
 
 def _proof(settings: CertificateSettings, theorem: str) -> str:
