@@ -48,7 +48,9 @@ def test_a_run_is_certified_attacked_audited_and_verified(trained: Path, tmp_pat
     plan = tp.AttackPlan(norm="linf", sizes=(0.01,), steps=3, restarts=1, draws=2)
     tp.attack(Run.open(root), plan=plan, sampling=SAMPLING, limit=6)
     budget = AttackBudget(steps=3, draws=4, restarts=1, directions=2, rounds=1, screen=50, votes=500)
-    assert not tp.audit(Run.open(root), budget=budget, certificates="linf", limit=4).verdict.refuted
+    verdict = tp.audit(Run.open(root), budget=budget, certificates="linf", limit=4).verdict
+    assert verdict is not None
+    assert not verdict.refuted
     result = verify_run(root, originals=Originals(test.inputs, test.labels), redraw=3)
     assert result.problems == ()
     again = [check for check in result.checks if check.name.startswith("votes of")]
