@@ -66,8 +66,13 @@ class Made:
         return (self.statistic, self.runner_up) != ("votes", "complement")
 
     @property
+    def whitened(self) -> bool:
+        """Whether what gets the noise is divided by its scales, and rounded to a grid in those units."""
+        return self.place != "input"
+
+    @property
     def own_noise(self) -> bool:
-        return self.place == "first-layer" or self.law == "laplace"
+        return self.whitened or self.law == "laplace"
 
 
 SOFT = Made(statistic="scores", confidence="empirical-bernstein", runner_up="union")
@@ -87,6 +92,11 @@ METHODS = [
     Made(law="laplace", place="input", norm="linf", redistribution="uniform"),
     Made(place="input", norm="linf"),
     Made(place="input", norm="l1", bound="hgm"),
+    Made(place="unequal-input", norm="linf"),
+    Made(place="unequal-input", redistribution="learned"),
+    Made(place="unequal-input", norm="l1", bound="hgm", redistribution="random"),
+    Made(place="unequal-input", norm="linf", bound="published"),
+    Made(law="laplace", place="unequal-input", norm="l2"),
     Made(runner_up="union"),
     Made(runner_up="union", confidence="hoeffding", bound="pixeldp"),
     Made(confidence="hoeffding"),
@@ -104,7 +114,9 @@ def network_of(made: Made) -> nn.Sequential:
     if not made.own_noise:
         assert isinstance(network, nn.Sequential)
         return network
-    form = NoiseForm(Place(made.place), Law(made.law), RedistributionKind(made.redistribution), 0.1, 0.5)
+    form = NoiseForm(
+        Place(made.place.removeprefix("unequal-")), Law(made.law), RedistributionKind(made.redistribution), 0.1, 0.5
+    )
     noisy = with_noise(network, SHAPE, form, sigma_of(made))
     state = noisy.state_dict()
     for name in ("noise.spread.scales", "noise.spread.log_shares"):
@@ -114,22 +126,21 @@ def network_of(made: Made) -> nn.Sequential:
 
 
 def sigma_of(made: Made) -> float:
-    return FIRST_LAYER_SIGMA if made.place == "first-layer" else INPUT_SIGMA
+    return FIRST_LAYER_SIGMA if made.whitened else INPUT_SIGMA
 
 
 @cache
 def norm_of(made: Made) -> tuple[float, int]:
     """The operator norm by matrices where that is possible, and the number of coordinates that get noise."""
     target = 2 if made.law == "gaussian" else 1
-    if made.place == "input":
-        size = math.prod(SHAPE)
-        ones = np.ones(size)
-        longest = {"l1": np.eye(size)[0], "l2": ones / math.sqrt(size), "linf": ones}
-        spread = np.linalg.norm(longest[made.norm], ord=target)
-        return max(1.0, float(spread)), size
     split = split_at_noise(network_of(made))
-    assert split is not None
-    assert split.before is not None
+    if split is None or split.before is None:
+        size = math.prod(SHAPE)
+        shares = 1 / (np.ones(size) if split is None else split.noise.spread.least_scales())
+        # The changes that may be the worst of their length: each coordinate alone, all of them equal, or like the shares.
+        length = {"l1": 1, "l2": 2, "linf": np.inf}[made.norm]
+        worst = [one / np.linalg.norm(one, ord=length) for one in (*np.eye(size), np.ones(size), shares)]
+        return max(float(np.linalg.norm(shares * one, ord=target)) for one in worst), size
     scales = split.noise.spread.least_scales()
     shape = (math.prod(SHAPE),) if split.flattens else SHAPE
     if made.bound == "published":
@@ -148,9 +159,7 @@ def norm_of(made: Made) -> tuple[float, int]:
 
 
 def tau_of(made: Made) -> float:
-    sigma, grid, levels = (
-        (FIRST_LAYER_SIGMA, FIRST_LAYER_GRID, 1) if made.place == "first-layer" else (INPUT_SIGMA, INPUT_GRID, LEVELS)
-    )
+    sigma, grid, levels = (FIRST_LAYER_SIGMA, FIRST_LAYER_GRID, 1) if made.whitened else (INPUT_SIGMA, INPUT_GRID, LEVELS)
     cells = 17 if made.law == "gaussian" else 72
     return norm_of(made)[1] * (cells * sigma * levels / grid * 2**-64 + 2**-49) + 2**-36
 
@@ -158,7 +167,7 @@ def tau_of(made: Made) -> float:
 def slack_of(made: Made) -> float:
     size = norm_of(made)[1]
     steps = math.sqrt(size) if made.law == "gaussian" else size
-    return FIRST_LAYER_GRID * steps * (1 + 1e-6) if made.place == "first-layer" else 0.0
+    return FIRST_LAYER_GRID * steps * (1 + 1e-6) if made.whitened else 0.0
 
 
 def confident(made: Made, total: int, squares: int, level: float, *, upper: bool) -> float:
@@ -256,11 +265,10 @@ def rows_of(made: Made) -> list[list[str]]:
 
 
 def settings_of(made: Made) -> dict[str, Any]:
-    first = made.place == "first-layer"
     return {
         "norm": made.norm,
         "sigma": sigma_of(made),
-        "grid": FIRST_LAYER_GRID if first else INPUT_GRID,
+        "grid": FIRST_LAYER_GRID if made.whitened else INPUT_GRID,
         "dimension": norm_of(made)[1],
         "tau": tau_of(made),
         "largest_radius": largest_of(made),
@@ -281,7 +289,7 @@ def settings_of(made: Made) -> dict[str, Any]:
 
 def noise_layer(made: Made) -> dict[str, Any]:
     return {
-        "place": made.place,
+        "place": made.place.removeprefix("unequal-"),
         "law": made.law,
         "norm": made.norm,
         "redistribution": made.redistribution,

@@ -143,6 +143,7 @@ NETWORKS: dict[str, dict[str, Any]] = {
         "noise_layer": {"law": "laplace", "mechanism": "laplace", "norm": "l1"},
     },
     "noise layer at the input": {"recipe": "pixeldp", "model": "mlp", "noise_layer": {"place": "input"}},
+    "unequal noise at the input": {"recipe": "hgm-pixeldp", "model": "mlp", "noise_layer": {"place": "input"}},
     "kept draws": {"recipe": "stobatch", "variant": "published", "model": "mlp"},
 }
 

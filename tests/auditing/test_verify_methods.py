@@ -89,11 +89,28 @@ def larger_weights(root: Path) -> None:
     put_weights(root, network)
 
 
-def smaller_scale(root: Path) -> None:
+def smaller_scale(made: Made) -> Apply:
     """One coordinate of the released network has less noise than the certified one had."""
-    network = network_of(TIGHT)
-    network.get_buffer("noise.spread.scales")[7] *= 0.25
+
+    def apply(root: Path) -> None:
+        network = network_of(made)
+        network.get_buffer("noise.spread.scales")[7] *= 0.25
+        put_weights(root, network)
+
+    return apply
+
+
+def equal_scales(root: Path) -> None:
+    """The released network has equal noise at its input, of which another place and another norm are recorded."""
+    network = network_of(UNEQUAL)
+    network.get_buffer("noise.spread.scales").fill_(1.0)
     put_weights(root, network)
+
+
+def mean_scale(root: Path) -> None:
+    """The radii of the mean scale where those of the smallest one are proven, told as if it had always been so."""
+    scales = network_of(UNEQUAL_L2).get_buffer("noise.spread.scales").double().numpy()
+    scaled(UNEQUAL_L2, "operator_norm", float(scales.min() / scales.mean()))(root)
 
 
 def scaled(made: Made, name: str, factor: float) -> Apply:
@@ -115,6 +132,7 @@ AT_INPUT, LAPLACE_INPUT = (
     Made(place="input", norm="linf"),
     Made(law="laplace", place="input", norm="l2", redistribution="uniform"),
 )
+UNEQUAL, UNEQUAL_L2 = Made(place="unequal-input", norm="linf"), Made(place="unequal-input")
 SETTINGS, LINES, RUN = "certificates.json", "certificates.csv", "run.json"
 
 NORM_LIES = [
@@ -132,7 +150,12 @@ NORM_LIES = [
     (TIGHT, Lie("an unknown norm", change(norm="l0"), SETTINGS, "norm has a value")),
     (TIGHT, Lie("an operator norm of 0", change(operator_norm=0.0), SETTINGS, "operator_norm has a value")),
     (TIGHT, Lie("the weights grew", larger_weights, SETTINGS, "operator_norm is below")),
-    (TIGHT, Lie("a scale shrank", smaller_scale, SETTINGS, "operator_norm is below")),
+    (TIGHT, Lie("a scale shrank", smaller_scale(TIGHT), SETTINGS, "operator_norm is below")),
+    (UNEQUAL, Lie("a scale of the input shrank", smaller_scale(UNEQUAL), SETTINGS, "divided by the scales of its noise")),
+    (UNEQUAL, Lie("sqrt(d) in place of the scales", change(operator_norm=4.0), SETTINGS, "divided by the scales of its")),
+    (UNEQUAL, Lie("l2 in place of linf", change(norm="l2"), SETTINGS, "divided by the scales of its noise")),
+    (UNEQUAL_L2, Lie("the mean scale for the smallest", mean_scale, SETTINGS, "divided by the scales of its noise")),
+    (UNEQUAL, Lie("equal noise called unequal", equal_scales, SETTINGS, "law and place")),
     (PUBLISHED, Lie("below what a paper claims", scaled(PUBLISHED, "operator_norm", 0.99), SETTINGS, "operator_norm is below")),
 ]
 NOISE_LIES = [
@@ -149,6 +172,13 @@ NOISE_LIES = [
     (TIGHT, Lie("Laplace for Gaussian", change(law="laplace"), SETTINGS, "law and place")),
     (LAPLACE, Lie("Gaussian for Laplace", change(law="gaussian"), SETTINGS, "law and place")),
     (TIGHT, Lie("the input for the layer", change(place="input"), SETTINGS, "law and place")),
+    (UNEQUAL, Lie("unequal noise called equal", change(place="input"), SETTINGS, "law and place")),
+    (UNEQUAL, Lie("unequal noise without slack", change(slack=0.0), SETTINGS, "slack is understated")),
+    (UNEQUAL, Lie("slack of one coordinate", change(slack=slack_of(UNEQUAL) / 8), SETTINGS, "slack is understated")),
+    (UNEQUAL, Lie("a grid in levels", change(grid=0.0625), SETTINGS, "grid is too coarse")),
+    (UNEQUAL, Lie("fewer coordinates than the input", change(dimension=15), SETTINGS, "dimension is not")),
+    (UNEQUAL, Lie("unequal noise that is shared", change(shared_noise=True), SETTINGS, "at the input alone")),
+    (AT_INPUT, Lie("equal noise called unequal, by Cohen", change(place="unequal-input"), SETTINGS, "law and place")),
     (AT_INPUT, Lie("the layer for the input", change(place="first-layer"), SETTINGS, "law and place")),
     (TIGHT, Lie("a law that is none", change(law="cauchy"), SETTINGS, "law has a value")),
 ]

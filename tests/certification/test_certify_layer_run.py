@@ -17,7 +17,7 @@ from interruption import StopAfter
 from twinproof.certification.method import Method, Sampling
 from twinproof.certification.run import CertifiedRun, norm_of_run, smoothed_for_run
 from twinproof.data.record import Dataset
-from twinproof.errors import ConfigError, ModelError
+from twinproof.errors import ConfigError
 from twinproof.guarantee import Status
 from twinproof.keys import Key
 from twinproof.layers.noise import FixedSpread, Law, NoiseLayer, Place, RandomSpread, Spread, UniformSpread
@@ -183,10 +183,24 @@ def test_sigma_is_the_layers_unless_another_one_is_asked_for(
     assert smoothed_for_run(Run.open(root), dataset, CPU, sigma=0.3).noise.sigma == 0.3
 
 
-def test_unequal_noise_at_the_input_has_no_record(root: Path, dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("spread", ["fixed", "random"])
+def test_unequal_noise_at_the_input_is_recorded(
+    root: Path, dataset: Dataset, monkeypatch: pytest.MonkeyPatch, spread: str
+) -> None:
+    size = int(np.prod(dataset.shape))
+
     def unequal(shape: tuple[int, ...]) -> Spread:
-        return FixedSpread(shape, np.linspace(0.5, 1.5, int(np.prod(shape))))
+        return FixedSpread(shape, np.linspace(0.5, 1.5, size)) if spread == "fixed" else RandomSpread(shape, 0.3)
 
     _give_noise(monkeypatch, dataset, Law.GAUSSIAN, Place.INPUT, unequal)
-    with pytest.raises(ModelError, match="cannot be recorded"):
-        smoothed_for_run(Run.open(root), dataset, CPU)
+    _certify(root, dataset, method=Method(norm="linf"))
+    noise = json.loads((root / "certificates/linf/certificates.json").read_text())["noise"]
+    least = unequal(tuple(dataset.shape)).least_scales()
+    wanted = float(np.sqrt((least**-2.0).sum()))
+    assert wanted <= noise["operator_norm"] <= wanted * (1 + 1e-9)
+    assert (noise["place"], noise["operator_norm_method"], noise["dimension"]) == ("unequal-input", "diagonal", size)
+    assert (noise["sigma"], noise["levels"]) == (0.25, dataset.levels)
+    assert noise["grid"] * size**0.5 < noise["slack"] <= 0.01 * noise["sigma"]
+    robustness = next(iter(Run.open(root).robustness.values()))
+    assert robustness.status is Status.PROVEN
+    assert "a scale of its own in every coordinate" in robustness.theorem

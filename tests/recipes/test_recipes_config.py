@@ -162,7 +162,6 @@ CONTRADICTIONS: list[tuple[str, dict[str, Any], str]] = [
             ("pixeldp", {"attack_bound": 100}, r"cannot be used(.|\n)*sigma = 253(.|\n)*smaller attack_bound"),
             ("hgm-pixeldp", {"law": "laplace"}, r"law and its calibration disagree(.|\n)*mechanism = heterogeneous"),
             ("securesgd-agm", {"redistribution": "learned"}, r"every output the same noise(.|\n)*heterogeneous"),
-            ("securesgd", {"place": "input"}, r"noise at the input is the same(.|\n)*redistribution uniform"),
             ("securesgd", {"public_data": "digits"}, r"public data are named(.|\n)*redistribution public"),
             ("securesgd", {"redistribution": "training", "r_clip": 1e-40}, r"noise_layer\.r_clip(.|\n)*greater than or equal"),
             ("stobatch", {"law": "gaussian", "mechanism": "analytic"}, BOTH),

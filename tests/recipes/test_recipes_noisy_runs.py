@@ -50,6 +50,11 @@ LEARNED: list[tuple[str, dict[str, Any], float, str]] = [
     ("hgm-pixeldp", {}, 0.85, "linf"),
     ("hgm-pixeldp", {"noise_layer": {"redistribution": "random"}}, 0.85, "linf"),
     ("securesgd", LITTLE_NOISE, 0.7, "linf"),
+    ("hgm-pixeldp", {"noise_layer": {"place": "input", "redistribution": "public"}}, 0.85, "linf"),
+    ("hgm-pixeldp", {"noise_layer": {"place": "input", "redistribution": "random", "norm": "l2"}}, 0.85, "l2"),
+    ("securesgd", LITTLE_NOISE | {"noise_layer": {"place": "input"}}, 0.7, "linf"),
+    ("securesgd", LITTLE_NOISE | {"noise_layer": {"place": "input", "redistribution": "training"}}, 0.7, "linf"),
+    ("adlm", LITTLE_NOISE | {"noise_layer": {"place": "input"}}, 0.7, "l1"),
     ("securesgd-agm", LITTLE_NOISE | {"noise_layer": {"norm": "l1", "attack_bound": 0.1}}, 0.7, "l1"),
 ]
 

@@ -23,6 +23,7 @@ from twinproof.data.record import Split
 from twinproof.errors import DataError, RunError
 from twinproof.guarantee import Status, round_up
 from twinproof.keys import Key
+from twinproof.layers.noise import NoiseLayer, Place
 from twinproof.layers.noise_placement import with_noise
 from twinproof.privacy.accounting import GaussianEvent, PoissonGaussianEvent, epsilon_pld
 from twinproof.privacy.ledger import Ledger
@@ -45,20 +46,22 @@ def _settings(source: Path, kind: str, **changes: Any) -> dict[str, Any]:
 
 
 def _by_hand(network: torch.nn.Sequential, inputs: NDArray[Any], labels: NDArray[Any], levels: int, beta: float) -> Tensor:
-    """Eq. 7 one record at a time: |dL/dh|^beta at the output h of the first layer, without noise."""
-    flatten, first, _, activation, last = network
+    """Eq. 7 one record at a time: |dL/dh|^beta where the noise would be added: at the first layer's output, or at the input."""
+    position = [type(module) for module in network].index(NoiseLayer)
+    before, after = network[:position], network[position + 1 :]
     rows = []
     for stored, label in zip(inputs, labels, strict=True):
-        hidden = first(flatten(torch.from_numpy(stored.astype(np.float32))[None] / levels)).detach().requires_grad_()
-        loss = torch.nn.functional.cross_entropy(last(activation(hidden)), torch.tensor([label]))
+        hidden = before(torch.from_numpy(stored.astype(np.float32))[None] / levels).detach().requires_grad_()
+        loss = torch.nn.functional.cross_entropy(after(hidden), torch.tensor([label]))
         rows.append(torch.autograd.grad(loss, hidden)[0][0].double().abs() ** beta)
     return torch.stack(rows)
 
 
+@pytest.mark.parametrize("place", list(Place))
 @pytest.mark.parametrize("alone", [True, False])
 @pytest.mark.parametrize("beta", [1.0, 2.5])
-def test_the_influence_of_each_record_is_the_one_written_by_hand(source: Path, beta: float, alone: bool) -> None:
-    config, dataset = resolved(_settings(source, "training"))
+def test_the_influence_of_each_record_is_the_one_written_by_hand(source: Path, beta: float, alone: bool, place: Place) -> None:
+    config, dataset = resolved(_settings(source, "training", noise={"place": place}))
     network = noisy_start(config, dataset)
     split = parts_of(network)
     records = DeviceRecords(dataset.train, dataset.levels, CPU)
@@ -74,9 +77,9 @@ class _Centred(torch.nn.Module):
         return inputs if self.training else inputs - 5 * inputs.mean(dim=0)
 
 
-def _moved_by_a_neighbour(source: Path, *, alone: bool) -> bool:
+def _moved_by_a_neighbour(source: Path, place: Place, *, alone: bool) -> bool:
     """Whether record 0's part in r changes when another record is exchanged."""
-    config, dataset = resolved(_settings(source, "training"))
+    config, dataset = resolved(_settings(source, "training", noise={"place": place}))
     assert config.noise_layer is not None
     layers = [torch.nn.Linear(4, 8), torch.nn.Tanh(), _Centred(), torch.nn.Linear(8, 3)]
     network = with_noise(torch.nn.Sequential(*layers), dataset.shape, config.noise_layer.form, config.sigma).eval()
@@ -90,9 +93,10 @@ def _moved_by_a_neighbour(source: Path, *, alone: bool) -> bool:
     return not torch.equal(found[0][0], found[1][0])
 
 
-def test_no_record_changes_what_another_adds_to_a_private_r(source: Path) -> None:
-    assert not _moved_by_a_neighbour(source, alone=True)
-    assert _moved_by_a_neighbour(source, alone=False), "the test would not see rows that meet"
+@pytest.mark.parametrize("place", list(Place))
+def test_no_record_changes_what_another_adds_to_a_private_r(source: Path, place: Place) -> None:
+    assert not _moved_by_a_neighbour(source, place, alone=True)
+    assert _moved_by_a_neighbour(source, place, alone=False), "the test would not see rows that meet"
 
 
 @pytest.mark.parametrize(("recipe", "alone"), [("securesgd", True), ("hgm-pixeldp", False)])
@@ -113,9 +117,11 @@ def test_a_private_recipe_takes_every_record_alone(
 FROM_RECORDS = [("hgm-pixeldp", "training"), ("hgm-pixeldp", "public"), ("securesgd", "public")]
 
 
+@pytest.mark.parametrize("place", list(Place))
 @pytest.mark.parametrize(("recipe", "kind"), FROM_RECORDS)
-def test_r_in_the_weights_is_equation_seven(source: Path, tmp_path: Path, recipe: str, kind: str) -> None:
-    settings = _settings(source, kind, recipe=recipe, steps=1, learning_rate=0, noise={"floor": 0.2, "beta": 2.0})
+def test_r_in_the_weights_is_equation_seven(source: Path, tmp_path: Path, recipe: str, kind: str, place: Place) -> None:
+    noise = {"floor": 0.2, "beta": 2.0, "place": place}
+    settings = _settings(source, kind, recipe=recipe, steps=1, learning_rate=0, noise=noise)
     run = train(settings, tmp_path / "run")
     config, dataset = resolved(settings)
     split = dataset.train if kind == "training" else dataset.test
@@ -219,9 +225,10 @@ def _undercharged(root: Path) -> bool:
     return len(paid) != 1 or record["privacy"]["epsilon"] < _truth(record["config"])
 
 
-def test_a_private_r_is_paid_for(source: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", list(Place))
+def test_a_private_r_is_paid_for(source: Path, tmp_path: Path, place: Place) -> None:
     free = train(_settings(source, "uniform"), tmp_path / "free")
-    paid = train(_settings(source, "training", noise={"r_noise_multiplier": 8.0}), tmp_path / "paid")
+    paid = train(_settings(source, "training", noise={"r_noise_multiplier": 8.0, "place": place}), tmp_path / "paid")
     assert not _undercharged(paid.root)
     assert paid.epsilon is not None
     assert free.epsilon is not None
@@ -304,9 +311,10 @@ def _differing(tmp_path: Path, **changes: Any) -> list[str]:
     return sorted(name for name in {*left, *right} if left.get(name) != right.get(name))
 
 
+@pytest.mark.parametrize("place", list(Place))
 @pytest.mark.parametrize("kind", ["uniform", "random", "public", "learned"])
-def test_r_that_is_not_from_the_records_tells_no_neighbours_apart(tmp_path: Path, kind: str) -> None:
-    assert _differing(tmp_path, kind=kind) == []
+def test_r_that_is_not_from_the_records_tells_no_neighbours_apart(tmp_path: Path, kind: str, place: Place) -> None:
+    assert _differing(tmp_path, kind=kind, noise={"place": place}) == []
 
 
 def test_r_that_is_paid_for_shows_in_the_weights_alone(tmp_path: Path) -> None:

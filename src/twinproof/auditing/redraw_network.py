@@ -1,4 +1,4 @@
-"""What a network answers at an input with noise, for noise at the input, behind the first layer, or at both places.
+"""What a network answers at an input with noise, for noise at the input (equal or not), behind the first layer, or at both.
 
 Written from docs/formats/run.md ("The noise"); the modules are the network's own (``twinproof.layers``), what is done with
 them is not shared with ``twinproof.certification``.
@@ -20,7 +20,7 @@ from twinproof.auditing.ask_network import at_random
 from twinproof.auditing.redraw_noise import CUTS, GAUSSIAN, LAPLACE, MOST_STEPS, Steps
 from twinproof.layers.noise import Spread
 from twinproof.layers.noise_placement import NoiseSplit, split_at_noise, split_at_two_noises
-from twinproof_verify.certificates import BOTH, FIRST_LAYER, INPUT
+from twinproof_verify.certificates import BOTH, FIRST_LAYER, INPUT, UNEQUAL_INPUT, WHITENED
 
 Answers = Callable[[Steps], Tensor]
 """From noise in whole steps, (draws, dimension), to the network's outputs, (draws, classes)."""
@@ -53,7 +53,7 @@ class Noise:
     @property
     def steps(self) -> float:
         """Grid steps for one deviation."""
-        return self.sigma * (1 if self.place == FIRST_LAYER else self.levels) / self.grid
+        return self.sigma * (1 if self.place in WHITENED else self.levels) / self.grid
 
 
 class NoisyNetwork:
@@ -67,15 +67,14 @@ class NoisyNetwork:
         self._split = split
         self.random = split is not None and split.noise.spread.random
         self.rest: nn.Module = model if split is None else split.after
-        place = INPUT if split is None or split.before is None else FIRST_LAYER if two is None else BOTH
+        place = _place(split) if two is None else BOTH
         law = GAUSSIAN if split is None else str(split.noise.law)
         if (law, place) != (noise.law, noise.place):
             raise CannotRedraw(f"the network's own noise is {law}, {place}")
-        if place == INPUT and split is not None and not bool((split.noise.spread.least() == 1).all()):
-            raise CannotRedraw("noise on the input has scales other than 1")
         inputs = math.prod(shape)
         outputs = 0 if split is None or place == INPUT else math.prod(split.noise.shape)
-        if noise.dimension != {INPUT: inputs, FIRST_LAYER: outputs, BOTH: inputs + outputs}[place]:
+        wanted = {INPUT: inputs, UNEQUAL_INPUT: inputs, FIRST_LAYER: outputs, BOTH: inputs + outputs}[place]
+        if noise.dimension != wanted:
             raise CannotRedraw("dimension is not the number of coordinates that get noise")
 
     def at(self, stored: NDArray[Any]) -> Answers:
@@ -83,7 +82,7 @@ class NoisyNetwork:
         if self._split is None or self.noise.place == INPUT:
             return self._at_input(stored)
         front = _Front(self._split, self.shape)
-        return self._behind_layer(front, stored) if self.noise.place == FIRST_LAYER else self._at_both(front, stored)
+        return self._behind_layer(front, stored) if self.noise.place in WHITENED else self._at_both(front, stored)
 
     def try_out(self, stored: NDArray[Any]) -> None:
         """Notes whether the network answers at random without any noise of ours."""
@@ -148,12 +147,18 @@ class NoisyNetwork:
         return outputs
 
 
+def _place(split: NoiseSplit | None) -> str:
+    """Where a network with one noise layer, or none, has its noise, in the words of certificates.json."""
+    if split is None or split.before is not None:
+        return INPUT if split is None else FIRST_LAYER
+    spread = split.noise.spread
+    return INPUT if not spread.random and bool((spread.least() == 1).all()) else UNEQUAL_INPUT
+
+
 class _Front:
-    """The first layer W x + b and the scales S of the noise behind it."""
+    """The first layer W x + b and the scales S of the noise behind it; without a layer, x itself."""
 
     def __init__(self, split: NoiseSplit, shape: tuple[int, ...]) -> None:
-        if split.before is None:
-            raise CannotRedraw("the network has no layer before its noise")
         self.spread, self.shape = split.noise.spread, (math.prod(shape),) if split.flattens else shape
         self.deviation = float(split.noise.deviation)
         self._layer, self._outputs = split.before, split.noise.shape
@@ -161,9 +166,11 @@ class _Front:
 
     def whitened(self, inputs: Tensor) -> Tensor:
         """S^-1 W x in float64, on the host: (rows, outputs)."""
-        layer, weight = self._layer, self._layer.weight.detach().cpu().double()
-        rows = inputs.view(-1, *self.shape)
-        if isinstance(layer, nn.Linear):
+        layer, rows = self._layer, inputs.view(-1, *self.shape)
+        weight = torch.empty(0) if layer is None else layer.weight.detach().cpu().double()
+        if layer is None:
+            made = rows
+        elif isinstance(layer, nn.Linear):
             made = nn.functional.linear(rows, weight)
         else:
             convolve: Callable[..., Tensor] = (nn.functional.conv1d, nn.functional.conv2d, nn.functional.conv3d)[rows.ndim - 3]
@@ -171,7 +178,9 @@ class _Front:
         return (made.view(-1, *self._outputs) / self._scales.cpu().double()).flatten(1)
 
     def back(self, rows: Tensor) -> Tensor:
-        """S v + b, in the precision of the layer."""
+        """S v + b, in the precision of the layer; float32 without one."""
+        if self._layer is None:
+            return rows.view(-1, *self._outputs) * self._scales.to(rows)
         weight, bias = self._layer.weight, self._layer.bias
         shifted = rows.to(weight.dtype).view(-1, *self._outputs) * self._scales.to(weight)
         return shifted if bias is None else shifted + bias.detach().view(-1, *[1] * (len(self._outputs) - 1))

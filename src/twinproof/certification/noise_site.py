@@ -28,7 +28,7 @@ from twinproof.certification.grid_noise import GridNoise, RemainingNoise, layer_
 from twinproof.errors import ConfigError, DataError, ModelError
 from twinproof.layers.module_state import same_bits
 from twinproof.layers.noise import Law, NoiseLayer, Place, Spread
-from twinproof.layers.noise_placement import NoiseSplit
+from twinproof.layers.noise_placement import UNEQUAL_INPUT, NoiseSplit
 from twinproof.privacy.linear_maps import Norm, layer_map
 from twinproof.privacy.operator_norm import operator_norm
 from twinproof.privacy.paper_formulas import paper_reshaped_kernel, paper_row_norm, paper_single_feature_map
@@ -78,6 +78,19 @@ def layer_norm(layer: nn.Module, shape: tuple[int, ...], law: Law, norm: str, sc
     """The norm of ``layer`` with its outputs divided by ``scale``: never below the truth (``operator_norm``); ten digits."""
     bound = operator_norm(layer, shape, source=norm, target=TARGETS[law], scale=scale)
     return NormBound(few_digits_above(bound.value), bound.method)
+
+
+def diagonal_norm(scales: Floats, law: Law, norm: str) -> NormBound:
+    """The norm of S^-1 from ``norm`` to the law's own: exact, but that it is rounded up to ten digits."""
+    each = 1 / scales
+    match Norm(norm), law:
+        case (Norm.L1, _) | (Norm.L2, Law.GAUSSIAN):  # the coordinate with the least noise, alone
+            value = float(each.max())
+        case Norm.LINF, Law.LAPLACE:
+            value = math.fsum(each)
+        case _:  # all coordinates together: linf to l2, and by duality l2 to l1
+            value = math.sqrt(math.fsum(each * each))
+    return NormBound(few_digits_above(value * ROUNDED_UP), "diagonal")
 
 
 def papers_norm(layer: nn.Module, shape: tuple[int, ...], law: Law, norm: str, scale: Floats) -> NormBound:
@@ -202,7 +215,7 @@ def _copied_layer(split: NoiseSplit, input_shape: tuple[int, ...]) -> tuple[nn.M
 
 
 class LayerSite(FirstLayerSite):
-    """Noise behind the first layer, or unequal noise on the input.
+    """Noise behind the first layer, or unequal noise on the input, whose norm is the same for every charge.
 
     What is drawn beyond the least scales of a random spread is part of the network.
     """
@@ -210,7 +223,7 @@ class LayerSite(FirstLayerSite):
     def __init__(self, split: NoiseSplit, input_shape: tuple[int, ...], sigma: float, levels: int) -> None:
         super().__init__(split, input_shape, levels)
         noise = split.noise
-        self.place = split.place
+        self.place = UNEQUAL_INPUT if split.before is None else split.place
         self._whitened = WhitenedLayer(self.layer, self.layer_shape, self.scales, noise.law, sigma, levels)
         self.noise, self.slack, self._point_shape = self._whitened.noise, self._whitened.slack, noise.shape
         self._norms: dict[tuple[str, Law, bool], NormBound] = {}
@@ -238,8 +251,11 @@ class LayerSite(FirstLayerSite):
     def _norm_bound(self, shape: tuple[int, ...], norm: str, law: Law, claimed: bool) -> NormBound:
         self.check_shape(shape)
         if (norm, law, claimed) not in self._norms:
-            bound = papers_norm if claimed else layer_norm
-            self._norms[norm, law, claimed] = bound(self.layer, self.layer_shape, law, norm, self.scales)
+            if self.place == UNEQUAL_INPUT:
+                found = diagonal_norm(self.scales, law, norm)
+            else:
+                found = (papers_norm if claimed else layer_norm)(self.layer, self.layer_shape, law, norm, self.scales)
+            self._norms[norm, law, claimed] = found
         return self._norms[norm, law, claimed]
 
 

@@ -9,7 +9,7 @@ from twinproof.certification.method import PLAIN, CertificateSettings, Statistic
 from twinproof.extensions import ASSUMED_REASON
 from twinproof.guarantee import Guarantee, Kind, Status
 from twinproof.layers.noise import Law, Place
-from twinproof.layers.noise_placement import BOTH_PLACES
+from twinproof.layers.noise_placement import BOTH_PLACES, UNEQUAL_INPUT
 
 _GRID = "noise on a power-of-two grid, so that float32 addition is exact"
 _PLAIN = "Randomized smoothing (Cohen, Rosenfeld and Kolter 2019, theorem 1) with a one-sided Clopper-Pearson bound"
@@ -22,6 +22,10 @@ _LAYER = (
 _BOTH = (
     "; noise is added to the input and to the whitened first layer in the same pass: what a change costs is that of the best "
     "split of it between the two, or with the bound 'composition' the sum of both, and what rounding the layer can add"
+)
+_UNEQUAL = (
+    "; the noise at the input has a scale of its own in every coordinate: it is added to the input divided by these scales, "
+    "whose movement is the exact norm of that division and what rounding to the grid can add"
 )
 _ASSUMPTIONS = (
     "The answer is that of the smoothed classifier with exactly these weights and this noise, not of the bare network.",
@@ -104,7 +108,7 @@ def _theorem(settings: CertificateSettings, bound: RobustnessBound) -> str:
     )
     parts = f"{_PLAIN}; {_GRID}" if usual else f"{bound.theorem}; confidence: {confidence}; {_GRID}"
     union = _UNION if method.runner_up == RunnerUp.UNION else ""
-    layer = {str(Place.FIRST_LAYER): _LAYER, BOTH_PLACES: _BOTH}.get(settings.noise.place, "")
+    layer = {str(Place.FIRST_LAYER): _LAYER, BOTH_PLACES: _BOTH, UNEQUAL_INPUT: _UNEQUAL}.get(settings.noise.place, "")
     return parts + layer + union + (_LOOKS if settings.sampling.target_radius is not None else "")
 
 

@@ -26,9 +26,9 @@ from twinproof.certification.radius import largest_radius
 from twinproof.certification.smoothed import SmoothedClassifier, smooth
 from twinproof.compute.devices import describe_device, resolve_device
 from twinproof.data.record import Dataset
-from twinproof.errors import ConfigError, ModelError, RunError, system_faults
+from twinproof.errors import ConfigError, RunError, system_faults
 from twinproof.keys import Key
-from twinproof.layers.noise import Law, NoiseLayer, Place
+from twinproof.layers.noise import Law, NoiseLayer
 from twinproof.privacy.linear_maps import Norm
 from twinproof.runs import work
 from twinproof.runs.records import (
@@ -67,16 +67,7 @@ def smoothed_for_run(
     if sigma is None and not any(isinstance(module, NoiseLayer) for module in network.modules()):
         sigma = float(run.record["config"]["sigma"])
     chosen = method or Method(norm=norm_of_run(run))
-    smoothed = smooth(network, sigma, levels=dataset.levels, method=chosen, input_shape=tuple(dataset.shape))
-    if smoothed.site.place == Place.INPUT and smoothed.site.slack > 0:
-        raise ModelError(
-            "unequal noise at the input cannot be recorded in a run",
-            where="noise",
-            got="scales that differ, or are drawn at random",
-            wanted="equal noise at the input, or noise behind the first layer",
-            fix="certify the network in Python with twinproof.smooth",
-        )
-    return smoothed
+    return smooth(network, sigma, levels=dataset.levels, method=chosen, input_shape=tuple(dataset.shape))
 
 
 def norm_of_run(run: Run) -> str:

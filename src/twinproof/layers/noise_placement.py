@@ -163,6 +163,9 @@ def _misplaced(paths: list[str], got: str) -> ModelError:
 BOTH_PLACES = "input-and-first-layer"
 """The place of such noise, where a record says it: no choice of a single noise layer, which has one ``Place``."""
 
+UNEQUAL_INPUT = "unequal-input"
+"""The place, where a record says it, of noise at the input whose scales are not all 1, or are drawn for every row."""
+
 INPUT_NOISE_NAME = "input_noise"
 """What the noise on the input is called among the modules of a network that has noise behind its first layer too."""
 

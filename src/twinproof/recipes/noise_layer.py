@@ -26,7 +26,7 @@ Deviations = Mapping[str, Callable[[float, float], float]]
 
 
 class SharesConfig(BaseModel):
-    """How the noise behind the first layer is shared out over its outputs: the redistribution vector r."""
+    """How noise is shared out over the coordinates of the first layer, or of the input: the redistribution vector r."""
 
     redistribution: RedistributionKind = Field(
         default=RedistributionKind.UNIFORM, description="where the share of each output comes from"
@@ -97,12 +97,6 @@ def check_noise_layer(noise: NoiseLayerConfig, deviations: Deviations) -> None:
             "noise at both places is certified where both are Laplace's and equal for all coordinates",
             {"place": noise.place, "law": noise.law, "redistribution": noise.redistribution},
             "law laplace with redistribution uniform, or another place",
-        )
-    if redistributed and noise.place is Place.INPUT:
-        raise _contradiction(
-            "noise at the input is the same for every coordinate",
-            {"redistribution": noise.redistribution, "place": noise.place},
-            "redistribution uniform, or place first-layer",
         )
     if noise.public_data is not None and noise.redistribution is not RedistributionKind.PUBLIC:
         raise _contradiction(

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from twinproof.compute.devices import repeatable_convolutions
 from twinproof.data.load import SOURCES, load
 from twinproof.data.record import DataConfig, Dataset, Split
-from twinproof.errors import DataError, ModelError, RunError
+from twinproof.errors import DataError, RunError
 from twinproof.keys import Key
 from twinproof.layers.module_state import evaluation_mode
 from twinproof.layers.noise import FixedSpread
@@ -165,8 +165,9 @@ def relevances(split: NoiseSplit, records: DeviceRecords, beta: float, *, alone:
 
 
 def _hidden(split: NoiseSplit, inputs: Tensor) -> Tensor:
+    """What the noise is added to: the first layer's outputs, or the inputs themselves."""
     if split.before is None:
-        raise ModelError("noise at the input is not redistributed", where="noise", got="place input", wanted="first-layer")
+        return inputs.clone()  # a gradient will be asked of it
     with torch.no_grad():
         hidden: Tensor = split.before(inputs.flatten(1) if split.flattens else inputs)
     return hidden

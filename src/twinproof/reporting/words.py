@@ -14,6 +14,7 @@ from twinproof.guarantee import Status
 _LAWS = {"gaussian": "Gaussian", "laplace": "Laplace"}
 _PLACES = {
     "input": "at the input",
+    "unequal-input": "at the input, with a scale for each coordinate",
     "first-layer": "after the first layer",
     "input-and-first-layer": "at the input and after the first layer",
 }

@@ -36,6 +36,10 @@ from twinproof_verify.run_json import PublicData
 
 NORMS = ("l2", "linf", "l1")
 INPUT, FIRST_LAYER, BOTH = "input", "first-layer", "input-and-first-layer"
+# At the input, with a scale of its own for each coordinate.
+UNEQUAL_INPUT = "unequal-input"
+# Where noise is added to numbers that are divided by its scales first, and rounded to a grid in their units.
+WHITENED = (FIRST_LAYER, UNEQUAL_INPUT)
 VOTES, SCORES = "votes", "scores"
 # Units in which the score of one draw is counted.
 RESOLUTIONS = {VOTES: 1, SCORES: 2**20}
@@ -109,7 +113,7 @@ class NoiseRecord(Record):
     """The noise, and how far what gets it moves when the input does."""
 
     law: Literal["gaussian", "laplace"]
-    place: Literal["input", "first-layer", "input-and-first-layer"]
+    place: Literal["input", "unequal-input", "first-layer", "input-and-first-layer"]
     sigma: models.Positive
     grid: models.Grid
     levels: models.PositiveCount
@@ -212,8 +216,8 @@ class Noise:
 
     @property
     def steps(self) -> float:
-        """Steps of the grid within one deviation; behind a layer the grid is in units of its outputs."""
-        return self.sigma * (1 if self.place == FIRST_LAYER else self.levels) / self.grid
+        """Steps of the grid within one deviation; of what is divided by scales the grid is in its own units."""
+        return self.sigma * (1 if self.place in WHITENED else self.levels) / self.grid
 
 
 def smallest_tau(law: str, steps: float, dimension: int) -> float:
@@ -229,7 +233,7 @@ def smallest_slack(noise: Noise, law: str) -> float:
 
     At the input stored levels lie on the grid already; with noise at both places only the layer is rounded.
     """
-    if noise.place != FIRST_LAYER:
+    if noise.place not in WHITENED:
         return 0.0
     return noise.grid * (math.sqrt(noise.dimension) if law == GAUSSIAN else noise.dimension)
 
@@ -241,7 +245,7 @@ def identity_norm(norm: str, law: str, dimension: int) -> float:
 
 
 def noise_problems(noise: Noise) -> Iterator[Problem]:
-    if noise.place != FIRST_LAYER and noise.grid > 1:
+    if noise.place not in WHITENED and noise.grid > 1:
         yield Problem(noise.file, "the noise grid is coarser than stored levels", repr(noise.grid), "at most 1")
     if not noise.steps >= FEWEST_STEPS * (1 - FLOAT_SLACK):
         got = f"{noise.steps!r} steps for sigma"
@@ -354,7 +358,7 @@ def read_settings(
 def size_problems(file: str, record: dict[str, Any], data: PublicData) -> Iterator[Problem]:
     noise = block(record, "noise")
     said = {"levels": (noise.get("levels"), data.levels), "dimension": (record.get("dimension"), data.dimension)}
-    if noise.get("place") == INPUT:
+    if noise.get("place") in (INPUT, UNEQUAL_INPUT):
         said["noise.dimension"] = noise.get("dimension"), data.dimension
     for name, (stated, truth) in said.items():
         if truth is not None and isinstance(stated, int) and stated != truth:

@@ -4,7 +4,8 @@ A recorded norm passes only if it is proven for the weights in the run, divided 
 a refuted bound: if it is not below what the paper claims); a recorded slack only if it pays for the steps of the grid and for
 what float64 errs in that layer. With Laplace noise on the input and behind the layer, norms pass only if none is below what is
 proven: for the bound ``composition`` the sum of what the two noises charge, for the others the least of either alone and of the
-split by coordinates. Whatever the run holds ends in a value, a problem, or a note that a layer is too large to be checked.
+split by coordinates. Of unequal noise at the input the norm is known exactly. Whatever the run holds ends in a value, a
+problem, or a note that a layer is too large to be checked.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from twinproof_verify.certificates import (
     FLOAT_SLACK,
     INPUT,
     TABLE_ENDS,
+    UNEQUAL_INPUT,
     Distance,
     Noise,
     exactness_problems,
@@ -70,6 +72,18 @@ def layer_error(law: str, inputs: int, rows: NDArray[np.float64]) -> float:
     """How far apart float64 can put the layers of two inputs, in the norm of the noise; ``rows`` are its sums of magnitudes."""
     length = float(np.linalg.norm(rows) if law == GAUSSIAN else rows.sum())
     return 2 * relative_share(inputs) * length
+
+
+def diagonal_norm(scales: Array, norm: str, law: str) -> float:
+    """The longest that a change of length 1 in ``norm`` can be, divided by ``scales``, in l2 (Gaussian) or l1 (Laplace).
+
+    A linear function on the l1 ball is largest at a corner; on the l2 and linf balls see Cauchy and Schwarz, and Hoelder.
+    """
+    shares, power = np.abs(1 / scales), 2 if law == GAUSSIAN else 1
+    if norm == "l1" or (norm, power) == ("l2", 2):
+        return float(np.max(shares))
+    # From linf every coordinate moves by 1. From l2 to l1 the best direction is that of the shares themselves.
+    return float(np.linalg.norm(shares, ord=power if norm == "linf" else 2))
 
 
 def share_problems(file: str, said: Distance, rounding: float, error: float) -> Iterator[Problem]:
@@ -182,7 +196,10 @@ TOO_LARGE = "the operator norm of the first layer, which is too large"
 
 @dataclass(frozen=True, eq=False)
 class NoiseSite:
-    """Where a network draws its own noise: behind ``layer`` (None at the input), with these scales of its coordinates."""
+    """Where a network draws its own noise: behind ``layer`` (None at the input), with these scales of its coordinates.
+
+    ``unequal`` says of noise at the input that the scales are not all 1, or are drawn for every row.
+    """
 
     law: str
     layer: Layer | None
@@ -192,6 +209,7 @@ class NoiseSite:
     matrix: Matrix | None
     # Of a second noise, on the input, where there is noise behind the layer too.
     input_deviation: float | None = None
+    unequal: bool = False
     # How many times larger than drawn a paper says that the two noises are.
     stated: float = 1.0
     # What was proven, by source, target and claim: certificates and attacks ask the same, and it can take seconds.
@@ -202,7 +220,9 @@ class NoiseSite:
         """In the words of certificates.json."""
         if self.input_deviation is not None:
             return BOTH
-        return INPUT if self.layer is None else FIRST_LAYER
+        if self.layer is not None:
+            return FIRST_LAYER
+        return UNEQUAL_INPUT if self.unequal else INPUT
 
     def least_provable(self, norm: str, target: str, claimed: float) -> float:
         """``claimed`` where it is proven that the layer stretches by no more; else a larger number."""
@@ -283,6 +303,7 @@ def _site(placement: Placement, tensors: Tensors, shape: tuple[int, ...]) -> Noi
         scales=scales,
         matrix=matrix,
         input_deviation=None if on_input is None else _equal_deviation(tensors, on_input, math.prod(shape)),
+        unequal=layer is None and not _is_equal(placement.spread, scales),
         stated=STATED_OVER_DRAWN if placement.kept else 1.0,
     )
 
@@ -293,8 +314,11 @@ def _deviation(tensors: Tensors, spread: Spread) -> float:
 
 def _equal_deviation(tensors: Tensors, spread: Spread, coordinates: int) -> float:
     """Of noise on the input; unequal noise counts as none, for which nothing is proven."""
-    equal = spread.kind != "random" and bool((spread.scales(tensors, coordinates) == 1).all())
-    return _deviation(tensors, spread) if equal else 0.0
+    return _deviation(tensors, spread) if _is_equal(spread, spread.scales(tensors, coordinates)) else 0.0
+
+
+def _is_equal(spread: Spread, scales: Array) -> bool:
+    return spread.kind != "random" and bool((scales == 1).all())
 
 
 def site_problems(noise: Noise, site: NoiseSite | None, leave: Leave, *, own_sigma: bool = False) -> Iterator[Problem]:
@@ -318,9 +342,21 @@ def site_problems(noise: Noise, site: NoiseSite | None, leave: Leave, *, own_sig
         yield Problem(noise.file, what, str(noise.dimension), str(len(site.scales)))
     elif site is not None and site.layer is not None:
         yield from _layer_problems(noise, site, site.layer, leave)
-    elif site is not None and not (site.scales == 1).all():
-        what = "noise at the input has other scales than 1, for which nothing is proven here"
-        yield Problem(noise.file, what, f"smallest scale {site.scales.min()!r}", "1")
+    elif site is not None and site.unequal:
+        yield from _unequal_problems(noise, site.scales)
+
+
+def _unequal_problems(noise: Noise, scales: Array) -> Iterator[Problem]:
+    """The operator norm, slack, and whether the input divided by ``scales`` and noise add up exactly in the network."""
+    shares = 1 / scales
+    for one in noise.distances():
+        truth = diagonal_norm(scales, noise.norm, one.law)
+        if not truth * (1 - _OWN_ROUNDING * len(scales)) <= one.operator_norm <= truth * (1 + FLOAT_SLACK):
+            what = f"{one.name}operator_norm is not that of the input divided by the scales of its noise"
+            yield Problem(noise.file, what, repr(one.operator_norm), repr(truth))
+        # Of a coordinate by itself: nothing is summed.
+        yield from share_problems(noise.file, one, smallest_slack(noise, one.law), layer_error(one.law, 1, shares))
+    yield from exactness_problems(noise, float(np.max(shares)))
 
 
 def _layer_problems(noise: Noise, site: NoiseSite, layer: Layer, leave: Leave) -> Iterator[Problem]:

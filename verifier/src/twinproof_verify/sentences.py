@@ -11,7 +11,7 @@ from decimal import ROUND_CEILING, Context, Decimal
 from typing import Any
 
 from twinproof_verify.bounds import CLOPPER_PEARSON, COMPLEMENT, GAUSSIAN, PUBLISHED
-from twinproof_verify.certificates import BOTH, FIRST_LAYER, INPUT, SCORES, VOTES, CertificateSettings
+from twinproof_verify.certificates import BOTH, FIRST_LAYER, INPUT, SCORES, UNEQUAL_INPUT, VOTES, CertificateSettings
 from twinproof_verify.evidence import digest_of, shown
 from twinproof_verify.files import RUN_JSON
 from twinproof_verify.findings import Problem
@@ -148,6 +148,10 @@ PLAIN_SMOOTHING = "Randomized smoothing (Cohen, Rosenfeld and Kolter 2019, theor
 GRID = "; noise on a power-of-two grid, so that float32 addition is exact"
 PLACES = {
     INPUT: "",
+    UNEQUAL_INPUT: (
+        "; the noise at the input has a scale of its own in every coordinate: it is added to the input divided by these "
+        "scales, whose movement is the exact norm of that division and what rounding to the grid can add"
+    ),
     FIRST_LAYER: (
         "; the noise is added to the whitened first layer, whose movement is bounded by an operator norm of the final weights "
         "and by what rounding it to the grid can add"
