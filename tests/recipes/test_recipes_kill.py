@@ -174,10 +174,12 @@ def whole(tmp_path: Path) -> tuple[dict[str, Any], Path]:
     return settings, train(settings, tmp_path / "whole").root
 
 
+@pytest.mark.parametrize("stride", [3, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("torn", "at_least"), [(False, 45), (True, 18)])
 def test_a_kill_before_any_file_operation_is_mended(
-    torn: bool, at_least: int, whole: tuple[dict[str, Any], Path], tmp_path: Path
+    torn: bool, at_least: int, stride: int, whole: tuple[dict[str, Any], Path], tmp_path: Path
 ) -> None:
+    """Without ``torn`` every third, with it half of them: enough that each kind of file is among them."""
     settings, uninterrupted = whole
     moment = 0
     while True:
