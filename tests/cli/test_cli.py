@@ -270,7 +270,9 @@ def test_listings(call: Any) -> None:
 
 
 def test_config_file_sets_and_flags_in_order_of_rank(call: Any, tmp_path: Path) -> None:
-    (tmp_path / "run.toml").write_text('recipe = "dpsgd"\nsteps = 3\nnoise_multiplier = 3\nlearning_rate = 0.25\n[data]\nsource = "digits"\n')
+    (tmp_path / "run.toml").write_text(
+        'recipe = "dpsgd"\nsteps = 3\nnoise_multiplier = 3\nlearning_rate = 0.25\n[data]\nsource = "digits"\n'
+    )
     call(
         "train", "--config", tmp_path / "run.toml", "--set", "steps=4", "--set", "model=mlp", "--delta", "1e-4",
         "--out", tmp_path / "run", "--json",
