@@ -179,7 +179,6 @@ def whole(tmp_path: Path) -> tuple[dict[str, Any], Path]:
 def test_a_kill_before_any_file_operation_is_mended(
     torn: bool, at_least: int, stride: int, whole: tuple[dict[str, Any], Path], tmp_path: Path
 ) -> None:
-    """Without ``torn`` every third, with it half of them: enough that each kind of file is among them."""
     settings, uninterrupted = whole
     moment = 0
     while True:
@@ -191,7 +190,7 @@ def test_a_kill_before_any_file_operation_is_mended(
         known = (root / "run.json").is_file()
         train(None if known and moment % 2 else settings, root, resume=True)
         assert differences(root, uninterrupted) == [], f"moment {moment}"
-        moment += 1
+        moment += stride
     assert moment >= at_least, "the hook sees too few file operations"
 
 
