@@ -78,9 +78,8 @@ def test_true_certificates_hold_and_the_run_records_it(root: Path, digits: Datas
     assert tp.verify(root).ok
 
 
-@pytest.mark.parametrize("factor", [2.0, 3.0])
-def test_planted_radii_are_refuted(root: Path, digits: Dataset, factor: float) -> None:
-    small.rewrite_lines(root, small.times_radius(factor))
+def test_planted_radii_are_refuted(root: Path, digits: Dataset) -> None:
+    small.rewrite_lines(root, small.times_radius(2.0))
     audit = _audit(root, digits)
     assert audit.verdict is not None
     assert audit.verdict.refuted
@@ -210,10 +209,10 @@ def test_planted_radii_of_a_half_space_are_flipped_one_by_one() -> None:
     assert [one.verdict == FLIPPED for one, planted in zip(attacked, wrong, strict=True) if planted] == [True] * sum(wrong)
 
 
-@pytest.mark.parametrize("batches", [1, 2])
 def test_an_interrupted_audit_goes_on_to_the_same_bits(
-    root: Path, digits: Dataset, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, batches: int
+    root: Path, digits: Dataset, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    batches = 2
     monkeypatch.setitem(audit_module._BATCH, "cpu", 4)
     whole = Path(shutil.copytree(root, tmp_path / "whole"))
     uninterrupted = _audit(whole, digits)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import cache
 from hashlib import sha256
 from itertools import product
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from kept_runs import count_each_ledger_once
 from torch import nn
 
 import twinproof as tp
@@ -57,10 +59,23 @@ def _network(law: Law, place: str) -> nn.Module:
     return add_noise(inner, SHAPE, Place(place), noise)
 
 
-@pytest.fixture(scope="module", params=PLACES, ids=[f"{law} {place}" for law, place in PLACES])
-def trained(request: pytest.FixtureRequest, dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    settings = {"recipe": "dpsgd", "noise_multiplier": 1.0, "delta": 1e-3, "steps": 6, "batch_size": 20, "seed": 2}
-    return train(settings, tmp_path_factory.mktemp("laplace") / "run", dataset=dataset, network=_network(*request.param))
+@pytest.fixture(scope="module")
+def run_of(dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Law, str], Run]]:
+    """Each run is trained once, and epsilon, which other tests check, is counted once for its ledger."""
+
+    @cache
+    def trained(law: Law, place: str) -> Run:
+        settings = {"recipe": "dpsgd", "noise_multiplier": 1.0, "delta": 1e-3, "steps": 6, "batch_size": 20, "seed": 2}
+        return train(settings, tmp_path_factory.mktemp("laplace") / "run", dataset=dataset, network=_network(law, place))
+
+    with pytest.MonkeyPatch.context() as patched:
+        count_each_ledger_once(patched)
+        yield trained
+
+
+@pytest.fixture(params=PLACES, ids=[f"{law} {place}" for law, place in PLACES])
+def trained(request: pytest.FixtureRequest, run_of: Callable[[Law, str], Run]) -> Run:
+    return run_of(*request.param)
 
 
 def _certified(trained: Run, dataset: Dataset, method: Method) -> Run:

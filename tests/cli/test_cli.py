@@ -28,7 +28,9 @@ from twinproof.recipes.registry import RECIPES
 from twinproof.training.passes import Performance
 from twinproof_papers.published.stobatch import TrainersConfig
 
-QUICK = ["--data", "digits", "--set", "model=mlp", "--set", "steps=6", "--delta", "1e-4"]
+SHORT = ["--data", "digits", "--set", "model=mlp", "--set", "steps=6", "--delta", "1e-4"]
+# With a given multiplier no noise is searched for an epsilon, which takes longer than the training.
+QUICK = [*SHORT, "--set", "noise_multiplier=3"]
 
 
 @pytest.fixture(scope="module")
@@ -176,7 +178,7 @@ def test_train_certify_verify_report(call: Any, trained: Path) -> None:
 
 
 def test_train_answers_with_the_promised_keys(call: Any, tmp_path: Path) -> None:
-    answer = call("train", *QUICK, "--epsilon", "2", "--out", tmp_path / "run", "--json").json()
+    answer = call("train", *SHORT, "--epsilon", "2", "--out", tmp_path / "run", "--json").json()
     assert answer["run"] == str(tmp_path / "run")
     assert 0 < answer["epsilon"] <= 2
     assert answer["warning"] == ""
@@ -268,7 +270,9 @@ def test_listings(call: Any) -> None:
 
 
 def test_config_file_sets_and_flags_in_order_of_rank(call: Any, tmp_path: Path) -> None:
-    (tmp_path / "run.toml").write_text('recipe = "dpsgd"\nsteps = 3\nlearning_rate = 0.25\n[data]\nsource = "digits"\n')
+    (tmp_path / "run.toml").write_text(
+        'recipe = "dpsgd"\nsteps = 3\nnoise_multiplier = 3\nlearning_rate = 0.25\n[data]\nsource = "digits"\n'
+    )
     call(
         "train", "--config", tmp_path / "run.toml", "--set", "steps=4", "--set", "model=mlp", "--delta", "1e-4",
         "--out", tmp_path / "run", "--json",
@@ -286,7 +290,8 @@ def test_a_users_own_csv_end_to_end(call: Any, tmp_path: Path) -> None:
             f"{40 + 20 * sick + generator.normal() * 5:.1f},{1 + sick + generator.normal() * 0.3:.2f},{['no', 'yes'][sick]}"
         )
     (tmp_path / "patients.csv").write_text("\n".join(rows) + "\n")
-    settings = ["--set", "data.label=outcome", "--set", "steps=20", "--delta", "1e-4", "--set", "batch_size=64"]
+    settings = ["--set", "data.label=outcome", "--set", "noise_multiplier=3", "--set", "steps=20"]
+    settings += ["--delta", "1e-4", "--set", "batch_size=64"]
     own = ["train", "--data", tmp_path / "patients.csv", *settings, "--out", tmp_path / "run"]
     refused = call(*own)
     assert refused.code == 2

@@ -96,15 +96,16 @@ def test_a_killed_coordinator_resumes_to_the_same_bits(
     assert not watched.steps_with_two_versions()
 
 
-def test_a_kill_before_any_write_is_mended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every place at which something is made safe on the disk, in a run of two steps, with a party that answers by chance."""
+@pytest.mark.parametrize("stride", [3, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_kill_before_any_write_is_mended(stride: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Places at which something is made safe on the disk, in a run of two steps, with a party that answers by chance."""
     count = KillAt(os.fsync, -1, after=False)
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", count)
         go(tmp_path / "whole", local(members(agreed(steps=2))), steps=2)
     writes = -1 - count.left
     assert writes > 20
-    for number in range(1, writes + 1):
+    for number in range(1, writes + 1, stride):
         root, watched = tmp_path / str(number), Watched(Fickle(local(members(agreed(steps=2)))))
         with monkeypatch.context() as patched:
             patched.setattr(os, "fsync", KillAt(os.fsync, number, after=False))

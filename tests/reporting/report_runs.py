@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import html
 import json
+import pickle
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
+from markupsafe import Markup
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
@@ -34,17 +37,35 @@ from twinproof.evaluation.certified import CertifiedLine
 from twinproof.evaluation.protocols import CLEAN, AttackPlan, Entry
 from twinproof.files import sha256_file, write_json
 from twinproof.guarantee import Guarantee, Kind, Status
-from twinproof.reporting import write_report
+from twinproof.reporting import canvas, write_report
 from twinproof.runs.layout import RunLayout
 from twinproof.runs.records import ABSTAIN, Certificate, format_certificates, json_file
 from work_settings import CERTIFICATES, changed
 
 LARGEST_RADIUS = 1.599289
+_honestly_drawn = canvas._drawn
+_drawings: dict[bytes, Markup] = {}
 CLASSES = ("zero", "one", "two", "three")
 LABELS = tuple(index % len(CLASSES) for index in range(60))
 SIZES = (0.25, 0.5, 1.0)
 HOSTILE = "<script>alert(1)</script>\"'&"
 Answer = Callable[[Certificate, Entry], int]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def each_plot_once() -> Iterator[None]:
+    """Plots take most of the time of a page, and those of many pages here show the same figures."""
+
+    def drawn(name: str, draw: canvas.Draw, frame: canvas.Frame) -> Markup:
+        shown = [cell.cell_contents for cell in draw.__closure__ or ()]
+        key = pickle.dumps((name, draw.__qualname__, frame, shown))
+        if key not in _drawings:
+            _drawings[key] = _honestly_drawn(name, draw, frame)
+        return _drawings[key]
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(canvas, "_drawn", drawn)
+        yield
 
 
 def privacy_promise(status: Status = Status.PROVEN) -> Guarantee:

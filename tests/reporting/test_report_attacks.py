@@ -39,6 +39,7 @@ from report_runs import (
     text_of,
     write_run,
 )
+from report_runs import each_plot_once as each_plot_once
 
 import twinproof as tp
 from twinproof.certification.method import Sampling

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from report_runs import add_audit, attacked_certificate, certified_run, check_page, report, section, text_of
+from report_runs import each_plot_once as each_plot_once
 
 from twinproof.auditing.certificate_verdict import HELD, AttackedCertificate
 from twinproof.errors import RunError

@@ -24,6 +24,7 @@ from report_runs import (
     text_of,
     write_run,
 )
+from report_runs import each_plot_once as each_plot_once
 
 from twinproof.errors import UserError
 from twinproof.evaluation.certified import summarize

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from report_runs import LABELS, feature_data, image_data, make_certificates
+from report_runs import each_plot_once as each_plot_once
 
 from twinproof.reporting.examples import choose_examples, image_uri, in_user_units, misfit
 from twinproof.runs.records import ABSTAIN, Certificate

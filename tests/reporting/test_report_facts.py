@@ -25,6 +25,7 @@ from report_runs import (
     text_of,
     write_run,
 )
+from report_runs import each_plot_once as each_plot_once
 
 from twinproof.certification.method import find_certification
 from twinproof.errors import RunError

@@ -34,6 +34,7 @@ from report_runs import (
     text_of,
     write_run,
 )
+from report_runs import each_plot_once as each_plot_once
 
 from twinproof.data.record import Dataset, Split
 from twinproof.errors import RunError

@@ -24,7 +24,7 @@ from twinproof.certification import interval, interval_layers
 from twinproof.certification.interval import STEPS, UNDECIDED, IntervalNetwork
 from twinproof.certification.interval_layers import Box, Sums
 
-NETWORKS, BLOCKS = 2_000, 8
+NETWORKS = 400
 FEW = range(80)
 
 
@@ -47,11 +47,9 @@ def _fails_exactly(
     return wrong
 
 
-@pytest.mark.parametrize("block", range(BLOCKS))
-def test_bounds_are_never_inside_exact_ones(block: int) -> None:
-    """2,000 networks: all ends of all layers and all margins, at the radius, in rational arithmetic."""
-    share = NETWORKS // BLOCKS
-    assert _fails_exactly(range(block * share, (block + 1) * share), inputs=1) == 0
+def test_bounds_are_never_inside_exact_ones() -> None:
+    """All ends of all layers and all margins, at the radius, in rational arithmetic; planted bugs fail in most of ``FEW``."""
+    assert _fails_exactly(range(NETWORKS), inputs=1) == 0
 
 
 def test_bounds_at_any_size_are_never_inside_exact_ones() -> None:
@@ -60,7 +58,7 @@ def test_bounds_at_any_size_are_never_inside_exact_ones() -> None:
 
 def test_radii_are_nearly_those_of_exact_bounds() -> None:
     certified = longer = 0
-    for seed in range(400):
+    for seed in range(200):
         network, shape = random_network(seed)
         bounds, stored = IntervalNetwork.of(network, shape), stored_inputs(seed, shape, 1)
         answer = int(bounds.answers(stored, LEVELS))
@@ -70,8 +68,8 @@ def test_radii_are_nearly_those_of_exact_bounds() -> None:
             size = Fraction(steps, STEPS) * Fraction(1_001, 1_000) + Fraction(8, STEPS)
             margins = exact_margins(steps_of(network, shape), stored.flatten().tolist(), size, answer)
             longer += min(margins.values()) > 0
-    assert certified > 150
-    assert longer <= 10
+    assert certified > 75
+    assert longer <= 5
 
 
 def _escapes(seeds: range, planted: Callable[[IntervalNetwork], IntervalNetwork] = lambda bounds: bounds) -> int:
@@ -86,7 +84,7 @@ def _escapes(seeds: range, planted: Callable[[IntervalNetwork], IntervalNetwork]
 
 
 def test_float32_stays_inside_whatever_the_order_of_sums() -> None:
-    assert _escapes(range(300)) == 0
+    assert _escapes(range(150)) == 0
 
 
 def _only_float64(monkeypatch: pytest.MonkeyPatch) -> None:

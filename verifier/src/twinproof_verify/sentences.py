@@ -207,6 +207,7 @@ CERTAIN_FROM = 100
 REFUTED_BELOW = 1e-3
 """The probability below which chance is no explanation for the flips of an audit."""
 _EXACT = Context(prec=80)
+_ANY_SIZE = Context(prec=400)  # a file may say an epsilon of 1e308
 
 
 def privacy_words(run: dict[str, Any]) -> Iterator[Problem]:
@@ -326,7 +327,7 @@ def meaning(epsilon: float, delta: float) -> str:
 
 
 def _up(value: Decimal, step: str) -> str:
-    return str(value.quantize(Decimal(step), rounding=ROUND_CEILING, context=_EXACT))
+    return str(value.quantize(Decimal(step), rounding=ROUND_CEILING, context=_ANY_SIZE))
 
 
 def repeated(certificates: dict[str, Any]) -> dict[str, Any]:
