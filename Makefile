@@ -36,12 +36,12 @@ test-slow: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m slow -n 2 --dist loadfile --floor 24
 
 # Flower pins older versions of three packages than constraints.txt has: an environment of its own.
-$(FLOWER_STAMP): pyproject.toml verifier/pyproject.toml constraints.txt
+$(FLOWER_STAMP): pyproject.toml verifier/pyproject.toml papers/pyproject.toml constraints.txt
 	@test -x $(FLOWER)/bin/python || $(PYTHON) -m venv $(FLOWER)
 	@echo "installing into $(FLOWER) (once; a few minutes)"
 	@$(FLOWER)/bin/python -m pip install --quiet "$$(grep '^torch==' constraints.txt)"
 	@grep -vE '^(typer|rich|packaging)==' constraints.txt > $(FLOWER)/constraints.txt
-	@$(FLOWER)/bin/python -m pip install --quiet --constraint $(FLOWER)/constraints.txt --editable ./verifier --editable '.[federated]' \
+	@$(FLOWER)/bin/python -m pip install --quiet --constraint $(FLOWER)/constraints.txt --editable ./verifier --editable '.[federated]' --editable ./papers \
 	  flwr==1.41.0 pytest pytest-timeout pytest-xdist hypothesis
 	@touch $@
 
