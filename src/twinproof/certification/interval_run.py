@@ -11,7 +11,7 @@ from typing import ClassVar, Unpack
 import torch
 
 from twinproof.certification.interval import STEPS, UNDECIDED, IntervalNetwork
-from twinproof.certification.method import BEST, CSV, INTERVAL, certifications, is_interval
+from twinproof.certification.method import BEST, CSV, INTERVAL, KeptCertification, certifications, is_interval
 from twinproof.compute.devices import FLOAT32, describe_device, resolve_device
 from twinproof.data.record import Dataset
 from twinproof.errors import ConfigError, RunError, system_faults
@@ -19,7 +19,6 @@ from twinproof.guarantee import Guarantee, Kind, Status, round_down
 from twinproof.keys import Key
 from twinproof.privacy.linear_maps import Norm
 from twinproof.runs import work
-from twinproof.runs.layout import COMPLETE
 from twinproof.runs.reading import CLOSED, Count, Length, Radius, read_json
 from twinproof.runs.records import (
     CERTIFICATES,
@@ -76,26 +75,8 @@ def read_interval_settings(path: Path) -> IntervalSettings:
     return read_json(path, fix="restore the file, or certify again with --overwrite").typed(IntervalSettings)
 
 
-@dataclass(frozen=True)
-class IntervalCertification:
-    """A certification by interval bounds, by its name; ``path`` is its ``certificates.json``."""
-
-    name: str
-    path: Path
-    settings: IntervalSettings
-
-    @property
-    def csv(self) -> Path:
-        return self.path.with_name(CSV)
-
-    @property
-    def certificates(self) -> list[Certificate]:
-        """Its lines, read from the disk."""
-        return read_certificates(self.csv)
-
-    def is_of(self, run: Run) -> bool:
-        """Whether it is complete and about the weights that the run has now."""
-        return self.settings.state == COMPLETE and self.settings.network.model_sha256 == run.model_sha256
+class IntervalCertification(KeptCertification[IntervalSettings]):
+    """One by interval bounds."""
 
 
 def interval_certifications(root: str | Path) -> dict[str, IntervalCertification]:

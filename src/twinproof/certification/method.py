@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from twinproof.certification.confidence import CONFIDENCE_NAMES, RunnerUp, check_alpha, find_confidence
 from twinproof.certification.noise_site import Movement
@@ -273,13 +274,16 @@ def read_certificate_settings(path: Path) -> CertificateSettings:
     return read_settings(path, CertificateSettings, nested, fix=fix, slackless_norm=None, in_l2=None)[0]
 
 
+AnySettings = TypeVar("AnySettings", bound=WorkSettings)
+
+
 @dataclass(frozen=True)
-class Certification:
+class KeptCertification(Generic[AnySettings]):
     """A certification of a run, by its name; ``path`` is its ``certificates.json``."""
 
     name: str
     path: Path
-    settings: CertificateSettings
+    settings: AnySettings
 
     @property
     def csv(self) -> Path:
@@ -295,8 +299,12 @@ class Certification:
         return self.settings.state == COMPLETE and self.settings.network.model_sha256 == run.model_sha256
 
 
+class Certification(KeptCertification[CertificateSettings]):
+    """One by randomized smoothing; ``interval_run`` has the deterministic ones."""
+
+
 def certifications(root: str | Path) -> dict[str, Certification]:
-    """Those of a run by randomized smoothing; ``interval_run`` has the deterministic ones."""
+    """Those of a run, by name."""
     found = {name: path for name, path in evidence(Path(root), CERTIFICATES).items() if not is_interval(path)}
     return {name: Certification(name, path, read_certificate_settings(path)) for name, path in found.items()}
 
