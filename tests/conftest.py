@@ -21,7 +21,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """What is imported and collected stays: the garbage collector need not look at it again and again (7 % of the time)."""
+    """What is imported and collected stays: the garbage collector need not look at it again and again."""
     gc.disable()
     try:
         return (yield)

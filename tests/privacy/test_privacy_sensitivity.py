@@ -29,7 +29,7 @@ from twinproof.training.passes import Augmentation, PassMode
 from twinproof.training.per_example.gradients import Instantiated, PerExampleGradient
 from twinproof.training.per_example.paths import PerExamplePath, RecordGradients
 
-PAIRS = 300
+PAIRS = 1000
 TOLERANCE = 1 + 1e-6
 CLIP = 0.7
 # What a stored level stands for: ordinary numbers, and levels that no sane record holds.

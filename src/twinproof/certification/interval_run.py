@@ -175,7 +175,7 @@ def _make(begun: Work[IntervalSettings], bounds: IntervalNetwork, dataset: Datas
 
     def batch(name: str) -> bytes:
         mine = rows[name]
-        # Levels of 16 bits are no type that torch computes with everywhere.
+        # Not every torch operation takes unsigned 16-bit levels.
         stored = torch.from_numpy(test.inputs[mine.start : mine.stop].astype("int64")).to(device)
         answers = bounds.answers(stored, dataset.levels)
         steps = bounds.radii(stored, dataset.levels, answers)

@@ -170,7 +170,7 @@ UNKNOWN = -2  # label: nobody said what the truth is
 HEADER = ("index", "label", "prediction", "votes", "top", "radius", "correct", "draws")
 # Columns of evidence that is more than one number of votes.
 MORE = ("squares", "runner_up", "runner_up_squares")
-# Those of a deterministic certificate, behind which there are no votes.
+# The columns of a deterministic certificate, which has no votes.
 WITHOUT_VOTES = ("index", "label", "prediction", "radius", "correct")
 _COLUMNS = dict.fromkeys(HEADER, WHOLE) | {"radius": NUMBER}
 _FEW_COLUMNS = dict.fromkeys(WITHOUT_VOTES, WHOLE) | {"radius": NUMBER}
